@@ -1,0 +1,70 @@
+"""Narrow floating-point formats: decode tables and the bfloat16 conversions.
+
+Every table maps a bit pattern to its exact value in float64. Sources: OCP Microscaling (MX) v1.0 for E4M3, E5M2, E2M3, E3M2, E2M1
+and UE8M0; PTX ISA, "Alternate Floating-Point Data Formats", for UE4M3 (E4M3 without a sign).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64Array = NDArray[np.float64]
+
+
+def _table(exponent_bits: int, mantissa_bits: int, bias: int, signed: bool = True) -> Float64Array:
+    """Values of a format in which no pattern is reserved for infinity or NaN."""
+    bits = exponent_bits + mantissa_bits + signed
+    code = np.arange(1 << bits)
+    exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    fraction = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    magnitude = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
+    return np.where(signed & (code >> (bits - 1)), -magnitude, magnitude)
+
+
+def _e4m3() -> Float64Array:
+    table = _table(4, 3, 7)
+    table[[0x7F, 0xFF]] = np.nan  # the "fn" variant: no infinity, one NaN per sign
+    return table
+
+
+def _e5m2() -> Float64Array:
+    table = _table(5, 2, 15)
+    table[[0x7C, 0xFC]] = np.inf, -np.inf
+    table[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
+    return table
+
+
+def _ue8m0() -> Float64Array:
+    table = np.ldexp(1.0, np.arange(256) - 127)
+    table[0xFF] = np.nan
+    return table
+
+
+def _ue4m3() -> Float64Array:
+    table = _table(4, 3, 7, signed=False)
+    table[0x7F] = np.nan
+    return np.concatenate([table, table])  # bit 7 is ignored
+
+
+E4M3 = _e4m3()
+E5M2 = _e5m2()
+E2M3 = _table(2, 3, 1)
+E3M2 = _table(3, 2, 3)
+E2M1 = _table(2, 1, 1)
+UE8M0 = _ue8m0()
+UE4M3 = _ue4m3()
+
+
+def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Value of bfloat16 bit patterns."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to nearest even; every NaN becomes 0x7FFF, as ``cvt.rn.bf16.f32`` does."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounding = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
+    with np.errstate(over="ignore"):
+        rounded = ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)

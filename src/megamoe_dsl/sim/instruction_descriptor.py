@@ -1,0 +1,99 @@
+"""The 32-bit instruction descriptor of ``tcgen05.mma``.
+
+Source: PTX ISA, "Instruction descriptor"; the block-scaled fields were confirmed on compiled kernels (0x10840280 is M 256, N 16,
+A E2M1, B E4M3, UE8M0 scales).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+BLOCK_SCALED_KINDS = ("mxf8f6f4", "mxf4", "mxf4nvf4")
+
+_NARROW_FORMATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+_FORMATS: dict[str, dict[int, str]] = {
+    "f16": {0: "f16", 1: "bf16"},
+    "tf32": {2: "tf32"},
+    "f8f6f4": _NARROW_FORMATS,
+    "mxf8f6f4": _NARROW_FORMATS,
+    "mxf4": {1: "e2m1x2"},
+    "mxf4nvf4": {1: "e2m1x2"},
+}
+
+
+class InstructionDescriptorError(ValueError):
+    """An instruction descriptor that the kind does not accept."""
+
+
+@dataclass(frozen=True)
+class InstructionDescriptor:
+    """Decoded fields.
+
+    Attributes:
+        m, n: shape of the MMA over the whole CTA group.
+        a_format, b_format: element formats; ``e2m1x2`` is FP4 packed two a byte (kind mxf4), ``e2m1`` the padded form.
+        a_negate, b_negate: multiply the operand by -1.
+        a_mn_major, b_mn_major: operand is M- or N-major in shared memory.
+        scale_format: ``ue8m0`` or ``ue4m3`` for block-scaled kinds, else empty.
+        a_scale_id, b_scale_id: first byte of the scale-factor column that this K step uses.
+    """
+
+    m: int
+    n: int
+    a_format: str
+    b_format: str
+    a_negate: bool
+    b_negate: bool
+    a_mn_major: bool
+    b_mn_major: bool
+    scale_format: str
+    a_scale_id: int
+    b_scale_id: int
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def decode(cls, word: int, kind: str) -> InstructionDescriptor:
+        """Decode for ``kind`` (without the ``kind::`` prefix).
+
+        Raises:
+            InstructionDescriptorError: unknown kind or format code, sparsity, a non-FP32 accumulator, K = 96.
+        """
+        formats = _FORMATS.get(kind)
+        if formats is None:
+            raise InstructionDescriptorError(f"tcgen05.mma kind::{kind} is not modelled ({', '.join(_FORMATS)} are)")
+        scaled = kind in BLOCK_SCALED_KINDS
+        if (word >> 2) & 1:
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: sparsity is not modelled")
+        if not scaled and (word >> 4) & 3 != 1:
+            code = (word >> 4) & 3
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: accumulator type {code}, only 1 (FP32) is modelled")
+        if scaled and word >> 31:
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: K = 96 is not modelled")
+        a_code, b_code = (word >> 7) & 7, (word >> 10) & (3 if kind.startswith("mxf4") else 7)
+        if a_code not in formats or b_code not in formats:
+            allowed = ", ".join(f"{code} {name}" for code, name in formats.items())
+            found = f"formats A {a_code}, B {b_code}"
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: {found}; kind::{kind} has {allowed}")
+        return cls(
+            m=((word >> 24) & 31) << 4,
+            n=((word >> 17) & 63) << 3,
+            a_format=formats[a_code],
+            b_format=formats[b_code],
+            a_negate=bool((word >> 13) & 1),
+            b_negate=bool((word >> 14) & 1),
+            a_mn_major=bool((word >> 15) & 1),
+            b_mn_major=bool((word >> 16) & 1),
+            scale_format=("ue8m0" if (word >> 23) & 1 else "ue4m3") if scaled else "",
+            a_scale_id=(word >> 29) & 3 if scaled else 0,
+            b_scale_id=(word >> 4) & 3 if scaled else 0,
+        )
+
+    def check_shape(self, ctas: int) -> None:
+        """Raise unless (m, n) is a dense shape of ``cta_group::ctas`` (PTX ISA, "Matrix shape")."""
+        allowed_m = (128, 256) if ctas == 2 else (64, 128)
+        step = 8 if self.m == 64 else 16
+        if self.m not in allowed_m or not step <= self.n <= 256 or self.n % step:
+            raise InstructionDescriptorError(
+                f"tcgen05.mma M {self.m} N {self.n} with cta_group::{ctas}: M must be in {allowed_m}, N a multiple of {step} up to 256"
+            )

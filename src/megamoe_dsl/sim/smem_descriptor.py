@@ -1,0 +1,100 @@
+"""Shared-memory matrix descriptors of tcgen05 and wgmma, and the bytes they name.
+
+Sources: PTX ISA, "Shared memory descriptor" (tcgen05) and "Matrix Descriptor Format" (wgmma), and "Canonical Layouts"; the K-major
+address rule start + (r/8)*SBO + (r%8)*span + k, then swizzle, was confirmed by running compiled kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from megamoe_dsl.sim.swizzle import IndexArray, swizzle
+
+_SM100_SPANS = {0: 0, 2: 128, 4: 64, 6: 32}
+_SM90_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
+_CHUNK = 16  # bytes: the row of a core matrix
+
+
+class DescriptorError(ValueError):
+    """A matrix descriptor with a field that the hardware or this model does not accept."""
+
+
+@dataclass(frozen=True)
+class SmemDescriptor:
+    """A decoded descriptor; byte units.
+
+    Attributes:
+        start: offset of the first byte in the shared memory of the CTA.
+        leading: leading-dimension byte offset (LBO).
+        stride: stride-dimension byte offset (SBO).
+        span: swizzle span, 0, 32, 64 or 128.
+    """
+
+    start: int
+    leading: int
+    stride: int
+    span: int
+
+    @classmethod
+    def decode_sm100(cls, word: int) -> SmemDescriptor:
+        """tcgen05 form: version 1, layout type in bits 61-63."""
+        version = (word >> 46) & 3
+        if version != 1:
+            raise DescriptorError(f"SMEM descriptor {word:#018x}: version field is {version}, sm_100 needs 1")
+        layout = word >> 61
+        if layout not in _SM100_SPANS:
+            raise DescriptorError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modelled (0, 2, 4, 6 are)")
+        if (word >> 52) & 1:
+            raise DescriptorError(f"SMEM descriptor {word:#018x}: absolute leading-dimension mode is not modelled")
+        return cls._decode(word, _SM100_SPANS[layout])
+
+    @classmethod
+    def decode_sm90(cls, word: int) -> SmemDescriptor:
+        """wgmma form: layout type in bits 62-63."""
+        return cls._decode(word, _SM90_SPANS[word >> 62])
+
+    @classmethod
+    def _decode(cls, word: int, span: int) -> SmemDescriptor:
+        base_offset = (word >> 49) & 7
+        if base_offset:
+            raise DescriptorError(f"SMEM descriptor {word:#018x}: base offset {base_offset} is not modelled, align the tile to its swizzle")
+        return cls((word & 0x3FFF) << 4, ((word >> 16) & 0x3FFF) << 4, ((word >> 32) & 0x3FFF) << 4, span)
+
+
+@lru_cache(maxsize=4096)
+def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_bytes: int, mn_major: bool) -> IndexArray:
+    """Offsets of an operand slice, shaped (rows, k_bytes): byte k of row r, whatever the layout in memory.
+
+    Args:
+        rows: extent along M or N.
+        k_bytes: extent along K in bytes.
+        element_bytes: element size, used by MN-major layouts.
+        mn_major: True when M (or N) is the contiguous dimension.
+    """
+    row = np.arange(rows)[:, None]
+    k_byte = np.arange(k_bytes)[None, :]
+    span = descriptor.span
+    if not mn_major:
+        if span:
+            linear = (row // 8) * descriptor.stride + (row % 8) * span + k_byte
+        else:
+            linear = (row // 8) * descriptor.stride + (row % 8) * _CHUNK + (k_byte // _CHUNK) * descriptor.leading + k_byte % _CHUNK
+    else:
+        k, byte_of_element = k_byte // element_bytes, k_byte % element_bytes
+        mn_byte = row * element_bytes + byte_of_element
+        width = span or _CHUNK
+        block, k_group = (descriptor.leading, descriptor.stride) if span else (descriptor.stride, descriptor.leading)
+        linear = (mn_byte // width) * block + mn_byte % width + (k % 8) * width + (k // 8) * k_group
+    return swizzle(descriptor.start + linear, span)
+
+
+@lru_cache(maxsize=4096)
+def copy_bytes(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> IndexArray:
+    """Offsets of the source of a ``tcgen05.cp``, shaped (rows, row_bytes): groups of 8 rows SBO apart, rows one span apart.
+
+    Without a swizzle a row is 16 bytes and further 16-byte chunks of it lie LBO apart.
+    """
+    return operand_bytes(descriptor, rows, row_bytes, 1, False)
