@@ -1,0 +1,59 @@
+"""Integer arithmetic that serves host ints and traced DSL integers: branch-free, so that one expression is both oracle and kernel code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Int = Any
+"""A Python int, or a traced cutlass integer."""
+
+
+def is_host(*values: Int) -> bool:
+    return all(isinstance(v, int) for v in values)
+
+
+def align(value: int, granule: int) -> int:
+    """`value` rounded up to a multiple of `granule`."""
+    return (value + granule - 1) // granule * granule
+
+
+def select(condition: Any, then: Int, otherwise: Int) -> Int:
+    """`then if condition else otherwise`; both sides are evaluated."""
+    if isinstance(condition, (bool, int)):
+        return then if condition else otherwise
+    import cutlass
+
+    as_traced = cutlass.Int32 if is_host(then, otherwise) else None
+    if as_traced is None:
+        as_traced = type(otherwise) if isinstance(then, int) else type(then)
+    return cutlass.select_(condition, as_traced(then), as_traced(otherwise))
+
+
+def minimum(a: Int, b: Int) -> Int:
+    if is_host(a, b):
+        return min(a, b)
+    import cutlass
+
+    return cutlass.min(a, b)
+
+
+def div(a: Int, constant: int) -> Int:
+    """`a // constant` for a >= 0.  Traced: unsigned, because rounding towards minus infinity costs a fix-up sequence."""
+    if is_host(a):
+        return a // constant
+    from cutlass import Int32, Uint32
+
+    return Int32(Uint32(a) // constant)
+
+
+def ceil_div(a: Int, constant: int) -> Int:
+    return div(a + (constant - 1), constant)
+
+
+def wide(a: Int) -> Int:
+    """64-bit copy of a traced integer: byte offsets exceed 32 bits."""
+    if is_host(a):
+        return a
+    from cutlass import Int64
+
+    return Int64(a)

@@ -1,0 +1,88 @@
+"""What is computed: the shape and numerics of one expert-parallel MoE layer.  Every constraint on them is checked here and only here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+DTYPES = ("fp8xfp4",)
+"""Supported activation x weight combinations: E4M3 activations with E2M1 weights, both with one UE8M0 scale per 32 channels."""
+
+MAX_TOPK = 32  # one lane of a warp per top-k slot
+MAX_RANKS = 32  # one lane of a warp per rank
+MAX_ARRIVAL_BITS = 64  # the L2 arrival mask has one bit per 64 intermediate channels
+
+
+class ProblemError(ValueError):
+    """A field of a `Problem`, or an argument checked against one, is out of range."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ swiglu(W1[e] @ x).
+
+    hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, L2 tiles have 256 rows)
+    intermediate          channels between the two linears (multiple of 128, at most 4096: one arrival bit per 64 channels)
+    num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
+    topk                  experts per token, 1 to 32
+    num_ranks             GPUs of the NVLink domain, 1 to 32
+    max_tokens_per_rank   capacity of the symmetric buffer
+    dtypes                one of `DTYPES`
+    activation_clamp      None, or c > 0: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
+    fast_math             approximate exponential and reciprocal in SwiGLU
+
+    Raises `ProblemError`, which names field, value and what is allowed.
+    """
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    topk: int
+    num_ranks: int = 1
+    max_tokens_per_rank: int = 128
+    dtypes: str = "fp8xfp4"
+    activation_clamp: float | None = None
+    fast_math: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ProblemError(field, value, "a positive integer")
+        self._require("hidden", self.hidden % 256 == 0, "a multiple of 256")
+        self._require("intermediate", self.intermediate % 128 == 0, "a multiple of 128")
+        self._require("intermediate", self.intermediate <= 64 * MAX_ARRIVAL_BITS, f"at most {64 * MAX_ARRIVAL_BITS}")
+        self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
+        self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
+        self._require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
+        self._require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
+        self._require("max_tokens_per_rank", self.max_tokens_per_rank * self.topk < 1 << 31, "less than 2^31 / topk")
+        self._require("dtypes", self.dtypes in DTYPES, "one of " + ", ".join(DTYPES))
+        clamp = self.activation_clamp
+        self._require("activation_clamp", clamp is None or (isfinite(clamp) and clamp > 0), "None or a positive finite number")
+
+    def _require(self, field: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise ProblemError(field, getattr(self, field), allowed)
+
+    @property
+    def experts_per_rank(self) -> int:
+        return self.num_experts // self.num_ranks
+
+    @property
+    def max_experts_per_token(self) -> int:
+        """Copies of one token that one rank can receive: top-k experts are distinct."""
+        return min(self.topk, self.experts_per_rank)
+
+    def check_num_tokens(self, num_tokens: int, field: str = "num_tokens") -> None:
+        """Raises `ProblemError` unless 0 <= num_tokens <= max_tokens_per_rank."""
+        if not 0 <= num_tokens <= self.max_tokens_per_rank:
+            raise ProblemError(field, num_tokens, f"between 0 and max_tokens_per_rank = {self.max_tokens_per_rank}")
+
+    def expected_tokens_per_expert(self, num_tokens: int) -> float:
+        """Tokens an expert receives when every rank routes `num_tokens` tokens uniformly (article 3.2.1.1)."""
+        return num_tokens * self.num_ranks * self.topk / self.num_experts

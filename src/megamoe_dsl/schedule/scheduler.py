@@ -1,0 +1,160 @@
+"""The block scheduler of the mega kernel (article 3.2.2): waves of experts, Linear1 then Linear2 within a wave, blocks dealt to clusters.
+
+All blocks of a launch form one sequence: wave by wave, L1 then L2, expert by expert, token block by token block, 256-row weight block
+fastest.  Cluster c of C takes numbers c, c + C, c + 2 C ...  Every L1 block of a wave precedes every L2 block of it, and a cluster works
+in order, so waiting for another cluster's L1 output cannot deadlock.
+
+`Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `first`, `unsettled`,
+`advance` and `skip` on traced integers, with `settle` as the traced loop (kernels/mega_moe/walk.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..config import KernelConfig
+from ..layouts.arith import Int, ceil_div, div, minimum, select
+from ..layouts.pool import pool_blocks
+
+LINEAR1, LINEAR2 = 0, 1
+MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
+
+
+class ExpertTable(Protocol):
+    """Tokens and first pool block of each local expert; index `experts_per_rank` holds 0 tokens."""
+
+    def tokens(self, expert: Int) -> Int: ...
+
+    def pool_block(self, expert: Int) -> Int: ...
+
+
+@dataclass(frozen=True)
+class HostTable:
+    """An expert table from a list of token counts."""
+
+    counts: tuple[int, ...]
+    block_m: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int], block_m: int) -> HostTable:
+        return cls(tuple(counts), block_m)
+
+    def tokens(self, expert: int) -> int:
+        return (*self.counts, 0)[expert]
+
+    def pool_block(self, expert: int) -> int:
+        return pool_blocks(list(self.counts), self.block_m)[expert]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One tile of a cluster.  `n_block` counts 256 weight rows; `pool_block` is the block's place in the pool."""
+
+    phase: int
+    expert: int
+    m_block: int
+    n_block: int
+    pool_block: int
+    valid_m: int
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Position of one cluster in the sequence of blocks."""
+
+    config: Any  # KernelConfig; cutlass.Constexpr in a kernel
+    table: Any  # ExpertTable
+    phase: Int  # LINEAR1 or LINEAR2
+    expert: Int  # local expert; experts_per_rank when there is no block left
+    local: Int  # number of the block within (phase, expert)
+    tokens: Int  # of the expert
+    pool_first: Int  # the expert's first pool block
+
+    @classmethod
+    def start(cls, config: KernelConfig, table: ExpertTable, cluster: int) -> Scheduler:
+        """Unsettled position of a cluster's first block, on the host."""
+        return cls(config, table, LINEAR1, 0, cluster, table.tokens(0), table.pool_block(0))
+
+    # --- the current block
+    def valid(self) -> Any:
+        """Whether the (settled) position has a block."""
+        return self.expert < self.config.problem.experts_per_rank
+
+    @property
+    def n_blocks(self) -> Int:
+        """Weight blocks of the phase."""
+        return select(self.phase == LINEAR1, self.config.l1_n_blocks, self.config.l2_n_blocks)
+
+    @property
+    def m_blocks(self) -> Int:
+        return ceil_div(self.tokens, self.config.block_m)
+
+    @property
+    def m_block(self) -> Int:
+        l1, l2 = (div(self.local, n) for n in (self.config.l1_n_blocks, self.config.l2_n_blocks))
+        return select(self.phase == LINEAR1, l1, l2)
+
+    @property
+    def n_block(self) -> Int:
+        return self.local - self.m_block * self.n_blocks
+
+    @property
+    def pool_block(self) -> Int:
+        return self.pool_first + self.m_block
+
+    @property
+    def valid_m(self) -> Int:
+        """Tokens in the block."""
+        return minimum(self.tokens - self.m_block * self.config.block_m, self.config.block_m)
+
+    @property
+    def mma_n(self) -> Int:
+        """Tokens the MMA covers."""
+        return (self.valid_m + (MMA_N_GRANULE - 1)) & -MMA_N_GRANULE
+
+    # --- moving on
+    def unsettled(self) -> Any:
+        """Whether the block number lies past the blocks of (phase, expert) while experts remain."""
+        return (self.expert < self.config.problem.experts_per_rank) & (self.local >= self.m_blocks * self.n_blocks)
+
+    def advance(self) -> Scheduler:
+        """To the next expert of the wave; from its last one to L2 of the wave, or to L1 of the next wave."""
+        wave = self.config.experts_per_wave
+        following = self.expert + 1
+        wave_ends = following == div(self.expert, wave) * wave + wave
+        rewinds = wave_ends & (self.phase == LINEAR1)
+        expert = select(rewinds, following - wave, following)
+        phase = select(wave_ends, self.phase ^ 1, self.phase)
+        return dataclasses.replace(
+            self,
+            phase=phase,
+            expert=expert,
+            local=self.local - self.m_blocks * self.n_blocks,
+            tokens=self.table.tokens(expert),
+            pool_first=self.table.pool_block(expert),
+        )
+
+    def skip(self) -> Scheduler:
+        """The cluster's next block number, unsettled."""
+        return dataclasses.replace(self, local=self.local + self.config.num_clusters)
+
+    # --- host iteration
+    def settle(self) -> Scheduler:
+        position = self
+        while position.unsettled():
+            position = position.advance()
+        return position
+
+    def block(self) -> Block:
+        return Block(self.phase, self.expert, self.m_block, self.n_block, self.pool_block, self.valid_m)
+
+    @classmethod
+    def blocks(cls, config: KernelConfig, counts: Sequence[int], cluster: int) -> Iterator[Block]:
+        """Blocks of one cluster, in order, for the token counts of the local experts."""
+        position = cls.start(config, HostTable.of(counts, config.block_m), cluster).settle()
+        while position.valid():
+            yield position.block()
+            position = position.skip().settle()
