@@ -1,0 +1,303 @@
+"""Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights.
+
+One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0). A byte b means 2^(b - 127); 255 is NaN and is
+never produced here. The E4M3 quantiser repeats the bit manipulation of the kernel's L1 epilogue (DeepGEMM `math.cuh`,
+`get_e4m3_sf_and_sf_inv`), so its bytes can be compared with the kernel's one by one.
+"""
+
+import torch
+
+SCALE_BLOCK = 32
+"""Values of K that share one UE8M0 scale byte."""
+
+E4M3_MAX = 448.0
+E2M1_MAX = 6.0
+_SCALE_BIAS = 127
+_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _require_dtype(name: str, tensor: torch.Tensor, *allowed: torch.dtype) -> None:
+    if tensor.dtype not in allowed:
+        raise ValueError(f"{name}: dtype {tensor.dtype}, allowed: {', '.join(map(str, allowed))}")
+
+
+def _require_blocks(name: str, k: int, block: int) -> None:
+    if block <= 0 or k % block:
+        raise ValueError(f"{name}: last dimension {k}, allowed: a multiple of the scale block {block}")
+
+
+def _require_finite(name: str, tensor: torch.Tensor) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name}: holds infinities or NaN, allowed: finite values (no UE8M0 scale exists for them)")
+
+
+def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: int) -> None:
+    _require_dtype(name, sf, torch.uint8)
+    expected = (*values.shape[:-1], values.shape[-1] // block)
+    if tuple(sf.shape) != expected:
+        raise ValueError(f"{name}: shape {tuple(sf.shape)}, allowed: {expected} (one byte per {block} values)")
+
+
+# --- UE8M0 -----------------------------------------------------------------------------------------------------------------------
+
+
+def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
+    """Scale bytes to powers of two.
+
+    Args:
+        code: uint8 of any shape; 255 (NaN) is refused.
+
+    Returns:
+        float64 of the same shape, 2^(code - 127). float64 because 2^-127 is subnormal in float32.
+
+    Raises:
+        ValueError: on another dtype or a byte of 255.
+    """
+    _require_dtype("code", code, torch.uint8)
+    if bool((code == 255).any()):
+        raise ValueError("code: holds 255 (UE8M0 NaN), allowed: 0..254")
+    return torch.ldexp(torch.ones(code.shape, dtype=torch.float64), code.to(torch.int32) - _SCALE_BIAS)
+
+
+def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
+    """The smallest UE8M0 scale that is not below `scale`: ceil(log2(scale)) + 127, clamped to [0, 254].
+
+    The computation is on the bits of the float32, as in the kernel: exponent field, plus one when any mantissa bit is set. A
+    subnormal or zero input therefore gives byte 1 or 0.
+
+    Args:
+        scale: float32 of any shape, finite and not negative.
+
+    Returns:
+        uint8 of the same shape.
+
+    Raises:
+        ValueError: on another dtype, a negative or a non-finite value.
+    """
+    _require_dtype("scale", scale, torch.float32)
+    _require_finite("scale", scale)
+    if bool((scale < 0).any()):
+        raise ValueError("scale: holds a negative value, allowed: 0 and above")
+    bits = scale.abs().contiguous().view(torch.int32)  # abs: minus zero would set the sign bit
+    return ((bits.to(torch.int64) + 0x7FFFFF) >> 23).clamp(0, 254).to(torch.uint8)
+
+
+def inverse_scale(code: torch.Tensor) -> torch.Tensor:
+    """2^(127 - code) as float32, the factor a value is multiplied with before the cast.
+
+    For code 254 the result is 2^-127, a float32 subnormal; the kernel's bit construction gives 0 there. That byte needs an amax above
+    448 * 2^126, which no float32 reaches (the largest byte from a float32 amax is 247).
+
+    Args:
+        code: uint8 of any shape, 0..254.
+
+    Returns:
+        float32 of the same shape.
+
+    Raises:
+        ValueError: as `decode_ue8m0`.
+    """
+    return decode_ue8m0(code).reciprocal().to(torch.float32)
+
+
+# --- E4M3 ------------------------------------------------------------------------------------------------------------------------
+
+
+def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
+    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448 (PTX `cvt.rn.satfinite.e4m3x2.f32`).
+
+    torch's own cast rounds the same way but turns values that round above 448 into NaN, hence the clamp. The clamp does not move any
+    rounding: everything it touches would round to 448 or beyond.
+
+    Args:
+        x: float32 of any shape; NaN stays NaN.
+
+    Returns:
+        float8_e4m3fn of the same shape.
+
+    Raises:
+        ValueError: on another dtype.
+    """
+    _require_dtype("x", x, torch.float32)
+    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+
+
+def decode_e4m3(code: torch.Tensor) -> torch.Tensor:
+    """E4M3 codes to their exact values.
+
+    Args:
+        code: float8_e4m3fn, or uint8 holding the bits; any shape.
+
+    Returns:
+        float64 of the same shape.
+
+    Raises:
+        ValueError: on another dtype.
+    """
+    _require_dtype("code", code, torch.float8_e4m3fn, torch.uint8)
+    return code.view(torch.float8_e4m3fn).to(torch.float64)
+
+
+def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
+    """UE8M0 byte of a block whose largest magnitude is `amax`.
+
+    bits = float32 bits of amax * float32(1/448), one rounding; byte = (bits + 0x7FFFFF) >> 23. The rounded product decides: an amax of
+    448 * 2^n times the rounded 1/448 gives exactly 2^n.
+
+    Args:
+        amax: float32 of any shape, finite and not negative.
+
+    Returns:
+        uint8 of the same shape, 0 for amax 0.
+
+    Raises:
+        ValueError: as `encode_ue8m0`.
+    """
+    _require_dtype("amax", amax, torch.float32)
+    return encode_ue8m0(amax * torch.tensor(1.0 / E4M3_MAX, dtype=torch.float32))
+
+
+def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to E4M3 with one UE8M0 scale per `block` values of the last dimension.
+
+    A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. Source: DeepGEMM `math.cuh` and the
+    cast of the L1 epilogue; article section 4.5.4.
+
+    Args:
+        x: floating point [..., K], finite; anything but float32 is cast to float32 first.
+        block: values per scale; K must be a multiple.
+
+    Returns:
+        (float8_e4m3fn [..., K], uint8 [..., K / block]).
+
+    Raises:
+        ValueError: when K is not a multiple of `block`, x is not floating point, or holds a non-finite value.
+    """
+    if not x.dtype.is_floating_point:
+        raise ValueError(f"x: dtype {x.dtype}, allowed: a floating point dtype")
+    _require_blocks("x", x.shape[-1], block)
+    _require_finite("x", x)
+    blocks = x.to(torch.float32).unflatten(-1, (-1, block))
+    sf = e4m3_scale_byte(blocks.abs().amax(dim=-1))
+    return encode_e4m3(blocks * inverse_scale(sf).unsqueeze(-1)).flatten(-2), sf
+
+
+def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
+    """Exact values of block-scaled E4M3.
+
+    Args:
+        x: float8_e4m3fn or uint8 bits, [..., K].
+        sf: uint8 [..., K / block].
+        block: values per scale.
+
+    Returns:
+        float64 [..., K], exact.
+
+    Raises:
+        ValueError: on a wrong dtype, shape or a scale byte of 255.
+    """
+    _require_blocks("x", x.shape[-1], block)
+    _require_scales("sf", x, sf, block)
+    return (decode_e4m3(x).unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
+
+
+# --- E2M1 ------------------------------------------------------------------------------------------------------------------------
+
+
+def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """The 16 values of E2M1 by code: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negated (code 8 is minus zero). Shape [16]."""
+    positive = torch.tensor(_E2M1_MAGNITUDES, dtype=dtype)
+    return torch.cat([positive, -positive])
+
+
+def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
+    """Cast to E2M1 codes, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
+
+    Args:
+        x: float32 or float64 of any shape, no NaN.
+
+    Returns:
+        uint8 of the same shape, codes 0..15 (bit 3 is the sign).
+
+    Raises:
+        ValueError: on another dtype or NaN.
+    """
+    _require_dtype("x", x, torch.float32, torch.float64)
+    if bool(x.isnan().any()):
+        raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
+    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype)
+    middle = (grid[1:] + grid[:-1]) / 2
+    magnitude = x.abs().contiguous()
+    # A tie goes to the even code: below it for an even lower neighbour, above it for an odd one.
+    ties_down = torch.bucketize(magnitude, middle, right=False)
+    ties_up = torch.bucketize(magnitude, middle, right=True)
+    code = torch.where(ties_down % 2 == 0, ties_down, ties_up)
+    return (code + 8 * torch.signbit(x).to(code.dtype)).to(torch.uint8)
+
+
+def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
+    """Two codes per byte, the even index in the low nibble.
+
+    Args:
+        code: uint8 [..., K], 0..15, K even.
+
+    Returns:
+        uint8 [..., K / 2].
+
+    Raises:
+        ValueError: on another dtype, an odd K or a code above 15.
+    """
+    _require_dtype("code", code, torch.uint8)
+    _require_blocks("code", code.shape[-1], 2)
+    if bool((code > 15).any()):
+        raise ValueError(f"code: holds {int(code.max())}, allowed: 0..15")
+    return code[..., 0::2] | (code[..., 1::2] << 4)
+
+
+def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """Inverse of `pack_e2m1`: uint8 [..., K / 2] to codes uint8 [..., K]."""
+    _require_dtype("packed", packed, torch.uint8)
+    return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
+
+
+def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to packed E2M1 with one UE8M0 scale, 2^ceil(log2(amax / 6)), per `block` values.
+
+    Args:
+        w: floating point [..., K], finite; cast to float32 first.
+        block: values per scale, even.
+
+    Returns:
+        (uint8 [..., K / 2] low nibble first, uint8 [..., K / block]).
+
+    Raises:
+        ValueError: when K is not a multiple of `block`, w is not floating point, or holds a non-finite value.
+    """
+    if not w.dtype.is_floating_point:
+        raise ValueError(f"w: dtype {w.dtype}, allowed: a floating point dtype")
+    _require_blocks("w", w.shape[-1], block)
+    _require_finite("w", w)
+    blocks = w.to(torch.float32).unflatten(-1, (-1, block))
+    sf = encode_ue8m0(blocks.abs().amax(dim=-1) / E2M1_MAX)
+    return pack_e2m1(encode_e2m1(blocks * inverse_scale(sf).unsqueeze(-1)).flatten(-2)), sf
+
+
+def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
+    """Exact values of block-scaled packed E2M1.
+
+    Args:
+        packed: uint8 [..., K / 2], low nibble first.
+        sf: uint8 [..., K / block].
+        block: values per scale.
+
+    Returns:
+        float64 [..., K], exact.
+
+    Raises:
+        ValueError: on a wrong dtype, shape or a scale byte of 255.
+    """
+    code = unpack_e2m1(packed)
+    _require_blocks("packed", code.shape[-1], block)
+    _require_scales("sf", code, sf, block)
+    values = e2m1_values()[code.to(torch.int32)]
+    return (values.unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)

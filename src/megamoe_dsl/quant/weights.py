@@ -1,0 +1,201 @@
+"""Weight transforms: from checkpoint order to what the kernel loads, and back.
+
+Two reorderings (DeepGEMM `mega/__init__.py`, article section 3): the L1 rows alternate 8 gate and 8 up rows so that one thread of the
+epilogue holds both halves of a SwiGLU pair, and scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
+(SM100 facts: row m of a 128-row atom sits at lane m % 32, column m / 32).
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from megamoe_dsl.quant.formats import SCALE_BLOCK
+
+if TYPE_CHECKING:
+    from megamoe_dsl.problem import Problem
+
+GATE_UP_GROUP = 8
+_ATOM_ROWS = 128
+_WORD_BYTES = 4
+
+
+def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if tensor.dtype != dtype:
+        raise ValueError(f"{name}: dtype {tensor.dtype}, allowed: {dtype}")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name}: shape {tuple(tensor.shape)}, allowed: {shape}")
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate; all uint8.
+
+    Attributes:
+        l1: [El, 2I, H/2] packed E2M1, rows [gate | up].
+        l1_sf: [El, 2I, H/32] UE8M0.
+        l2: [El, H, I/2] packed E2M1.
+        l2_sf: [El, H, I/32] UE8M0.
+    """
+
+    l1: torch.Tensor
+    l1_sf: torch.Tensor
+    l2: torch.Tensor
+    l2_sf: torch.Tensor
+
+    def validate(self, problem: "Problem") -> None:
+        """Raise ValueError naming the field when a dtype or a shape does not fit `problem`."""
+        el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+        _require_shape("l1", self.l1, torch.uint8, (el, 2 * i, h // 2))
+        _require_shape("l1_sf", self.l1_sf, torch.uint8, (el, 2 * i, h // SCALE_BLOCK))
+        _require_shape("l2", self.l2, torch.uint8, (el, h, i // 2))
+        _require_shape("l2_sf", self.l2_sf, torch.uint8, (el, h, i // SCALE_BLOCK))
+
+
+@dataclass(frozen=True)
+class TransformedWeights:
+    """Weights of one rank as the kernel reads them.
+
+    Attributes:
+        l1: uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up.
+        l1_sf: int32 [El * (H/128), 2I]: expert outermost, then 128 values of K; rows in UTCCP order within each 128.
+        l2: uint8 [El, H, I/2] packed E2M1, unchanged.
+        l2_sf: int32 [El * (I/128), H], as l1_sf.
+    """
+
+    l1: torch.Tensor
+    l1_sf: torch.Tensor
+    l2: torch.Tensor
+    l2_sf: torch.Tensor
+
+
+def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
+    """Reorder rows [gate | up] to `group` gate rows, `group` up rows, and so on.
+
+    Args:
+        w: any dtype, 2I rows in dimension `dim` (weights [El, 2I, H/2] and their scales [El, 2I, H/32] alike).
+        group: rows per run; I must be a multiple.
+        dim: the rows dimension.
+
+    Returns:
+        A new contiguous tensor of the same shape.
+
+    Raises:
+        ValueError: when the rows are not a multiple of 2 * group.
+    """
+    rows = w.shape[dim]
+    if group <= 0 or rows % (2 * group):
+        raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
+    moved = w.movedim(dim, 0)
+    mixed = moved.reshape(2, rows // (2 * group), group, *moved.shape[1:]).transpose(0, 1)
+    return mixed.reshape(moved.shape).movedim(0, dim).contiguous()
+
+
+def deinterleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
+    """Inverse of `interleave_gate_up`; same arguments, result and errors."""
+    rows = w.shape[dim]
+    if group <= 0 or rows % (2 * group):
+        raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
+    moved = w.movedim(dim, 0)
+    split = moved.reshape(rows // (2 * group), 2, group, *moved.shape[1:]).transpose(0, 1)
+    return split.reshape(moved.shape).movedim(0, dim).contiguous()
+
+
+def _require_little_endian() -> None:
+    if sys.byteorder != "little":
+        raise RuntimeError(f"byte order of the host: {sys.byteorder}, allowed: little (scale words are little-endian views)")
+
+
+def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
+    """Scale bytes to the words of a UTCCP copy.
+
+    Four consecutive K bytes share a word, lowest K in the lowest byte; words run along the rows; row m of each 128-row atom lands at
+    word (m % 32) * 4 + m // 32.
+
+    Args:
+        sf: uint8 [..., rows, K/32], rows a multiple of 128 and K of 128. Leading dimensions are experts.
+
+    Returns:
+        int32 [prod(leading) * K/128, rows]; [K/128, rows] without leading dimensions.
+
+    Raises:
+        ValueError: on another dtype or sizes that are not multiples.
+    """
+    _require_little_endian()
+    if sf.dtype != torch.uint8:
+        raise ValueError(f"sf: dtype {sf.dtype}, allowed: {torch.uint8}")
+    rows, k_bytes = sf.shape[-2:]
+    if rows % _ATOM_ROWS:
+        raise ValueError(f"sf: {rows} rows, allowed: a multiple of {_ATOM_ROWS} (one UTCCP atom)")
+    if k_bytes % _WORD_BYTES:
+        raise ValueError(f"sf: {k_bytes} scales per row, allowed: a multiple of {_WORD_BYTES} (K a multiple of 128)")
+    words = sf.contiguous().view(torch.int32).reshape(-1, rows // _ATOM_ROWS, 4, 32, k_bytes // _WORD_BYTES)
+    # [batch, atom, m / 32, m % 32, K word] -> [batch, K word, atom, m % 32, m / 32]
+    return words.permute(0, 4, 1, 3, 2).reshape(-1, rows).contiguous()
+
+
+def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
+    """Inverse of `utccp_scale_order`.
+
+    Args:
+        words: int32 [K/128, rows], or [batch * K/128, rows] when `batch` is given.
+        batch: number of experts.
+
+    Returns:
+        uint8 [rows, K/32], or [batch, rows, K/32] when `batch` is given.
+
+    Raises:
+        ValueError: on another dtype or sizes that are not multiples.
+    """
+    _require_little_endian()
+    if words.dtype != torch.int32 or words.ndim != 2:
+        raise ValueError(f"words: dtype {words.dtype} with {words.ndim} dimensions, allowed: {torch.int32} with 2")
+    count, rows = words.shape
+    groups = 1 if batch is None else batch
+    if rows % _ATOM_ROWS:
+        raise ValueError(f"words: {rows} rows, allowed: a multiple of {_ATOM_ROWS} (one UTCCP atom)")
+    if groups <= 0 or count % groups:
+        raise ValueError(f"batch: {groups}, allowed: a divisor of the first dimension {count}")
+    k_words = count // groups
+    plain = words.reshape(groups, k_words, rows // _ATOM_ROWS, 32, 4).permute(0, 2, 4, 3, 1).reshape(groups, rows, k_words)
+    sf = plain.contiguous().view(torch.uint8)
+    return sf[0] if batch is None else sf
+
+
+def transform_weights(
+    problem: "Problem", l1: torch.Tensor, l1_sf: torch.Tensor, l2: torch.Tensor, l2_sf: torch.Tensor
+) -> TransformedWeights:
+    """Checkpoint weights of one rank to the kernel's layout: interleave the L1 rows, UTCCP order for both scales.
+
+    Args:
+        problem: gives El, H and I.
+        l1, l1_sf, l2, l2_sf: as the fields of `ExpertWeights`.
+
+    Returns:
+        New tensors; `l2` is passed through.
+
+    Raises:
+        ValueError: naming the field, its shape or dtype and what `problem` asks for.
+    """
+    ExpertWeights(l1, l1_sf, l2, l2_sf).validate(problem)
+    return TransformedWeights(
+        l1=interleave_gate_up(l1), l1_sf=utccp_scale_order(interleave_gate_up(l1_sf)), l2=l2, l2_sf=utccp_scale_order(l2_sf)
+    )
+
+
+def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -> ExpertWeights:
+    """Inverse of `transform_weights`.
+
+    Raises:
+        ValueError: naming the field when the result does not fit `problem`.
+    """
+    experts = problem.experts_per_rank
+    plain = ExpertWeights(
+        l1=deinterleave_gate_up(weights.l1),
+        l1_sf=deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts)),
+        l2=weights.l2,
+        l2_sf=inverse_utccp_scale_order(weights.l2_sf, experts),
+    )
+    plain.validate(problem)
+    return plain

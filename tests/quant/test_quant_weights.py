@@ -1,0 +1,112 @@
+"""Weight transforms against index arithmetic written out, and their inverses."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl import quant
+
+torch.set_num_threads(1)
+
+
+def random_bytes(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 255, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_interleave_places_gate_and_up_rows():
+    w = torch.arange(64).reshape(1, 64, 1)
+    rows = quant.interleave_gate_up(w).flatten().tolist()
+    assert rows[:24] == [*range(8), *range(32, 40), *range(8, 16)]
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 8]), st.integers(1, 3), st.sampled_from([0, 1, 2]))
+@settings(max_examples=40, deadline=None)
+def test_interleave_inverse(runs, group, columns, dim):
+    shape = [3, 3, columns]
+    shape[dim] = 2 * runs * group
+    w = random_bytes(*shape)
+    mixed = quant.interleave_gate_up(w, group, dim)
+    assert mixed.is_contiguous()
+    assert torch.equal(quant.deinterleave_gate_up(mixed, group, dim), w)
+    half = runs * group
+    for row in range(2 * half):
+        is_up, index = divmod(row, half)
+        target = (index // group * 2 + is_up) * group + index % group
+        assert torch.equal(mixed.select(dim, target), w.select(dim, row))
+
+
+@given(st.integers(1, 3), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_utccp_order_places_every_byte(atoms, k_words):
+    rows = 128 * atoms
+    sf = random_bytes(rows, 4 * k_words)
+    words = quant.utccp_scale_order(sf)
+    assert words.shape == (k_words, rows) and words.dtype == torch.int32
+    placed = words.view(torch.uint8).reshape(k_words, rows, 4)
+    m = torch.arange(rows)
+    target = m // 128 * 128 + (m % 32) * 4 + (m % 128) // 32
+    assert torch.equal(placed[:, target].permute(1, 0, 2).reshape(rows, -1), sf)
+    assert torch.equal(quant.inverse_utccp_scale_order(words), sf)
+
+
+def test_utccp_order_matches_the_512_byte_atom():
+    # SM100 facts: byte = (m % 32) * 16 + (m / 32) * 4 + k inside an atom of 128 rows and 4 scales.
+    sf = random_bytes(128, 4)
+    atom = quant.utccp_scale_order(sf).view(torch.uint8).flatten()
+    for m in (0, 1, 31, 32, 77, 127):
+        for k in range(4):
+            assert atom[(m % 32) * 16 + (m // 32) * 4 + k] == sf[m, k]
+
+
+def test_utccp_batch_is_expert_outermost():
+    sf = random_bytes(3, 256, 8)
+    words = quant.utccp_scale_order(sf)
+    assert words.shape == (3 * 2, 256)
+    for expert in range(3):
+        assert torch.equal(words[2 * expert : 2 * expert + 2], quant.utccp_scale_order(sf[expert]))
+    assert torch.equal(quant.inverse_utccp_scale_order(words, 3), sf)
+
+
+PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2)
+
+
+def checkpoint() -> dict[str, torch.Tensor]:
+    el, h, i = 2, 512, 256
+    return {
+        "l1": random_bytes(el, 2 * i, h // 2, seed=1),
+        "l1_sf": random_bytes(el, 2 * i, h // 32, seed=2),
+        "l2": random_bytes(el, h, i // 2, seed=3),
+        "l2_sf": random_bytes(el, h, i // 32, seed=4),
+    }
+
+
+def test_transform_weights_round_trip_and_shapes():
+    plain = checkpoint()
+    moved = quant.transform_weights(PROBLEM, **plain)
+    assert moved.l1_sf.shape == (2 * 4, 512) and moved.l2_sf.shape == (2 * 2, 512)
+    assert torch.equal(moved.l1[:, 8:16], plain["l1"][:, 256:264])
+    back = quant.inverse_transform_weights(PROBLEM, moved)
+    for name, tensor in plain.items():
+        assert torch.equal(getattr(back, name), tensor), name
+    # The scale of interleaved row 8 (up row 0) of expert 1, K block 5: word 1 of K, row 8 of the atom at word 32, byte 1.
+    assert moved.l1_sf.view(torch.uint8).reshape(8, 512, 4)[4 + 1, 32, 1] == plain["l1_sf"][1, 256, 5]
+
+
+def test_transform_errors_name_the_field():
+    plain = checkpoint()
+    plain["l2_sf"] = plain["l2_sf"][:, :, :-1]
+    with pytest.raises(ValueError, match=r"l2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
+        quant.transform_weights(PROBLEM, **plain)
+    plain = checkpoint()
+    plain["l1"] = plain["l1"].int()
+    with pytest.raises(ValueError, match=r"l1: dtype torch.int32, allowed: torch.uint8"):
+        quant.transform_weights(PROBLEM, **plain)
+    with pytest.raises(ValueError, match="sf: 64 rows, allowed: a multiple of 128"):
+        quant.utccp_scale_order(random_bytes(64, 4))
+    with pytest.raises(ValueError, match="sf: 6 scales per row"):
+        quant.utccp_scale_order(random_bytes(128, 6))
+    with pytest.raises(ValueError, match="w: 24 rows in dimension -2"):
+        quant.interleave_gate_up(random_bytes(24, 1))
