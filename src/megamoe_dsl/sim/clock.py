@@ -1,0 +1,67 @@
+"""Vector clocks of the race detector.
+
+One clock per agent and synchronisation object. Row HAPPENED counts what happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count what a
+`fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED = 0, 1, 2
+
+
+class Clock:
+    """A vector clock; widens by itself as agents appear."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self.rows = rows
+
+    def fit(self, width: int) -> None:
+        """Make room for `width` agents."""
+        if (have := self.rows.shape[1]) < width:
+            self.rows = np.concatenate([self.rows, np.zeros((3, width - have), np.int32)], axis=1)
+
+    def join(self, other: Clock) -> None:
+        """Everything `other` knows is now known here too."""
+        have, want = self.rows.shape[1], other.rows.shape[1]
+        if have < want:
+            self.fit(want)
+        elif want < have:
+            other.fit(have)
+        np.maximum(self.rows, other.rows, out=self.rows)
+
+    def copy(self) -> Clock:
+        """A snapshot."""
+        return Clock(self.rows.copy())
+
+    def tick(self, agent: int) -> None:
+        """Later accesses of `agent` are not covered by snapshots taken before."""
+        self.rows[HAPPENED, agent] += 1
+
+    def at(self, agent: int) -> int:
+        """What this clock knows of `agent`."""
+        return int(self.rows[HAPPENED, agent])
+
+    def set(self, agent: int, value: int) -> None:
+        """Let the clock know `agent` up to `value`, in every row (the agent is an engine of the async proxy itself)."""
+        self.rows[:, agent] = value
+
+    def knows(self, other: Clock) -> bool:
+        """Whether `other` adds nothing."""
+        if self.rows.shape != other.rows.shape:
+            width = max(self.rows.shape[1], other.rows.shape[1])
+            self.fit(width)
+            other.fit(width)
+        return not bool((other.rows[HAPPENED] > self.rows[HAPPENED]).any())
+
+    def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
+        """`fence.proxy.async`, for either or both spaces."""
+        rows = self.rows
+        if in_global:
+            np.maximum(rows[ASYNC_GLOBAL], rows[HAPPENED], out=rows[ASYNC_GLOBAL])
+        if in_shared:
+            np.maximum(rows[ASYNC_SHARED], rows[HAPPENED], out=rows[ASYNC_SHARED])

@@ -1,0 +1,177 @@
+"""Simulated memory: registered global buffers and the shared memory of a CTA.
+
+Addresses. Global: the buffer's real data pointer. Shared: byte offset in the CTA plus `cluster rank << 24`; the first 1024 bytes are
+reserved, as on SM90 and later. Generic: shared, parameter and local memory sit in windows of their own, above every real pointer.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SimError
+from .shadow import Shadow
+
+SHARED_BASE = 0x0001_0000_0000_0000
+PARAM_BASE = 0x0002_0000_0000_0000
+LOCAL_BASE = 0x0003_0000_0000_0000
+SMEM_RESERVED = 1024
+SMEM_BYTES = 228 * 1024
+SMEM_MAX = 227 * 1024
+WINDOW_SHIFT = 24
+WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
+
+Bytes = NDArray[np.uint8]
+
+
+class ByteStore:
+    """Bytes with an optional record of which were ever written, seen through views of several element sizes."""
+
+    def __init__(self, data: Bytes, valid: NDArray[np.bool_] | None) -> None:
+        self.data, self.valid = data, valid
+        self._views: dict[tuple[int, int], NDArray[Any]] = {}
+        self._valid_views: dict[int, NDArray[Any]] = {}
+
+    def rows(self, size: int, count: int) -> NDArray[Any]:
+        """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out)."""
+        if (view := self._views.get((size, count))) is None:
+            whole = len(self.data) // (size * count) * size * count
+            view = self.data[:whole].view(f"u{size}").reshape(-1, count) if count > 1 else self.data[:whole].view(f"u{size}")
+            self._views[(size, count)] = view
+        return view
+
+    def _flags(self, size: int) -> NDArray[Any]:
+        assert self.valid is not None
+        if (view := self._valid_views.get(size)) is None:
+            whole = len(self.valid) // size * size
+            view = self.valid[:whole].view(f"u{min(size, 8)}")
+            self._valid_views[size] = view if size <= 8 else view.reshape(-1, size // 8)
+            view = self._valid_views[size]
+        return view
+
+    def mark(self, index: NDArray[np.int64], size: int) -> None:
+        """Elements `index` of `size` bytes are now initialised."""
+        if self.valid is not None:
+            self._flags(size)[index] = 0x0101010101010101 & ((1 << 8 * min(size, 8)) - 1)
+
+    def first_uninitialised(self, index: NDArray[np.int64], size: int) -> int | None:
+        """The byte offset of an element of `index` that was never written, or None."""
+        if self.valid is None:
+            return None
+        flags = self._flags(size).take(index, 0)
+        if b"\x00" not in flags.tobytes():
+            return None
+        rows = flags.reshape(len(index), -1).view(np.uint8).reshape(len(index), -1)
+        return int(index[int(np.argmin(rows.all(axis=1)))]) * size
+
+
+class Allocation(ByteStore):
+    """One registered global buffer."""
+
+    def __init__(self, name: str, rank: int, base: int, data: Bytes, initialised: bool, read_only: bool, owner: object) -> None:
+        super().__init__(data, None if initialised else np.zeros(len(data), np.bool_))
+        self.name, self.rank, self.base, self.read_only, self.owner = name, rank, base, read_only, owner
+        self.end = base + len(data)
+        self.shadow: Shadow | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}@rank{self.rank}"
+
+
+class GlobalMemory:
+    """The global buffers of all ranks, by address."""
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.allocations: list[Allocation] = []
+
+    def add(self, buffer: Any, name: str, rank: int = 0, initialised: bool = True, read_only: bool = False) -> int:
+        """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).
+
+        The bytes are shared, not copied, and a reference is kept. With `initialised=False` reading a byte that nothing wrote is an
+        error. With `read_only=True` a write is an error, and the race detector skips the buffer.
+        """
+        if hasattr(buffer, "data_ptr"):
+            if not buffer.is_contiguous():
+                raise SimError(f"buffer {name} is not contiguous")
+            base, size = buffer.data_ptr(), buffer.numel() * buffer.element_size()
+        else:
+            if not buffer.flags.c_contiguous:
+                raise SimError(f"buffer {name} is not contiguous")
+            base, size = buffer.ctypes.data, buffer.nbytes
+        if size == 0:
+            return int(base)
+        at = bisect.bisect(self.bases, base)
+        if (at and self.allocations[at - 1].end > base) or (at < len(self.bases) and self.bases[at] < base + size):
+            raise SimError(f"buffer {name} overlaps one already registered")
+        data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
+        self.bases.insert(at, base)
+        self.allocations.insert(at, Allocation(name, rank, base, data, initialised, read_only, buffer))
+        return int(base)
+
+    def find(self, address: int, size: int) -> tuple[Allocation, int]:
+        """The allocation that holds [address, address + size), and the offset in it."""
+        at = bisect.bisect(self.bases, address) - 1
+        if at < 0 or address + size > self.allocations[at].end:
+            hint = f"; {address - self.allocations[at].end:+d} bytes from the end of {self.allocations[at]}" if at >= 0 else ""
+            raise SimError(f"global access out of bounds: {address:#x}, {size} bytes{hint}")
+        return self.allocations[at], address - self.bases[at]
+
+    def read(self, address: int, size: int) -> Bytes:
+        """`size` bytes (a view) for an engine; uninitialised bytes are an error."""
+        allocation, offset = self.find(address, size)
+        if allocation.valid is not None and not allocation.valid[offset : offset + size].all():
+            bad = offset + int(np.argmin(allocation.valid[offset : offset + size]))
+            raise SimError(f"read of uninitialised global memory {allocation}+{bad}")
+        return allocation.data[offset : offset + size]
+
+    def write(self, address: int, values: Bytes) -> None:
+        """Store bytes for an engine."""
+        allocation, offset = self.writable(address, len(values))
+        allocation.data[offset : offset + len(values)] = values
+        if allocation.valid is not None:
+            allocation.valid[offset : offset + len(values)] = True
+
+    def writable(self, address: int, size: int) -> tuple[Allocation, int]:
+        """Like `find`, for a write."""
+        allocation, offset = self.find(address, size)
+        if allocation.read_only:
+            raise SimError(f"write to read-only buffer {allocation}+{offset}")
+        return allocation, offset
+
+
+class SharedMemory(ByteStore):
+    """The shared memory of one CTA. Offsets count from the hardware base, so the kernel's first byte is SMEM_RESERVED."""
+
+    def __init__(self, size: int, label: str) -> None:
+        super().__init__(np.zeros(SMEM_BYTES, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
+        self.limit, self.label = SMEM_RESERVED + size, label
+        self.shadow: Shadow | None = None
+
+    def check(self, low: int, end: int) -> None:
+        """[low, end) must lie inside the kernel's shared memory."""
+        if low < SMEM_RESERVED or end > self.limit:
+            raise SimError(
+                f"shared access out of bounds: {self.label} smem+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}, "
+                f"size {self.limit - SMEM_RESERVED}"
+            )
+
+    def read(self, offset: int, size: int, uninitialised_ok: bool = False) -> Bytes:
+        """`size` bytes (a view) for an engine."""
+        self.check(offset, offset + size)
+        assert self.valid is not None
+        if not uninitialised_ok and not self.valid[offset : offset + size].all():
+            bad = offset + int(np.argmin(self.valid[offset : offset + size]))
+            raise SimError(f"read of uninitialised shared memory: {self.label} smem+{bad - SMEM_RESERVED}")
+        return self.data[offset : offset + size]
+
+    def write(self, offset: int, values: Bytes) -> None:
+        """Store bytes for an engine."""
+        self.check(offset, offset + len(values))
+        assert self.valid is not None
+        self.data[offset : offset + len(values)] = values
+        self.valid[offset : offset + len(values)] = True

@@ -1,0 +1,189 @@
+"""Operands: how an instruction family reads and writes registers, immediates, special registers and addresses.
+
+Registers hold 32 lanes as one numpy array and are immutable: writing replaces the array in the warp's list, so a reader may keep one.
+Each register is stored in the dtype of its declaration (untyped ones unsigned); readers see it in the dtype they ask for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import SimError
+from .memory import PARAM_BASE
+from .parser import Instruction, Kernel, split_operands
+from .special import special_register
+
+if TYPE_CHECKING:
+    from .machine import Warp
+
+Lanes = NDArray[Any]
+Mask = NDArray[np.bool_] | None
+Reader = Callable[["Warp"], Lanes]
+Writer = Callable[["Warp", Lanes, Mask], None]
+
+DTYPES: dict[str, type] = {
+    "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
+    "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "f16x2": np.uint32,
+    "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
+    "pred": np.bool_,
+}  # fmt: skip
+UNSIGNED: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+_ADDRESS = re.compile(r"([%\w$@]+)\s*(?:\+\s*(-?\w+))?")
+
+
+def vector(operand: str) -> list[str]:
+    """`{%a, %b}` to its elements; a plain operand is a vector of one."""
+    return [part.strip() for part in operand[1:-1].split(",")] if operand.startswith("{") else [operand]
+
+
+def immediate(text: str, dtype: type) -> Any:
+    """A PTX literal as a numpy scalar of `dtype` (PTX ISA, "Constants"): integers wrap, 0f/0d literals are bit patterns."""
+    if re.fullmatch(r"0[fF][0-9A-Fa-f]{8}", text):
+        bits = np.uint32(int(text[2:], 16))
+        return bits if dtype == np.uint32 else dtype(bits.view(np.float32))
+    if re.fullmatch(r"0[dD][0-9A-Fa-f]{16}", text):
+        bits64 = np.uint64(int(text[2:], 16))
+        return bits64 if dtype == np.uint64 else dtype(bits64.view(np.float64))
+    try:
+        value = int(text.rstrip("U"), 0)
+    except ValueError:
+        raise SimError(f"unknown operand {text!r}") from None
+    if dtype == np.bool_:
+        return np.bool_(value != 0)
+    if np.issubdtype(dtype, np.floating):
+        return dtype(value)
+    size = np.dtype(dtype).itemsize
+    return np.array([value & ((1 << 8 * size) - 1)], UNSIGNED[size]).view(dtype)[0]
+
+
+class Binder:
+    """Turns operand text into readers and writers for one kernel, and into expressions for fused code (see `program.py`).
+
+    `race` says whether the detector is on, so that a family can leave its hooks out.
+    """
+
+    def __init__(self, kernel: Kernel, race: bool) -> None:
+        self.kernel, self.race = kernel, race
+        self.index = {name: i for i, name in enumerate(kernel.registers)}
+        self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
+        self.names: dict[str, Any] = {"where": np.where}
+        self._constants: dict[tuple[str, type], str] = {}
+
+    def name(self, value: Any) -> str:
+        """A name under which generated code can use `value`."""
+        key = f"k{len(self.names)}"
+        self.names[key] = value
+        return key
+
+    def dtype_name(self, dtype: type) -> str:
+        """The name of a numpy type in generated code."""
+        name = np.dtype(dtype).name
+        self.names[name] = dtype
+        return name
+
+    def cast(self, text: str, have: type, want: type) -> str:
+        """Reinterpret bits when the sizes agree, convert otherwise (truncation or zero/sign extension, by the type we have)."""
+        if have == want:
+            return text
+        same = np.dtype(have).itemsize == np.dtype(want).itemsize and np.bool_ not in (have, want)
+        return f"{text}.{'view' if same else 'astype'}({self.dtype_name(want)})"
+
+    def expression(self, operand: str, dtype: type) -> str:
+        """Python source that yields the operand's 32 lanes; `R` is the register list and `w` the warp."""
+        if operand in self.index:
+            i = self.index[operand]
+            return self.cast(f"R[{i}]", self.storage[i], dtype)
+        if operand.startswith("!"):
+            return f"(~{self.expression(operand[1:], dtype)})"
+        if (key := (operand, dtype)) not in self._constants:
+            value = self._leaf(operand, dtype)
+            self._constants[key] = self.name(value) + ("(w)" if callable(value) else "")
+        return self._constants[key]
+
+    def _leaf(self, operand: str, dtype: type) -> Any:
+        """A constant array, or a function of the warp."""
+        kernel = self.kernel
+        if operand.startswith("%"):
+            return special_register(operand, dtype)
+        if operand in kernel.shared:
+            offset = kernel.shared[operand]
+            return lambda w: np.full(32, w.cta.shared_base + offset, dtype)
+        for parameter in kernel.parameters:
+            if parameter.name == operand:
+                return np.full(32, PARAM_BASE + parameter.offset, dtype)
+        if operand in kernel.local:
+            return np.full(32, kernel.local[operand], dtype)
+        if operand in kernel.symbols:
+            return np.zeros(32, dtype)  # module-scope strings and tables have no address here; reading one is out of bounds
+        return np.full(32, immediate(operand, dtype), dtype)
+
+    def read(self, operand: str, dtype: type) -> Reader:
+        """A function warp -> 32 lanes of `dtype`. Do not modify the array it returns."""
+        if operand in self.index:
+            i, have = self.index[operand], self.storage[self.index[operand]]
+            if have == dtype:
+                return lambda w: w.R[i]
+            if np.dtype(have).itemsize == np.dtype(dtype).itemsize and np.bool_ not in (have, dtype):
+                return lambda w: w.R[i].view(dtype)
+            return lambda w: w.R[i].astype(dtype)
+        if operand.startswith("!"):
+            inner = self.read(operand[1:], dtype)
+            return lambda w: ~inner(w)
+        value = self._leaf(operand, dtype)
+        return value if callable(value) else lambda w: value
+
+    def write(self, operand: str) -> Writer:
+        """A function (warp, values, mask) that writes the lanes in `mask` (None: all 32). `_` discards. `values` must not be reused."""
+        if operand == "_":
+            return lambda w, values, mask: None
+        i = self.index[operand]
+        dtype = np.dtype(self.storage[i])
+
+        def store(w: Warp, values: Lanes, mask: Mask) -> None:
+            if values.dtype != dtype:
+                if values.dtype.itemsize == dtype.itemsize and dtype != np.bool_ and values.dtype != np.bool_:
+                    values = np.ascontiguousarray(values).view(dtype)
+                else:
+                    values = values.astype(dtype)
+            w.R[i] = values if mask is None else np.where(mask, values, w.R[i])
+
+        return store
+
+    def address(self, operand: str) -> Reader:
+        """`[%r+imm]`, `[symbol+imm]` or `[imm]` to a function warp -> int64 addresses."""
+        text = operand[1:-1] if operand.startswith("[") else operand
+        if not (match := _ADDRESS.fullmatch(text.strip())):
+            raise SimError(f"cannot parse address {operand}")
+        base, offset = match.group(1), int(match.group(2), 0) if match.group(2) else 0
+        if base in self.index:
+            read = self.read(base, np.uint64)
+            if not offset:
+                return lambda w: read(w).view(np.int64)
+            add = np.full(32, offset, np.int64)
+            return lambda w: read(w).view(np.int64) + add
+        leaf = self._leaf(base, np.int64)
+        if callable(leaf):
+            return lambda w: leaf(w) + offset
+        constant = leaf + offset
+        return lambda w: constant
+
+    def tensor_address(self, operand: str) -> tuple[Reader, list[Reader]]:
+        """`[map, {c0, c1, ...}]` to the reader of the map's address and the readers of its int32 coordinates."""
+        base, coordinates = split_operands(operand[1:-1])[:2]
+        return self.address(f"[{base}]"), [self.read(c, np.int32) for c in vector(coordinates)]
+
+    def dtype(self, ins: Instruction) -> type:
+        """The type of the last opcode part (`add.s32` gives int32)."""
+        if ins.parts[-1] not in DTYPES:
+            raise SimError(f"no operand type in {ins.opcode}")
+        return DTYPES[ins.parts[-1]]
+
+
+def _storage(kind: str) -> type:
+    return np.uint16 if kind == "f16" else DTYPES[kind]

@@ -1,0 +1,96 @@
+"""The registry of instruction families.
+
+A family module decorates builders with `register("cp.async.bulk.tensor", ...)`. The builder of the longest registered prefix (whole
+dot-separated parts) of an opcode gets `(instruction, binder)` once, when the kernel is loaded, and returns one of
+
+- a handler `(warp, mask) -> None | BLOCK | YIELD | EXIT`: run each time lanes reach the instruction; `mask` is None for all 32 lanes,
+- `Straight(handler)`: the same, but it always returns None, so it can be fused with its neighbours,
+- `Inline([(destination, expression, dtype), ...])`: pure arithmetic as Python source over `R` (registers) and `w`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SimError
+
+if TYPE_CHECKING:
+    from ..machine import Warp
+    from ..operands import Binder, Mask
+    from ..parser import Instruction
+
+
+class Outcome:
+    """What a handler answers when the instruction did not simply complete."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction)
+YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
+EXIT = Outcome("EXIT")  # these lanes leave the kernel
+
+Handler = Callable[["Warp", "Mask"], Outcome | None]
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A handler that never blocks, yields or exits."""
+
+    handler: Callable[[Warp, Mask], None]
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Assignments to evaluate together: (destination register, Python expression, numpy type of its value)."""
+
+    assignments: list[tuple[str, str, type]]
+
+
+Built = Handler | Straight | Inline
+Builder = Callable[["Instruction", "Binder"], Any]
+
+_BUILDERS: dict[str, Builder] = {}
+_LOADED = False
+
+
+def register(*prefixes: str) -> Callable[[Builder], Builder]:
+    """Register a builder for opcodes that start with any of `prefixes`."""
+
+    def add(builder: Builder) -> Builder:
+        for prefix in prefixes:
+            if prefix in _BUILDERS:
+                raise ValueError(f"two instruction families claim {prefix}")
+            _BUILDERS[prefix] = builder
+        return builder
+
+    return add
+
+
+def load_families() -> None:
+    """Import every module of this package, so that it registers itself."""
+    global _LOADED
+    if not _LOADED:
+        for module in pkgutil.iter_modules(__path__):
+            importlib.import_module(f"{__name__}.{module.name}")
+        _LOADED = True
+
+
+def build(ins: Instruction, binder: Binder) -> Built:
+    """The handler of one instruction. Raises SimError, with the PTX line, for what no family knows."""
+    parts = ins.parts
+    for n in range(len(parts), 0, -1):
+        if builder := _BUILDERS.get(".".join(parts[:n])):
+            try:
+                return builder(ins, binder)  # type: ignore[no-any-return]
+            except SimError as error:
+                raise SimError(f"PTX line {ins.line}: {ins.opcode} {', '.join(ins.operands)}: {error}") from None
+    raise SimError(f"PTX line {ins.line}: unknown instruction {ins.opcode}")

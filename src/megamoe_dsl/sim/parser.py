@@ -1,0 +1,244 @@
+"""PTX text to a list of instructions.
+
+Names are resolved here: a register declared inside a `{ }` scope becomes `name@scope`, branch targets become instruction indices, and
+parameters and shared variables become offsets. Source: PTX ISA, "PTX Syntax", "State Spaces, Types, and Variables".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .errors import SimError
+
+TYPE_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
+    "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+}  # fmt: skip
+
+_LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
+_GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+(.*)", re.S)
+_NAME = re.compile(r"(?<![\w%.$])%?[A-Za-z_$][\w$]*")
+_RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
+_VARIABLE = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.(?!align)\w+\s+)*(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
+)
+_CALL = re.compile(r"\{ // callseq (\d+), 0.*?\} // callseq \1", re.S)
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One PTX instruction. `target` is the index of the instruction a branch goes to; `source` is the `.loc` position, if any."""
+
+    opcode: str
+    operands: list[str]
+    line: int
+    predicate: str | None = None
+    negated: bool = False
+    target: int | None = None
+    source: str | None = None
+    parts: tuple[str, ...] = ()
+    scope: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter: byte offset and size in the parameter block."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass
+class Kernel:
+    """One entry function, ready to be bound to instruction families."""
+
+    name: str
+    parameters: list[Parameter] = field(default_factory=list)
+    parameter_bytes: int = 0
+    registers: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
+    static_smem: int = 0
+    local: dict[str, int] = field(default_factory=dict)
+    local_bytes: int = 0
+    symbols: set[str] = field(default_factory=set)
+    code: list[Instruction] = field(default_factory=list)
+    required_threads: tuple[int, ...] | None = None
+
+
+def split_operands(text: str) -> list[str]:
+    """Split at the commas outside any bracket: `[%a, {%x, %y}], %b` gives two operands."""
+    out, depth, start = [], 0, 0
+    for i, ch in enumerate(text):
+        if ch in "{[(":
+            depth += 1
+        elif ch in "}])":
+            depth -= 1
+        elif ch == "," and depth == 0:
+            out.append(text[start:i].strip())
+            start = i + 1
+    if text[start:].strip():
+        out.append(text[start:].strip())
+    return out
+
+
+def _align(offset: int, alignment: int) -> int:
+    return (offset + alignment - 1) // alignment * alignment
+
+
+def _replace_call(match: re.Match[str]) -> str:
+    """A call sequence becomes one `call` instruction that names the callee; line numbers stay."""
+    callee = re.search(r"call\.uni\s+(?:\(\w+\),)?\s*([\w$]+)", match.group(0))
+    return f"call {callee.group(1) if callee else 'indirect'};" + "\n" * match.group(0).count("\n")
+
+
+class _Body:
+    """Parses one function body, statement by statement."""
+
+    def __init__(self, kernel: Kernel, source: str, start: int, files: dict[int, str]) -> None:
+        self.kernel, self.source, self.position, self.files = kernel, source, start, files
+        self.scopes, self.scope_count = [0], 0
+        self.labels: dict[tuple[int, str], int] = {}
+        self.location: str | None = None
+        self.line, self.counted = source.count("\n", 0, start) + 1, start
+
+    def line_at(self, position: int) -> int:
+        self.line += self.source.count("\n", self.counted, position)
+        self.counted = position
+        return self.line
+
+    def parse(self) -> None:
+        src, end = self.source, len(self.source)
+        while self.position < end:
+            ch = src[self.position]
+            if ch.isspace():
+                self.position += 1
+            elif ch == "{":
+                self.scope_count += 1
+                self.scopes.append(self.scope_count)
+                self.position += 1
+            elif ch == "}":
+                self.position += 1
+                if len(self.scopes) == 1:
+                    break
+                self.scopes.pop()
+            elif src.startswith(".loc", self.position) and not src.startswith(".local", self.position):
+                stop = src.find("\n", self.position)
+                words = src[self.position : stop].split()
+                self.location = f"{self.files.get(int(words[1]), words[1])}:{words[2]}"
+                self.position = stop
+            else:
+                self.label_or_statement()
+        self.resolve_targets()
+
+    def label_or_statement(self) -> None:
+        src, at = self.source, self.position
+        if label := _LABEL.match(src, at):
+            self.labels[(self.scopes[-1], label.group(1))] = len(self.kernel.code)
+            self.position = label.end()
+            return
+        stop = src.index(";", at)
+        line = self.line_at(at)
+        self.position = stop + 1
+        text = " ".join(src[at:stop].split())
+        if text.startswith(".reg"):
+            self.declare_registers(text)
+        elif text.startswith(".local"):
+            self.declare_local(text)
+        elif text.startswith((".pragma", ".param", ".shared")):
+            pass
+        elif text:
+            self.kernel.code.append(self.instruction(text, line))
+
+    def declare_registers(self, text: str) -> None:
+        _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
+        for name in names.split(","):
+            name = name.strip()
+            if many := _RANGE.fullmatch(name):
+                for k in range(int(many.group(2))):
+                    self.kernel.registers[self.scoped(many.group(1) + str(k))] = kind[1:]
+            else:
+                self.kernel.registers[self.scoped(name)] = kind[1:]
+
+    def scoped(self, name: str) -> str:
+        return name if len(self.scopes) == 1 else f"{name}@{self.scopes[-1]}"
+
+    def declare_local(self, text: str) -> None:
+        kernel = self.kernel
+        if declared := _VARIABLE.search(text, len(".local")):
+            alignment, kind, name, count = declared.groups()
+            kernel.local_bytes = _align(kernel.local_bytes, int(alignment or TYPE_BYTES[kind]))
+            kernel.local[name] = kernel.local_bytes
+            kernel.local_bytes += TYPE_BYTES[kind] * int(count or 1)
+
+    def instruction(self, text: str, line: int) -> Instruction:
+        predicate, negated = None, False
+        if guard := _GUARD.match(text):
+            negated, predicate, text = bool(guard.group(1)), self.resolve(guard.group(2)), guard.group(3)
+        opcode, _, rest = re.sub(r"^([\w.:]+)\{", r"\1 {", text).partition(" ")
+        operands = split_operands(rest)
+        ins = Instruction(opcode, operands, line, predicate, negated, source=self.location, parts=tuple(opcode.split(".")))
+        ins.scope = tuple(self.scopes)
+        if ins.parts[0] != "bra" and len(self.scopes) > 1:
+            ins.operands = [_NAME.sub(lambda m: self.resolve(m.group(0)), o) for o in operands]
+        return ins
+
+    def resolve(self, name: str) -> str:
+        for scope in reversed(self.scopes[1:]):
+            if (scoped := f"{name}@{scope}") in self.kernel.registers:
+                return scoped
+        return name
+
+    def resolve_targets(self) -> None:
+        for ins in self.kernel.code:
+            if ins.parts[0] != "bra":
+                continue
+            for scope in reversed(ins.scope):
+                if (key := (scope, ins.operands[0])) in self.labels:
+                    ins.target = self.labels[key]
+                    break
+            else:
+                raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
+
+
+def _strip_comments(ptx: str) -> str:
+    ptx = _CALL.sub(_replace_call, ptx)
+    ptx = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), ptx, flags=re.S)
+    return re.sub(r"//[^\n]*", "", ptx)
+
+
+def parse(ptx: str, kernel: str | None = None) -> Kernel:
+    """Parse one entry function of a PTX module: the one named `kernel`, or the first."""
+    files = {int(n): path.rsplit("/", 1)[-1] for n, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.M)}
+    source = _strip_comments(ptx)
+    name = re.escape(kernel) if kernel else r"[\w$]+"
+    head = re.search(rf"\.entry\s+({name})\s*(?:\((.*?)\))?\s*((?:\.\w+[^{{]*?)?)\{{", source, re.S)
+    if head is None:
+        raise SimError(f"no entry function {kernel or ''} in the PTX")
+    result = Kernel(head.group(1))
+    result.symbols = set(re.findall(r"\.(?:global|const)\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)", source))
+    offset = 0
+    for text in split_operands(head.group(2) or ""):
+        declared = _PARAMETER.match(text)
+        if declared is None:
+            raise SimError(f"cannot parse parameter: {text}")
+        alignment, kind, parameter, count = declared.groups()
+        offset = _align(offset, int(alignment or TYPE_BYTES[kind]))
+        size = TYPE_BYTES[kind] * int(count or 1)
+        result.parameters.append(Parameter(parameter, offset, size))
+        offset += size
+    result.parameter_bytes = offset
+    if threads := re.search(r"\.reqntid\s+([\d,\s]+)", head.group(3)):
+        result.required_threads = tuple(int(x) for x in threads.group(1).split(","))
+    for text in re.findall(r"\.shared\s+([^;]*)", source):
+        declared = _VARIABLE.match(text.strip())
+        if declared is None:
+            continue
+        alignment, kind, variable, count = declared.groups()
+        result.static_smem = _align(result.static_smem, int(alignment or TYPE_BYTES[kind]))
+        result.shared[variable] = result.static_smem
+        result.static_smem += TYPE_BYTES[kind] * (int(count) if count else (0 if "[" in text else 1))
+    _Body(result, source, head.end(), files).parse()
+    return result

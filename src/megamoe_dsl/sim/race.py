@@ -1,0 +1,243 @@
+"""The race detector: happens-before with vector clocks, per proxy and per scope.
+
+Agents are the warps, and whatever an engine calls `Race.agent` for (the TMA-load engine behind each mbarrier, the source-read and
+destination-write sides of a warp's TMA stores, the tensor pipe of a CTA). An actor is anything with `agent`, `clock`, `line` and
+`asynchronous`; a warp is one. Source: PTX ISA, "Memory Consistency Model".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clock import HAPPENED, Clock
+from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, GlobalMemory
+from .report import Finding
+from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack
+from .sync import SCOPES, SyncPoint, in_scope
+
+if TYPE_CHECKING:
+    from .machine import Cta, Warp
+
+TENSOR, GLOBAL, SHARED = 0, 1, 2
+MAX_AGENTS = AGENT_MASK + 1
+
+
+class Accessor(Protocol):
+    """Who makes an access."""
+
+    agent: int
+    clock: Clock
+    line: int
+    asynchronous: bool
+
+
+@dataclass(slots=True)
+class Actor:
+    """An engine as accessor. `asynchronous` means the async proxy."""
+
+    agent: int
+    clock: Clock
+    line: int
+    asynchronous: bool = True
+
+
+@dataclass
+class Race:
+    """Detector state of one run."""
+
+    memory: GlobalMemory
+    names: list[str] = field(default_factory=list)
+    findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
+    points: dict[Any, SyncPoint] = field(default_factory=dict)
+    width: int = 64
+    sources: dict[int, str] = field(default_factory=dict)
+    shadows: dict[int, Shadow] = field(default_factory=dict)
+
+    # ---- agents and clocks
+
+    def agent(self, name: str) -> int:
+        """A new agent. Its clock entry starts at 0; use `clock.set(agent, 1)` or higher before its first access."""
+        self.names.append(name)
+        if len(self.names) > MAX_AGENTS:
+            raise MemoryError(f"race detector: more than {MAX_AGENTS} agents")
+        while len(self.names) > self.width:
+            self.width *= 2
+        return len(self.names) - 1
+
+    def clock(self) -> Clock:
+        """A clock that knows nothing."""
+        return Clock(np.zeros((3, self.width), np.int32))
+
+    def snapshot(self, warp: Warp) -> Clock:
+        """The warp's knowledge at the issue of an asynchronous operation; what the warp does later is not covered."""
+        clock = warp.clock.copy()
+        warp.clock.tick(warp.agent)
+        clock.fit(self.width)
+        return clock
+
+    # ---- accesses
+
+    def read_shared(self, cta: Cta, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+        """Read of `size` bytes at each offset in `where`, or of a byte slice."""
+        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        self.read(shadow, shadow.index(where, size), actor)
+
+    def write_shared(self, cta: Cta, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+        """Write of `size` bytes at each offset in `where`, or of a byte slice."""
+        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        self.write(shadow, shadow.index(where, size), actor)
+
+    def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+        """Read at byte offsets of an allocation (see `GlobalMemory.find`)."""
+        if not allocation.read_only:
+            shadow = self.global_shadow(allocation)
+            self.read(shadow, shadow.index(where, size), actor)
+
+    def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+        """Write at byte offsets of an allocation."""
+        shadow = self.global_shadow(allocation)
+        self.write(shadow, shadow.index(where, size), actor)
+
+    def tensor_shadow(self, cta: Cta, size: int) -> Shadow:
+        """A shadow for tensor memory; the engine numbers its locations as it likes."""
+        return Shadow(size, 1, f"{cta} tmem", 0, TENSOR)
+
+    def _shared_shadow(self, cta: Cta) -> Shadow:
+        cta.shared.shadow = Shadow(SMEM_BYTES, 4, f"{cta} smem", SMEM_RESERVED, SHARED)
+        return cta.shared.shadow
+
+    def global_shadow(self, allocation: Allocation) -> Shadow:
+        """The shadow of a global buffer in this run."""
+        if (shadow := self.shadows.get(allocation.base)) is None:
+            shadow = Shadow(len(allocation.data), 4, repr(allocation), 0, GLOBAL)
+            self.shadows[allocation.base] = shadow
+        return shadow
+
+    def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
+        """A weak read of locations `index` (from `Shadow.index`)."""
+        row = self._row(actor)
+        last = shadow.write[index]
+        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+        if b"\x01" in bad.tobytes():
+            self._report("RAW race", shadow, index, last, bad, actor)
+        elif actor.asynchronous and shadow.space:
+            visible = actor.clock.rows[shadow.space]
+            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
+            if b"\x01" in bad.tobytes():
+                self._report("missing fence.proxy.async before async-proxy read", shadow, index, last, bad, actor)
+        record = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
+        last = shadow.read[index]
+        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+        if b"\x01" in bad.tobytes():
+            if isinstance(index, slice):
+                index = np.arange(index.start, index.stop)
+            shadow.add_reader(index[bad], record)
+            index = index[~bad]
+        shadow.read[index] = record
+
+    def write(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
+        """A weak write of locations `index`."""
+        row = self._row(actor)
+        last = shadow.write[index]
+        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+        if b"\x01" in bad.tobytes():
+            self._report("WAW race", shadow, index, last, bad, actor)
+        elif actor.asynchronous and shadow.space:
+            visible = actor.clock.rows[shadow.space]
+            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
+            if b"\x01" in bad.tobytes():
+                self._report("missing fence.proxy.async before async-proxy write", shadow, index, last, bad, actor)
+        last = shadow.read[index]
+        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+        if b"\x01" in bad.tobytes():
+            self._report("WAR race", shadow, index, last, bad, actor)
+        if shadow.shared_read is not None:
+            whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            for here, last in shadow.readers(whole):
+                bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+                if b"\x01" in bad.tobytes():
+                    self._report("WAR race", shadow, here, last, bad, actor)
+        shadow.write[index] = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
+
+    def strong(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
+        """An atomic, relaxed, acquire, release or volatile access: races only with weak writes."""
+        row = self._row(actor)
+        last = shadow.write[index]
+        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
+        if b"\x01" in bad.tobytes():
+            self._report("atomic vs unordered weak write", shadow, index, last, bad, actor)
+
+    def _row(self, actor: Accessor) -> NDArray[np.int32]:
+        if actor.clock.rows.shape[1] < self.width:
+            actor.clock.fit(self.width)
+        return actor.clock.rows[HAPPENED]
+
+    # ---- flags
+
+    def publish(self, key: Any, warp: Warp, semantics: str, scope: int, replace: bool) -> None:
+        """A strong write at `key`. `replace`: a plain store, which ends earlier release sequences; an atomic continues them."""
+        point = self.points.get(key)
+        if point is None:
+            point = self.points[key] = SyncPoint()
+        if replace:
+            point.clear()
+        if semantics in ("release", "acq_rel"):
+            point.release(warp.clock, warp.cta, scope)
+            warp.clock.tick(warp.agent)
+        else:  # a relaxed write after a fence makes a release pattern, at the narrower of the two scopes
+            for level, clock in warp.fences.items():
+                point.release(clock, warp.cta, min(level, scope))
+
+    def observe(self, key: Any, warp: Warp, semantics: str, scope: int) -> None:
+        """A strong read at `key`. A relaxed one takes effect at a later fence."""
+        point = self.points.get(key)
+        if point is None or not point.released:
+            return
+        if semantics in ("acquire", "acq_rel"):
+            if warp.seen.get((key, scope)) == point.version:
+                return
+            warp.seen[(key, scope)] = point.version
+            missed = point.acquire(warp.clock, warp.cta, scope)
+            if missed is not None:
+                across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
+                self.report(f"insufficient scope for synchronisation across {across}", repr(missed), self.names[warp.agent], f"flag {key}", 0, warp)
+            return
+        for (released, place), clock in point.released.items():
+            if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
+                known = warp.pending.get(place)
+                if known is None:
+                    warp.pending[place] = clock.copy()
+                else:
+                    known.join(clock)
+
+    def fence(self, warp: Warp, scope: int) -> None:
+        """`fence.acq_rel`/`fence.sc` at `scope`: completes earlier relaxed reads and arms later relaxed writes."""
+        for place in [p for p in warp.pending if in_scope(scope, p, warp.cta)]:
+            warp.clock.join(warp.pending.pop(place))
+        warp.fences = {level: clock for level, clock in warp.fences.items() if level > scope}
+        warp.fences[scope] = warp.clock.copy()
+        warp.clock.tick(warp.agent)
+
+    # ---- findings
+
+    def _report(self, kind: str, shadow: Shadow, index: Any, last: Any, bad: Any, actor: Accessor) -> None:
+        at = int(np.argmax(bad))
+        location = index.start + at if isinstance(index, slice) else int(index[at])
+        first = int(last[at])
+        self.report(kind, self.names[first & AGENT_MASK], self.names[actor.agent], shadow.where(location), first >> LINE_SHIFT & LINE_MASK, actor)
+
+    def report(self, kind: str, first: str, second: str, where: str, first_line: int, actor: Accessor) -> None:
+        """Record a finding; the same pair of instructions and agents is counted, not repeated."""
+        key = (kind, first, second, first_line, actor.line)
+        if found := self.findings.get(key):
+            found.count += 1
+            return
+        source = self.sources.get
+        self.findings[key] = Finding(kind, first, second, where, first_line, actor.line, source(first_line, ""), source(actor.line, ""))
+
+
+__all__ = ["SCOPES", "Accessor", "Actor", "Race"]

@@ -1,0 +1,104 @@
+"""Shadow memory of the race detector: per location, who wrote last and who has read since.
+
+An access is one packed int64: clock in bits 32-62, PTX line in 14-31, async-proxy flag in bit 13, agent in 0-12. Reads that are ordered one after
+the other overwrite each other; concurrent readers go to a sparse overflow (per page and agent). This is FastTrack (Flanagan and
+Freund, 2009), vectorised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+AGENT_MASK = 0x1FFF
+ASYNC_BIT = 0x2000
+LINE_SHIFT = 14
+LINE_MASK = 0x3FFFF
+CLOCK_SHIFT = 32
+PAGE_SHIFT = 12
+PAGE = 1 << PAGE_SHIFT
+
+Records = NDArray[np.int64]
+Index = NDArray[np.int64] | slice
+
+
+def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
+    """One access record."""
+    return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+
+
+class Shadow:
+    """Access records of a byte range, one per `grain` bytes. The grain gets finer on the first access that needs it."""
+
+    def __init__(self, size: int, grain: int, name: str, origin: int, space: int) -> None:
+        self.grain, self.name, self.origin, self.space = grain, name, origin, space
+        n = -(-size // grain)
+        self.write: Records = np.zeros(n, np.int64)
+        self.read: Records = np.zeros(n, np.int64)
+        self.shared_read: NDArray[np.bool_] | None = None
+        self.overflow: dict[int, dict[int, Records]] = {}
+
+    def where(self, index: int) -> str:
+        """A location for people."""
+        return f"{self.name}+{index * self.grain - self.origin}"
+
+    def index(self, start: NDArray[np.int64] | slice, size: int) -> Index:
+        """Record indices of the accesses [start, start + size), or of a byte slice."""
+        if isinstance(start, slice):
+            while start.start % self.grain or start.stop % self.grain:
+                self._refine(self.grain // 2)
+            return slice(start.start // self.grain, start.stop // self.grain)
+        if size < self.grain:
+            self._refine(size)
+        if self.grain == size:
+            return start // size if size > 1 else start
+        steps = np.arange(size // self.grain)
+        return (start[:, None] // self.grain + steps).ravel()
+
+    def _refine(self, grain: int) -> None:
+        factor = self.grain // grain
+        self.grain = grain
+        self.write, self.read = self.write.repeat(factor), self.read.repeat(factor)
+        if self.shared_read is not None:
+            self.shared_read = self.shared_read.repeat(factor)
+        old, self.overflow = self.overflow, {}
+        for page, readers in old.items():
+            for agent, records in readers.items():
+                wide = records.repeat(factor).reshape(factor, PAGE)
+                for k in range(factor):
+                    self.overflow.setdefault(page * factor + k, {})[agent] = wide[k].copy()
+
+    def add_reader(self, index: NDArray[np.int64], record: int) -> None:
+        """A read that is concurrent with the recorded one: keep both."""
+        if self.shared_read is None:
+            self.shared_read = np.zeros(len(self.read), np.bool_)
+        for previous in (self.read[index], np.full(len(index), record, np.int64)):
+            agents = previous & AGENT_MASK
+            for agent in np.unique(agents):
+                self._keep(index[agents == agent], previous[agents == agent], int(agent))
+        self.shared_read[index] = True
+
+    def _keep(self, index: NDArray[np.int64], records: Records, agent: int) -> None:
+        pages = index >> PAGE_SHIFT
+        for page in np.unique(pages):
+            mine = pages == page
+            readers = self.overflow.setdefault(int(page), {})
+            if agent not in readers:
+                readers[agent] = np.zeros(PAGE, np.int64)
+            slots = index[mine] & (PAGE - 1)
+            readers[agent][slots] = np.maximum(readers[agent][slots], records[mine])
+
+    def readers(self, index: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Records]]:
+        """(locations, records) of the concurrent readers of `index`; forgets them, for a write follows."""
+        if self.shared_read is None:
+            return []
+        index = index[self.shared_read[index]]
+        if not len(index):
+            return []
+        self.shared_read[index] = False
+        out, pages = [], index >> PAGE_SHIFT
+        for page in np.unique(pages):
+            here = index[pages == page]
+            for records in self.overflow.get(int(page), {}).values():
+                out.append((here, records[here & (PAGE - 1)]))
+        return out

@@ -1,0 +1,62 @@
+"""Synchronisation points: release and acquire with scopes (PTX ISA, "Memory Consistency Model", "Scope", "Release and Acquire Patterns")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .clock import Clock
+
+if TYPE_CHECKING:
+    from .machine import Cta
+
+SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
+
+
+def in_scope(scope: int, first: Cta, second: Cta) -> bool:
+    """Whether threads of both CTAs are inside `scope`."""
+    if scope == 0:
+        return first is second
+    if scope == 1:
+        return first.cluster is second.cluster
+    return scope == 3 or first.rank == second.rank
+
+
+class SyncPoint:
+    """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
+
+    __slots__ = ("released", "version")
+
+    def __init__(self) -> None:
+        self.released: dict[tuple[int, Cta], Clock] = {}
+        self.version = 0
+
+    def clear(self) -> None:
+        """A plain store replaced the value: what earlier releases published is no longer observed through it."""
+        if self.released:
+            self.released = {}
+            self.version += 1
+
+    def release(self, clock: Clock, cta: Cta, scope: int) -> None:
+        """Publish `clock` from a thread of `cta`."""
+        known = self.released.get((scope, cta))
+        if known is None:
+            self.released[(scope, cta)] = clock.copy()
+        else:
+            known.join(clock)
+        self.version += 1
+
+    def copy(self) -> SyncPoint:
+        """A snapshot (for the completed phase of a barrier)."""
+        out = SyncPoint()
+        out.released = {key: clock.copy() for key, clock in self.released.items()}
+        return out
+
+    def acquire(self, clock: Clock, cta: Cta, scope: int) -> Cta | None:
+        """Join into `clock` all that a thread of `cta` may observe at `scope`; returns a CTA whose release was out of scope, if any."""
+        missed = None
+        for (released_scope, place), known in self.released.items():
+            if in_scope(released_scope, place, cta) and in_scope(scope, place, cta):
+                clock.join(known)
+            elif not clock.knows(known):
+                missed = place
+        return missed
