@@ -1,6 +1,6 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-Two reorderings (DeepGEMM `mega/__init__.py`, article section 3): the L1 rows alternate 8 gate and 8 up rows so that one thread of the
+Two reorderings (DeepGEMM `mega/__init__.py`, article section 4.5.4): the L1 rows alternate 8 gate and 8 up rows so that one thread of the
 epilogue holds both halves of a SwiGLU pair, and scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
 (SM100 facts: row m of a 128-row atom sits at lane m % 32, column m / 32).
 """

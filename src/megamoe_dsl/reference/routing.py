@@ -1,0 +1,176 @@
+"""Which token goes to which expert, in which order it arrives, and where it lands in the token pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from megamoe_dsl.problem import Problem, ProblemError
+
+_SF_ATOM_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Tokens of every expert, per source rank.
+
+    Attributes:
+        slots: slots[e][r] is int64 [n, 2]: the (token, top-k slot) pairs that rank r sends to global expert e.
+        counts: int64 [num_experts, num_ranks], the n of each pair.
+    """
+
+    slots: tuple[tuple[torch.Tensor, ...], ...]
+    counts: torch.Tensor
+
+
+def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
+    if idx.dtype != torch.int64:
+        raise ProblemError(f"topk_idx[{rank}].dtype", idx.dtype, str(torch.int64))
+    if idx.ndim != 2 or idx.shape[1] != problem.topk:
+        raise ProblemError(f"topk_idx[{rank}].shape", tuple(idx.shape), f"(tokens, {problem.topk})")
+    problem.check_num_tokens(idx.shape[0], f"topk_idx[{rank}].shape[0]")
+    outside = ((idx < -1) | (idx >= problem.num_experts)).nonzero()
+    if len(outside):
+        token, slot = outside[0].tolist()
+        allowed = f"-1 (masked) or 0..{problem.num_experts - 1}"
+        raise ProblemError(f"topk_idx of rank {rank}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
+    order = idx.argsort(dim=1, stable=True)
+    ordered = idx.gather(1, order)
+    repeated = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).nonzero()
+    if len(repeated):
+        token, position = repeated[0].tolist()
+        first, slot = order[token, position : position + 2].tolist()
+        allowed = f"an expert not named earlier in the row (slot {first} has it)"
+        raise ProblemError(f"topk_idx of rank {rank}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
+
+
+def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
+    """Group the (token, slot) pairs of all ranks by expert.
+
+    In the kernel atomics decide the order in which the tokens of one source rank take their places in an expert's list (article
+    section 4.1.3), so it differs from run to run; the result of the layer must not depend on it. The reference takes ascending tokens.
+
+    Args:
+        problem: num_experts, topk, num_ranks and max_tokens_per_rank.
+        topk_idx: per rank int64 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.
+
+    Returns:
+        The `Routing`.
+
+    Raises:
+        ProblemError: on a wrong number of ranks, dtype or shape; on an expert out of range or repeated in a row, naming rank, token, slot
+            and value.
+    """
+    if len(topk_idx) != problem.num_ranks:
+        raise ProblemError("len(topk_idx)", len(topk_idx), f"num_ranks = {problem.num_ranks}")
+    for rank, idx in enumerate(topk_idx):
+        _check_topk_idx(problem, rank, idx)
+    slots = tuple(tuple((idx == expert).nonzero() for idx in topk_idx) for expert in range(problem.num_experts))
+    counts = torch.tensor([[len(pairs) for pairs in per_rank] for per_rank in slots], dtype=torch.int64)
+    return Routing(slots, counts)
+
+
+def dispatch_order(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Order in which one expert pulls its tokens: round robin over the ranks by min-peeling.
+
+    Each round takes as many tokens from every rank that still has some as the shortest of them has; inside a round ranks alternate in
+    ascending order. Source: article section 4.1.6.3. Position i of the result is row i of the expert in the pool.
+
+    Args:
+        counts: tokens that each rank sends to the expert.
+
+    Returns:
+        A list of (rank, index within that rank's list), sum(counts) long.
+
+    Raises:
+        ValueError: on a negative count.
+    """
+    if any(count < 0 for count in counts):
+        raise ValueError(f"counts: {list(counts)}, allowed: 0 and above")
+    order: list[tuple[int, int]] = []
+    taken = 0
+    while active := [rank for rank, count in enumerate(counts) if count > taken]:
+        shortest = min(counts[rank] for rank in active)
+        order += [(rank, index) for index in range(taken, shortest) for rank in active]
+        taken = shortest
+    return order
+
+
+def expert_rows(routing: Routing, expert: int) -> torch.Tensor:
+    """Rows of one expert in pool order.
+
+    Args:
+        routing: from `route`.
+        expert: global expert.
+
+    Returns:
+        int64 [n, 3]: source rank, token, top-k slot. The kernel writes the same triple to `token_src_metadata`; which token of a rank
+        stands at which of that rank's rows is the reference's choice (see `route`).
+    """
+    order = dispatch_order(routing.counts[expert].tolist())
+    rows = [[rank, *routing.slots[expert][rank][index].tolist()] for rank, index in order]
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
+
+
+@dataclass(frozen=True)
+class PoolLayout:
+    """Rows of the token pool and of its scale factors for the local experts of one rank.
+
+    Attributes:
+        block_m: rows of a pool block.
+        sf_block_m: scale rows of a pool block, block_m rounded up to 128 (a UTCCP atom).
+        counts: tokens per local expert.
+        num_blocks: pool blocks per local expert.
+        block_offset: first pool block of each local expert, with the total as last entry (one more entry than experts).
+    """
+
+    block_m: int
+    sf_block_m: int
+    counts: tuple[int, ...]
+    num_blocks: tuple[int, ...]
+    block_offset: tuple[int, ...]
+
+    def _check(self, expert: int, index: int) -> None:
+        if not 0 <= expert < len(self.counts):
+            raise ValueError(f"expert: {expert}, allowed: 0..{len(self.counts) - 1}")
+        if not 0 <= index < self.counts[expert]:
+            raise ValueError(f"index: {index}, allowed: below {self.counts[expert]}, the tokens of local expert {expert}")
+
+    def row(self, expert: int, index: int) -> int:
+        """Pool row of token `index` of local expert `expert`; ValueError when either is out of range."""
+        self._check(expert, index)
+        return self.block_offset[expert] * self.block_m + index
+
+    def sf_row(self, expert: int, index: int) -> int:
+        """Scale row (32-bit words along M) of the same token: blocks padded to `sf_block_m`, UTCCP order within each 128 rows."""
+        self._check(expert, index)
+        block, m = divmod(index, self.block_m)
+        atom = (m & ~(_SF_ATOM_ROWS - 1)) + (m & 31) * 4 + ((m >> 5) & 3)
+        return (self.block_offset[expert] + block) * self.sf_block_m + atom
+
+
+def pool_layout(counts: Sequence[int], block_m: int) -> PoolLayout:
+    """Lay out one rank's experts in the pool: each starts on a block boundary, in expert order, with no gap between experts.
+
+    Source: article section 3.2.1.2; DeepGEMM `transform_sf_token_idx` for the scale rows.
+
+    Args:
+        counts: tokens of each local expert, all source ranks together.
+        block_m: rows of a pool block.
+
+    Returns:
+        The `PoolLayout`.
+
+    Raises:
+        ValueError: on a negative count or a block_m below 1.
+    """
+    if block_m < 1:
+        raise ValueError(f"block_m: {block_m}, allowed: 1 and above")
+    if any(count < 0 for count in counts):
+        raise ValueError(f"counts: {list(counts)}, allowed: 0 and above")
+    num_blocks = tuple(-(-count // block_m) for count in counts)
+    offset = [0]
+    for blocks in num_blocks:
+        offset.append(offset[-1] + blocks)
+    sf_block_m = -(-block_m // _SF_ATOM_ROWS) * _SF_ATOM_ROWS
+    return PoolLayout(block_m, sf_block_m, tuple(counts), num_blocks, tuple(offset))

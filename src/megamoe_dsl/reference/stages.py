@@ -1,0 +1,161 @@
+"""Arithmetic of the layer, one function per stage, on the rows of one expert.
+
+Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine).
+
+FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
+reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
+below 2^24, any order gives that result; `cases.random_case(exact=True)` makes such data, and kernels must then agree bit for bit. For
+other data `bounds.error_bound` says how far they may differ.
+
+Scale granularity: the article's heading speaks of two warps sharing one scale, and the design notes carried "amax over 64 channels"
+from it. The source decides: a CTA's 128 accumulator rows are 64 outputs, a warp holds 32 rows, hence 16 outputs, and two warps share
+their amax, so one scale covers 32 outputs (its store index is n_block * 2 + warp / 2). That is also the K/32 layout Linear2 reads.
+"""
+
+import torch
+
+from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3, quantize_e4m3
+
+_LOG2_E = 1.4426950408889634
+_SMALLEST_NORMAL = 2.0**-126
+
+
+def scaled_matmul(
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """Block-scaled x @ w^T.
+
+    Args:
+        x: float8_e4m3fn [n, K].
+        x_sf: uint8 UE8M0 [n, K/32].
+        w: uint8 packed E2M1 [rows, K/2].
+        w_sf: uint8 UE8M0 [rows, K/32].
+        accumulate: float64, the reference; float32 shows what another accumulation does, for tests.
+
+    Returns:
+        float32 [n, rows].
+
+    Raises:
+        ValueError: on a dtype or shape that does not fit (see `quant.dequantize_e4m3` and `quant.dequantize_e2m1`), or another K.
+    """
+    if x.shape[-1] != 2 * w.shape[-1]:
+        raise ValueError(f"x: K = {x.shape[-1]}, allowed: {2 * w.shape[-1]}, the K of w")
+    left, right = dequantize_e4m3(x, x_sf), dequantize_e2m1(w, w_sf)
+    return (left.to(accumulate) @ right.to(accumulate).T).to(torch.float32)
+
+
+def linear1(
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """FP32 accumulators of Linear1 for one expert.
+
+    Args:
+        x, x_sf: float8_e4m3fn [n, H] and uint8 [n, H/32].
+        w, w_sf: uint8 [2I, H/2] and [2I, H/32], rows [gate | up].
+        accumulate: see `scaled_matmul`.
+
+    Returns:
+        float32 [n, 2I], columns [gate | up].
+
+    Raises:
+        ValueError: see `scaled_matmul`.
+    """
+    return scaled_matmul(x, x_sf, w, w_sf, accumulate)
+
+
+def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = None, fast_math: bool = True) -> torch.Tensor:
+    """silu(gate) * up * weight as the L1 epilogue computes it.
+
+    gate and up are rounded to BF16, then clamped in BF16 by BF16(clamp): gate from above, up on both sides. In FP32, each step rounded:
+    with `fast_math`, e = exp2(gate * float32(-log2 e)), s = gate * (1 / (1 + e)), a subnormal reciprocal flushed to zero; without it,
+    e = exp(-gate), s = gate / (1 + e). Result (s * up) * weight.
+
+    Exponential and reciprocal are correctly rounded here; `ex2.approx` and `rcp.approx` may be 2 ulp off, which `bounds.error_bound`
+    allows for and which exact cases are chosen to survive.
+
+    Args:
+        gate_up: float32 [n, 2I], columns [gate | up].
+        weight: float32 [n], the top-k weight of each row.
+        clamp: None or the activation clamp.
+        fast_math: which of the two formulas.
+
+    Returns:
+        float32 [n, I].
+
+    Raises:
+        ValueError: on another dtype or shape.
+    """
+    if gate_up.dtype != torch.float32 or gate_up.ndim != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up: {gate_up.dtype} {tuple(gate_up.shape)}, allowed: torch.float32 (n, 2I)")
+    if weight.dtype != torch.float32 or tuple(weight.shape) != (gate_up.shape[0],):
+        raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: torch.float32 ({gate_up.shape[0]},)")
+    gate, up = gate_up.to(torch.bfloat16).chunk(2, dim=1)
+    if clamp is not None:
+        limit = torch.tensor(clamp).to(torch.bfloat16)
+        gate, up = gate.minimum(limit), up.maximum(-limit).minimum(limit)
+    gate, up = gate.float(), up.float()
+    # Through float64: torch's float32 exp and exp2 are not correctly rounded on every CPU.
+    if fast_math:
+        power = (gate * torch.tensor(-_LOG2_E, dtype=torch.float32)).double().exp2().float()
+        reciprocal = (1.0 + power).double().reciprocal().float()
+        silu = gate * torch.where(reciprocal < _SMALLEST_NORMAL, 0.0, reciprocal)
+    else:
+        silu = gate / (1.0 + (-gate.double()).exp().float())
+    return (silu * up) * weight.unsqueeze(1)
+
+
+def requantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations of Linear2: E4M3 with one UE8M0 scale per 32 output channels (module docstring).
+
+    Args:
+        values: float32 [n, I] from `swiglu`.
+
+    Returns:
+        (float8_e4m3fn [n, I], uint8 [n, I/32]).
+
+    Raises:
+        ValueError: see `quant.quantize_e4m3`.
+    """
+    return quantize_e4m3(values)
+
+
+def linear2(
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """Output of Linear2 for one expert, as it travels to the token's rank: FP32 accumulators rounded to BF16.
+
+    The top-k weight is not applied here: it went into the activations before they were quantised.
+
+    Args:
+        x, x_sf: float8_e4m3fn [n, I] and uint8 [n, I/32].
+        w, w_sf: uint8 [H, I/2] and [H, I/32].
+        accumulate: see `scaled_matmul`.
+
+    Returns:
+        bfloat16 [n, H].
+
+    Raises:
+        ValueError: see `scaled_matmul`.
+    """
+    return scaled_matmul(x, x_sf, w, w_sf, accumulate).to(torch.bfloat16)
+
+
+def combine(outputs: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
+    """Sum the slots of each token: FP32 from zero, ascending slots, masked slots skipped, rounded to BF16 once.
+
+    Args:
+        outputs: bfloat16 [topk, T, H], the combine buffer of one rank; masked slots may hold anything.
+        topk_idx: int64 [T, topk], negative entries masked.
+
+    Returns:
+        bfloat16 [T, H]; zeros for a token whose slots are all masked.
+
+    Raises:
+        ValueError: when the shapes do not fit.
+    """
+    if outputs.ndim != 3 or tuple(topk_idx.shape) != (outputs.shape[1], outputs.shape[0]):
+        raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")
+    total = torch.zeros(outputs.shape[1:], dtype=torch.float32)
+    for slot in range(outputs.shape[0]):
+        total = torch.where(topk_idx[:, slot, None] >= 0, total + outputs[slot].float(), total)
+    return total.to(torch.bfloat16)
