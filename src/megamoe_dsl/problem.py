@@ -11,6 +11,7 @@ DTYPES = ("fp8xfp4",)
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
 MAX_ARRIVAL_BITS = 64  # the L2 arrival mask has one bit per 64 intermediate channels
+MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
 class ProblemError(ValueError):
@@ -30,7 +31,7 @@ class Problem:
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 32
-    max_tokens_per_rank   capacity of the symmetric buffer
+    max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
     dtypes                one of `DTYPES`
     activation_clamp      None, or c > 0: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
     fast_math             approximate exponential and reciprocal in SwiGLU
@@ -60,10 +61,15 @@ class Problem:
         self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
         self._require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
         self._require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
-        self._require("max_tokens_per_rank", self.max_tokens_per_rank * self.topk < 1 << 31, "less than 2^31 / topk")
+        copies = self.num_ranks * self.max_experts_per_token
+        pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
+        self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
         self._require("dtypes", self.dtypes in DTYPES, "one of " + ", ".join(DTYPES))
         clamp = self.activation_clamp
-        self._require("activation_clamp", clamp is None or (isfinite(clamp) and clamp > 0), "None or a positive finite number")
+        is_number = isinstance(clamp, (int, float)) and not isinstance(clamp, bool)
+        clamp_ok = clamp is None or (is_number and isfinite(clamp) and clamp > 0)
+        self._require("activation_clamp", clamp_ok, "None or a positive finite number")
+        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -79,8 +85,9 @@ class Problem:
         return min(self.topk, self.experts_per_rank)
 
     def check_num_tokens(self, num_tokens: int, field: str = "num_tokens") -> None:
-        """Raises `ProblemError` unless 0 <= num_tokens <= max_tokens_per_rank."""
-        if not 0 <= num_tokens <= self.max_tokens_per_rank:
+        """Raises `ProblemError` unless num_tokens is an integer with 0 <= num_tokens <= max_tokens_per_rank."""
+        is_integer = isinstance(num_tokens, int) and not isinstance(num_tokens, bool)
+        if not (is_integer and 0 <= num_tokens <= self.max_tokens_per_rank):
             raise ProblemError(field, num_tokens, f"between 0 and max_tokens_per_rank = {self.max_tokens_per_rank}")
 
     def expected_tokens_per_expert(self, num_tokens: int) -> float:

@@ -1,0 +1,148 @@
+"""Problem: every constraint names field, value and what is allowed; derived quantities."""
+
+import math
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl.layouts.pool import padded_sf_rows
+from megamoe_dsl.layouts.workspace import pool_tokens
+from megamoe_dsl.problem import DTYPES, MAX_RANKS, MAX_TOPK, Problem, ProblemError
+from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
+
+GOOD = Problem(hidden=512, intermediate=256, num_experts=32, topk=6, num_ranks=4, max_tokens_per_rank=64)
+
+REJECTED = [
+    *(
+        (field, value, "a positive integer")
+        for field in ("hidden", "intermediate", "num_experts", "topk")
+        for value in (0, -8, 1.0, True, "8")
+    ),
+    *((field, value, "a positive integer") for field in ("num_ranks", "max_tokens_per_rank") for value in (0, -1, 2.0, False, None)),
+    ("hidden", 128, "a multiple of 256"),
+    ("hidden", 2880, "a multiple of 256"),
+    ("intermediate", 64, "a multiple of 128"),
+    ("intermediate", 4096 + 128, "at most 4096"),
+    ("num_ranks", MAX_RANKS * 2, "at most 32"),
+    ("num_experts", 34, "a multiple of num_ranks = 4"),
+    ("topk", MAX_TOPK + 1, "at most 32"),
+    ("max_tokens_per_rank", -(-(1 << 27) // 24), "less than 2^27 / 24: pool rows are counted in 32 bits"),
+    ("dtypes", "bf16xbf16", ", ".join(DTYPES)),
+    ("dtypes", None, ", ".join(DTYPES)),
+    *(("activation_clamp", value, "None or a positive finite number") for value in (0.0, -1.0, math.inf, math.nan, "7", True)),
+    ("fast_math", "yes", "True or False"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), REJECTED)
+def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed):
+    with pytest.raises(ProblemError) as caught:
+        replace(GOOD, **{field: value})
+    error = caught.value
+    assert error.field == field and allowed in error.allowed
+    assert error.value is value or error.value == value
+    assert field in str(error) and repr(value) in str(error) and allowed in str(error)
+    assert isinstance(error, ValueError)
+
+
+def test_topk_is_bounded_by_the_experts():
+    with pytest.raises(ProblemError, match=r"topk = 6: must be at most num_experts = 4"):
+        replace(GOOD, num_experts=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden", 256),
+        ("intermediate", 128),
+        ("intermediate", 4096),
+        ("topk", 32),
+        ("num_ranks", 32),
+        ("max_tokens_per_rank", 1),
+        ("activation_clamp", 7),
+        ("activation_clamp", 10.0),
+        ("fast_math", False),
+    ],
+)
+def test_edges_are_allowed(field, value):
+    assert getattr(replace(GOOD, **{field: value}), field) == value
+
+
+def test_symmetric_buffer_rows_stay_countable_in_32_bits():
+    """8 scale words per pool row in the smallest tier: row numbers of the pool must leave 3 bits of an i32 free."""
+    with pytest.raises(ProblemError, match=r"max_tokens_per_rank = 4194304: .*pool rows"):
+        Problem(256, 128, 64, 32, num_ranks=1, max_tokens_per_rank=1 << 22)
+    largest = Problem(256, 128, 2048, 32, num_ranks=1, max_tokens_per_rank=(1 << 22) - 1)
+    rows = pool_tokens(largest)
+    assert rows * largest.topk > 1 << 31 > padded_sf_rows(rows) > rows
+
+
+def test_frozen_and_hashable():
+    with pytest.raises(FrozenInstanceError):
+        GOOD.hidden = 1024
+    assert len({GOOD, replace(GOOD), replace(GOOD, topk=5)}) == 2
+
+
+@pytest.mark.parametrize("value", [-1, 65, 1.5, True, None])
+def test_num_tokens_out_of_range(value):
+    with pytest.raises(ProblemError, match=r"between 0 and max_tokens_per_rank = 64") as caught:
+        GOOD.check_num_tokens(value, "tokens[3]")
+    assert (caught.value.field, caught.value.value) == ("tokens[3]", value)
+
+
+@pytest.mark.parametrize("value", [0, 1, 64])
+def test_num_tokens_in_range(value):
+    GOOD.check_num_tokens(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.data())
+def test_derived_quantities(problem, data):
+    assert problem.experts_per_rank * problem.num_ranks == problem.num_experts
+    assert 1 <= problem.max_experts_per_token <= min(problem.topk, problem.experts_per_rank)
+    tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
+    problem.check_num_tokens(tokens)
+    # Uniform routing conserves slots: what all ranks send is what all experts receive.
+    assert math.isclose(problem.expected_tokens_per_expert(tokens) * problem.num_experts, tokens * problem.num_ranks * problem.topk)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_routings_are_valid(data):
+    problem = data.draw(problems(max_experts_per_rank=16, max_ranks=4, max_topk=8))
+    routing = data.draw(routings(problem))
+    assert len(routing.topk_idx) == problem.num_ranks
+    assert all(0 <= n <= problem.max_tokens_per_rank for n in routing.num_tokens)
+    for tokens in routing.topk_idx:
+        for slots in tokens:
+            named = [expert for expert in slots if expert != MASKED]
+            assert len(slots) == problem.topk and len(set(named)) == len(named)
+            assert all(0 <= expert < problem.num_experts for expert in named)
+            assert sum(expert // problem.experts_per_rank == 0 for expert in named) <= problem.max_experts_per_token
+    assert sum(sum(routing.received(r)) for r in range(problem.num_ranks)) == len(list(routing.entries()))
+
+
+def test_worst_routing_sends_everything_to_one_rank():
+    problem = replace(GOOD, max_tokens_per_rank=5)
+    received = [sum(worst_routing(problem, 2).received(rank)) for rank in range(4)]
+    assert received == [0, 0, 4 * 5 * 6, 0]
+
+
+def test_import_is_light():
+    code = (
+        "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule, megamoe_dsl.layouts.symmetric, megamoe_dsl.layouts.smem_plan\n"
+        "assert megamoe_dsl.Problem and megamoe_dsl.KernelConfig and 'TIERS' in dir(megamoe_dsl)\n"
+        "assert not {'torch', 'cutlass', 'numpy'} & set(sys.modules), set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_public_name():
+    import megamoe_dsl
+
+    with pytest.raises(AttributeError, match="has no attribute 'Kernel'"):
+        megamoe_dsl.Kernel  # noqa: B018
