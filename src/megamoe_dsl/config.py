@@ -110,14 +110,19 @@ class KernelConfig:
     num_stages: int = 0
 
     def __post_init__(self) -> None:
-        require(self.block_m in CANDIDATE_BLOCK_M and self.block_m >= 16, "block_m", self.block_m, "one of " + str([t.block_m for t in TIERS]))
+        for name in ("block_m", "store_block_m", "epilogue_warpgroups", "experts_per_wave", "num_sms", "num_stages"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
+        require(
+            self.block_m in CANDIDATE_BLOCK_M and self.block_m >= 16, "block_m", self.block_m, "one of " + str([t.block_m for t in TIERS])
+        )
         store_ok = self.store_block_m in (16, 32) and self.block_m % self.store_block_m == 0
         require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         local = self.problem.experts_per_rank
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
-        require(self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
+        require_num_sms(self.num_sms)
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
         require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
@@ -130,6 +135,7 @@ class KernelConfig:
     def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = 148, **overrides: Any) -> KernelConfig:
         """The configuration for `num_tokens` tokens on every rank.  `overrides` replace fields; a `block_m` brings its whole tier."""
         problem.check_num_tokens(num_tokens)
+        require_num_sms(num_sms)
         tier = choose_tier(problem, num_tokens)
         if "block_m" in overrides:
             block_m = overrides["block_m"]
@@ -229,3 +235,9 @@ class KernelConfig:
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
     if not holds:
         raise ConfigError(field, value, allowed)
+
+
+def require_num_sms(num_sms: int) -> None:
+    require(
+        isinstance(num_sms, int) and num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}"
+    )

@@ -1,0 +1,262 @@
+"""KernelConfig: heuristics at the article's numbers, every constraint, and the budgets of the published shapes."""
+
+from dataclasses import replace
+from math import inf, nextafter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl.config import (
+    REGISTER_FILE,
+    SMEM_CAPACITY,
+    TIERS,
+    ConfigError,
+    KernelConfig,
+    choose_experts_per_wave,
+    choose_registers,
+    choose_tier,
+)
+from megamoe_dsl.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.testing import configs, problems
+
+FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
+PRO = Problem(7168, 3072, 384, 6, num_ranks=8, max_tokens_per_rank=32768)
+EVERY_TIER = pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
+BOTH_SHAPES = pytest.mark.parametrize("problem", [FLASH, PRO], ids=["flash", "pro"])
+
+
+# --- tiers (MEGAMOE_FACTS; article 3.2.1.1)
+def test_tier_table():
+    assert [(t.max_expected, t.block_m, t.epilogue_warpgroups) for t in TIERS] == [
+        (8.5, 16, 2),
+        (16.5, 32, 2),
+        (32.5, 64, 1),
+        (64.5, 96, 2),
+        (96.5, 128, 2),
+        (inf, 192, 2),
+    ]
+    assert all(t.store_block_m <= t.block_m and t.block_m % t.store_block_m == 0 for t in TIERS)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "expected", "block_m"),
+    [
+        (0, 0, 16),
+        (17, 8.5, 16),
+        (18, 9, 32),
+        (33, 16.5, 32),
+        (34, 17, 64),
+        (65, 32.5, 64),
+        (66, 33, 96),
+        (129, 64.5, 96),
+        (130, 65, 128),
+        (193, 96.5, 128),
+        (194, 97, 192),
+        (32768, 16384, 192),
+    ],
+)
+def test_tier_edges(num_tokens, expected, block_m):
+    """8 ranks, top-8 of 128 experts: half a token per expert for every token of a rank, so 8.5 and the other limits are hit exactly."""
+    problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
+    assert problem.expected_tokens_per_expert(num_tokens) == expected
+    assert choose_tier(problem, num_tokens).block_m == block_m
+    assert KernelConfig.choose(problem, num_tokens).block_m == block_m
+
+
+def test_expected_tokens_are_not_rounded():
+    """6 * 8 / 256 of 46 tokens is 8.625: an integer division would stay in the smallest tier."""
+    assert choose_tier(FLASH, 45).block_m == 16
+    assert choose_tier(FLASH, 46).block_m == 32
+    assert nextafter(8.5, inf) > TIERS[0].max_expected
+
+
+# --- waves (article 3.2.1.3)
+def wave(**changes):
+    example = {"experts_per_rank": 32, "num_tokens": 1024, "topk": 8, "intermediate": 2048, "block_m": 128, "num_sms": 148}
+    return choose_experts_per_wave(**{**example, **changes})
+
+
+def test_wave_of_the_worked_example():
+    assert wave() == 8
+
+
+@pytest.mark.parametrize(("least", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (16, 16)])
+def test_wave_rounds_up_to_a_divisor(least, rounded):
+    """16 experts with 2 L1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
+    assert wave(experts_per_rank=16, num_tokens=16, topk=1, intermediate=128, num_sms=least) == rounded
+
+
+def test_wave_takes_all_experts_below_one_token_each():
+    assert wave(num_tokens=3) == 32  # 24 slots for 32 experts
+    assert wave(num_tokens=4) < 32  # exactly one token each: the normal branch
+    assert wave(num_tokens=0) == 32
+
+
+def test_wave_is_capped_by_the_experts():
+    assert wave(experts_per_rank=2, num_tokens=1, topk=2, intermediate=128) == 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.sampled_from(TIERS), st.integers(1, 74), st.data())
+def test_wave_feeds_the_grid(problem, tier, clusters, data):
+    local, num_tokens = problem.experts_per_rank, data.draw(st.integers(0, problem.max_tokens_per_rank))
+    shape = {"experts_per_rank": local, "topk": problem.topk, "intermediate": problem.intermediate, "block_m": tier.block_m}
+    chosen = choose_experts_per_wave(num_tokens=num_tokens, num_sms=2 * clusters, **shape)
+    assert local % chosen == 0
+    expected = problem.expected_tokens_per_expert(num_tokens)
+    m_blocks = next(n for n in range(10**6) if n * tier.block_m >= expected)
+    if expected >= 1 and chosen < local:
+        assert chosen * m_blocks * (2 * problem.intermediate // 128) >= 2 * 2 * clusters
+    smaller = [n for n in range(1, chosen) if local % n == 0]
+    if expected >= 1 and smaller:
+        assert smaller[-1] * m_blocks * (2 * problem.intermediate // 128) < 2 * 2 * clusters
+
+
+# --- pool (article 3.2.1.2)
+def test_pool_of_the_worked_example():
+    """8 ranks * 256 tokens * 8 copies + 32 experts * 191, rounded up to 384."""
+    capacity = pool_capacity(num_ranks=8, max_tokens_per_rank=256, topk=8, experts_per_rank=32)
+    assert capacity == -(-(16384 + 6112) // 384) * 384 == 22656
+    assert all(capacity % m == 0 for m in CANDIDATE_BLOCK_M)
+
+
+def test_pool_counts_local_experts_when_topk_exceeds_them():
+    assert pool_capacity(num_ranks=2, max_tokens_per_rank=3, topk=8, experts_per_rank=4) == 3 * 384  # 24 + 764
+
+
+# --- stages (article 3.2.1.4)
+def test_stages_of_the_worked_example():
+    problem = Problem(7168, 3072, 256, 8, num_ranks=8, max_tokens_per_rank=1024)
+    config = KernelConfig.choose(problem, 1, block_m=128, store_block_m=32)
+    assert config.num_stages == 7
+    plan = config.smem
+    assert plan.region["pull"].field.num_bytes == 4 * 7168  # send buffers
+    assert plan.region["cd"].field.num_bytes == 16 * 1024
+    assert plan.region["amax"].field.num_bytes == 1024
+    assert plan.region["expert_count"].field.num_bytes == 1024
+    per_stage = [plan.region[name].field.num_bytes // 7 for name in ("tokens", "weights", "sfa", "sfb", "full_barrier", "empty_barrier")]
+    assert per_stage == [8192, 16384, 512, 512, 8, 8]
+
+
+# --- the published shapes fit
+@BOTH_SHAPES
+@EVERY_TIER
+def test_published_shapes_fit(problem, block_m):
+    config = KernelConfig.choose(problem, 128, num_sms=148, block_m=block_m)
+    assert config.num_stages >= 4
+    assert config.smem.num_bytes <= SMEM_CAPACITY == 232448
+    assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_CAPACITY
+    assert config.tmem.used <= config.tmem.allocated <= 512
+    assert config.register_total <= REGISTER_FILE == 65536
+    assert config.num_threads == 256 + 128 * config.epilogue_warpgroups <= 1024
+    assert problem.experts_per_rank % config.experts_per_wave == 0
+    assert config.sf_block_m == (256 if block_m == 192 else 128)
+    assert (config.l1_n_blocks, config.l2_n_blocks) == (problem.intermediate // 128, problem.hidden // 256)
+    assert (config.l1_k_blocks, config.l2_k_blocks) == (problem.hidden // 128, problem.intermediate // 128)
+
+
+def test_register_budgets():
+    small, large = choose_registers(64), choose_registers(65)
+    assert (small.dispatch, small.loader, small.epilogue) == (48, 40, 208)
+    assert (large.dispatch, large.loader, large.epilogue) == (96, 88, 160)
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs())
+def test_budgets(config):
+    registers = config.registers
+    for count in (registers.dispatch, registers.loader, registers.epilogue):
+        assert count % 8 == 0 and 24 <= count <= 256  # setmaxnreg
+    warps = config.num_threads // 32
+    assert config.register_total == 32 * (4 * registers.dispatch + 4 * registers.loader + (warps - 8) * registers.epilogue)
+    assert config.register_total <= REGISTER_FILE
+    assert config.num_clusters * 2 == config.num_sms
+    assert config.num_stages >= 2 and config.smem.num_bytes <= SMEM_CAPACITY
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(max_experts_per_rank=128), st.integers(1, 74), st.data())
+def test_choose_always_gives_a_valid_config(problem, clusters, data):
+    num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
+    config = KernelConfig.choose(problem, num_tokens, num_sms=2 * clusters)
+    assert config.block_m == choose_tier(problem, num_tokens).block_m
+    assert config.num_stages == config.smem_plan(1).max_stages(SMEM_CAPACITY)
+    assert config.replace() == config
+
+
+# --- errors
+GOOD = KernelConfig(FLASH, 128, 32, 2, 8, 148, 4)
+
+REJECTED = [
+    ("block_m", 8, "one of [16, 32, 64, 96, 128, 192]"),
+    ("block_m", 48, "one of [16, 32, 64, 96, 128, 192]"),
+    ("store_block_m", 8, "16 or 32 and a divisor of block_m = 128"),
+    ("store_block_m", 64, "16 or 32"),
+    ("epilogue_warpgroups", 0, "1 or 2"),
+    ("epilogue_warpgroups", 3, "1 or 2"),
+    ("experts_per_wave", 0, "a divisor of experts_per_rank = 32"),
+    ("experts_per_wave", 5, "a divisor of experts_per_rank = 32"),
+    ("experts_per_wave", 64, "a divisor of experts_per_rank = 32"),
+    ("experts_per_wave", -1, "a divisor of experts_per_rank = 32"),
+    ("num_sms", 0, "a positive multiple of 2"),
+    ("num_sms", -2, "a positive multiple of 2"),
+    ("num_sms", 147, "a positive multiple of 2"),
+    ("num_stages", 1, "between 2 and 7"),
+    ("num_stages", 8, "between 2 and 7"),
+    ("num_stages", -1, "between 2 and 7"),
+    *(
+        (name, value, "an integer")
+        for name in ("block_m", "experts_per_wave", "num_sms", "num_stages")
+        for value in (16.0, "2", True, None)
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), REJECTED)
+def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        replace(GOOD, **{field: value})
+    error = caught.value
+    assert error.field == field and error.value == value and allowed in error.allowed
+    assert field in str(error) and repr(value) in str(error) and allowed in str(error)
+
+
+def test_store_block_must_divide_the_tile():
+    with pytest.raises(ConfigError, match=r"store_block_m = 32: must be 16 or 32 and a divisor of block_m = 16"):
+        replace(GOOD, block_m=16)
+
+
+def test_smem_too_small_for_two_stages():
+    huge = replace(FLASH, hidden=256 * 200)
+    with pytest.raises(ConfigError, match=r"problem.hidden = 51200: must be small enough to leave SMEM for two stages"):
+        KernelConfig.choose(huge, 1)
+
+
+def test_register_file_overflow(monkeypatch):
+    monkeypatch.setattr("megamoe_dsl.config.REGISTER_FILE", 64 * 1024 - 2048)
+    with pytest.raises(ConfigError, match=r"registers = .*: must be at most 63488 in all, got 64512"):
+        replace(GOOD)
+
+
+@pytest.mark.parametrize("num_sms", [0, -2, 3, "148"])
+def test_choose_rejects_the_grid(num_sms):
+    with pytest.raises(ConfigError, match=r"num_sms = .*: must be a positive multiple of 2"):
+        KernelConfig.choose(FLASH, 1024, num_sms=num_sms)
+
+
+def test_choose_rejects_tokens_and_blocks():
+    with pytest.raises(ProblemError, match=r"num_tokens = 32769: must be between 0 and max_tokens_per_rank = 32768"):
+        KernelConfig.choose(FLASH, 32769)
+    with pytest.raises(ConfigError, match=r"block_m = 8: must be one of \[16, 32, 64, 96, 128, 192\]"):
+        KernelConfig.choose(FLASH, 1, block_m=8)
+
+
+def test_overrides_replace_fields_and_block_m_brings_its_tier():
+    config = KernelConfig.choose(FLASH, 1024, block_m=64, num_stages=3)
+    assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
+    assert config.experts_per_wave == choose_experts_per_wave(
+        experts_per_rank=32, num_tokens=1024, topk=6, intermediate=2048, block_m=64, num_sms=148
+    )
+    assert KernelConfig.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
