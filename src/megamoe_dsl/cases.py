@@ -11,6 +11,7 @@ within 2^-20 of an E4M3 rounding boundary or of a scale step, so a kernel that i
 of `fast_math` then give the same result too.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 _MAX_INTEGER = 15  # the largest run of integers that E4M3 holds
 _SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
 _L2_ENTRIES = 32  # nonzero weights per L2 row to start from
+_SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
 _FP32_BITS = 24
 _MARGIN = 2.0**-20
 _MAX_REDRAWS = 200
@@ -134,7 +136,8 @@ def random_case(
         tokens: tokens of each rank, 0 allowed.
         seed: equal seeds give equal cases.
         mask, skew, target_expert: see `random_routing`.
-        exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data.
+        exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data with block
+            magnitudes over several binades.
 
     Returns:
         The `Case`.
@@ -166,14 +169,21 @@ def _draw_bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Ge
     return torch.randint(low, high, shape, dtype=torch.uint8, generator=generator)
 
 
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Normal values times a log-normal factor per block, unit variance: plain normal data has nearly equal scales and exact FP32 sums."""
+    factor = torch.exp2(_SPREAD * torch.randn(*shape[:-1], shape[-1] // SCALE_BLOCK, generator=generator))
+    factor = factor * math.exp(-((_SPREAD * math.log(2)) ** 2))
+    return torch.randn(shape, generator=generator) * factor.repeat_interleave(SCALE_BLOCK, dim=-1)
+
+
 def _normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    return quantize_e4m3(torch.randn(count, problem.hidden, generator=generator))
+    return quantize_e4m3(_normal((count, problem.hidden), generator))
 
 
 def _normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    l1, l1_sf = quantize_e2m1(torch.randn(el, 2 * i, h, generator=generator) * h**-0.5)
-    l2, l2_sf = quantize_e2m1(torch.randn(el, h, i, generator=generator) * i**-0.5)
+    l1, l1_sf = quantize_e2m1(_normal((el, 2 * i, h), generator) * h**-0.5)
+    l2, l2_sf = quantize_e2m1(_normal((el, h, i), generator) * i**-0.5)
     return ExpertWeights(l1, l1_sf, l2, l2_sf)
 
 
@@ -187,7 +197,7 @@ def _exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeight
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 9 * 2.9, and two scales of about 0.29 and 4.6
     # times the smallest weight scale.
-    base = 127 + round(float(torch.log2(torch.tensor(4.0 / (h**0.5 * 9 * 2.9 * 0.29 * 4.6)))))
+    base = 127 + round(math.log2(4.0 / (h**0.5 * 9 * 2.9 * 0.29 * 4.6)))
     return ExpertWeights(
         l1=_draw_bytes((el, 2 * i, h // 2), 0, 256, generator),
         l1_sf=_draw_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),

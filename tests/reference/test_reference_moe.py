@@ -1,0 +1,277 @@
+"""The whole layer: against independent code, exact cases, and the error bound."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from megamoe_dsl import quant, reference
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.reference import moe, stages
+
+torch.set_num_threads(1)
+
+SMALL = Problem(hidden=256, intermediate=128, num_experts=8, topk=3, num_ranks=2, max_tokens_per_rank=64)
+MEDIUM = Problem(hidden=1024, intermediate=512, num_experts=4, topk=2, num_ranks=2, max_tokens_per_rank=64)
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) for a, b in zip(left, right, strict=True))
+
+
+def dense_moe(case: Case) -> list[torch.Tensor]:
+    """The mathematical layer in float64: no rounding between the inputs and y."""
+    p = case.problem
+    result = []
+    for rank in range(p.num_ranks):
+        x = quant.dequantize_e4m3(case.x[rank], case.x_sf[rank])
+        y = torch.zeros_like(x)
+        for expert in range(p.num_experts):
+            own, local = case.weights[expert // p.experts_per_rank], expert % p.experts_per_rank
+            weight = ((case.topk_idx[rank] == expert) * case.topk_weights[rank].double()).sum(1, keepdim=True)
+            gate, up = (x @ quant.dequantize_e2m1(own.l1[local], own.l1_sf[local]).T).chunk(2, dim=1)
+            if p.activation_clamp is not None:
+                gate, up = gate.clamp(max=p.activation_clamp), up.clamp(-p.activation_clamp, p.activation_clamp)
+            y += weight * (torch.nn.functional.silu(gate) * up @ quant.dequantize_e2m1(own.l2[local], own.l2_sf[local]).T)
+        result.append(y)
+    return result
+
+
+@pytest.mark.parametrize("clamp", [None, 1.5])
+@pytest.mark.parametrize("mask", [0.0, 0.4])
+def test_reference_is_near_the_dense_layer(clamp, mask):
+    case = random_case(dataclasses.replace(MEDIUM, activation_clamp=clamp), [9, 14], seed=1, mask=mask, exact=False)
+    y = torch.cat(case.reference().y).double()
+    dense = torch.cat(dense_moe(case))
+    # E4M3 rounds to a relative 2^-4 at most; its root mean square over a binade is about 0.026, BF16 adds 0.002.
+    assert float((y - dense).norm() / dense.norm()) < 0.035
+
+
+def test_one_slot_by_hand():
+    """One token, one expert, plain numpy with a table search for E4M3."""
+    problem = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, max_tokens_per_rank=1)
+    case = random_case(problem, [1], seed=5)
+    grid = np.sort(quant.decode_e4m3(torch.arange(127, dtype=torch.uint8)).numpy())
+
+    def values(codes: np.ndarray, sf: torch.Tensor) -> np.ndarray:
+        return codes * np.repeat(2.0 ** (sf.numpy().astype(np.float64) - 127), 32, axis=-1)
+
+    def bf16(x: np.ndarray) -> np.ndarray:
+        return torch.from_numpy(x.astype(np.float32)).bfloat16().float().numpy()
+
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    own = case.weights[0]
+    l1, l2 = (np.stack([table[w[0].numpy() & 15], table[w[0].numpy() >> 4]], -1).reshape(w.shape[1], -1) for w in (own.l1, own.l2))
+    acc = values(l1, own.l1_sf[0]) @ values(case.x[0].double().numpy()[0], case.x_sf[0][0])
+    gate, up = bf16(acc[:128]), bf16(acc[128:])
+    e = np.exp2((gate * np.float32(-1.4426950408889634)).astype(np.float64)).astype(np.float32)
+    v = gate * (np.float32(1) / (np.float32(1) + e)) * up * case.topk_weights[0].numpy()[0]
+    acts = []
+    for block in v.reshape(4, 32):
+        exponent = int(np.ceil(np.log2(np.abs(block).max() / 448)))
+        scaled = block.astype(np.float64) * 2.0**-exponent
+        nearest = grid[np.abs(np.abs(scaled)[:, None] - grid).argmin(axis=1)]  # the case holds no ties
+        acts.append(np.sign(scaled) * nearest * 2.0**exponent)
+    want = bf16(values(l2, own.l2_sf[0]) @ np.concatenate(acts))
+    assert np.array_equal(case.reference().y[0].float().numpy()[0], want)
+
+
+def tensor_core_sum(x, x_sf, w, w_sf, accumulate):
+    """Sums 32 products exactly, then truncates the running FP32 sum, as a tensor core may; blocks of K in descending order."""
+    left, right = quant.dequantize_e4m3(x, x_sf), quant.dequantize_e2m1(w, w_sf)
+    total = torch.zeros(left.shape[0], right.shape[0], dtype=torch.float64)
+    for start in reversed(range(0, left.shape[1], 32)):
+        total = total + left[:, start : start + 32] @ right[:, start : start + 32].T
+        nearest = total.float()
+        toward_zero = torch.nextafter(nearest, torch.zeros(()))
+        total = torch.where(nearest.double().abs() > total.abs(), toward_zero, nearest).double()
+    return total.float()
+
+
+def noisy_sum(x, x_sf, w, w_sf, accumulate):
+    """Exact sums moved at random within the FP32 error that the probabilistic bound assumes."""
+    left, right = quant.dequantize_e4m3(x, x_sf), quant.dequantize_e2m1(w, w_sf)
+    total = left @ right.T
+    size = torch.maximum((left.square() @ right.square().T).sqrt(), total.abs())
+    noise = torch.rand(total.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
+    return (total + noise * left.shape[1] * 2.0**-24 * size * 0.99).float()
+
+
+def rough_swiglu(gate_up, weight, clamp=None, fast_math=True):
+    """SwiGLU whose result is up to three FP32 ulp off."""
+    exact = stages.swiglu(gate_up, weight, clamp, fast_math)
+    off = torch.randint(-3, 4, exact.shape, generator=torch.Generator().manual_seed(0))
+    return exact * (1 + off * 2.0**-23)
+
+
+@pytest.fixture
+def rough_kernel(monkeypatch):
+    """Runs a case with other accumulation and other last bits, as a correct kernel would."""
+
+    def run(case: Case, total=tensor_core_sum) -> reference.MoeResult:
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "scaled_matmul", total)
+            patch.setattr(moe, "swiglu", rough_swiglu)
+            return case.reference()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("problem", "tokens", "options"),
+    [
+        (SMALL, [13, 0], {}),
+        (SMALL, [0, 0], {}),
+        (SMALL, [64, 17], {"mask": 0.5, "skew": True}),
+        (SMALL, [20, 20], {"target_expert": 5}),
+        (dataclasses.replace(SMALL, activation_clamp=2.0), [20, 7], {"mask": 0.2}),
+        (dataclasses.replace(MEDIUM, fast_math=False), [5, 30], {}),
+        (Problem(7168, 256, 1, 1, 1, 64), [6], {}),
+        (Problem(256, 3072, 1, 1, 1, 64), [24], {}),
+    ],
+)
+def test_exact_cases_do_not_depend_on_accumulation(rough_kernel, problem, tokens, options):
+    case = random_case(problem, tokens, seed=2, **options)
+    result, rough = case.reference(), rough_kernel(case)
+    assert same(result.y, rough.y) and same(result.acts, rough.acts) and same(result.acts_sf, rough.acts_sf)
+    assert same(result.outputs, rough.outputs)
+    assert [y.shape for y in result.y] == [(count, problem.hidden) for count in tokens]
+    live = [idx >= 0 for idx in case.topk_idx]
+    outputs = torch.cat([out.transpose(0, 1)[on] for out, on in zip(result.outputs, live, strict=True)])
+    if len(outputs):
+        # Not degenerate: outputs are nonzero, of all sizes, and the scales vary.
+        assert float((outputs == 0).float().mean()) < 0.02
+        assert len(torch.cat([sf[on] for sf, on in zip(result.acts_sf, live, strict=True)]).unique()) > 2
+    for y, idx in zip(result.y, case.topk_idx, strict=True):
+        assert not y[(idx < 0).all(dim=1)].any()
+
+
+def test_both_math_modes_agree_on_exact_cases():
+    case = random_case(SMALL, [30, 11], seed=8)
+    accurate = dataclasses.replace(case, problem=dataclasses.replace(SMALL, fast_math=False))
+    assert same(case.reference().y, accurate.reference().y)
+
+
+def test_cases_are_reproducible_and_keep_their_promises():
+    first, second = (random_case(SMALL, [40, 9], seed=4, mask=0.25, skew=True) for _ in range(2))
+    assert same(first.topk_weights, second.topk_weights) and same([w.l2 for w in first.weights], [w.l2 for w in second.weights])
+    idx = torch.cat(random_case(SMALL, [64, 64], seed=4, mask=0.25, exact=False).topk_idx)
+    assert 0.15 < float((idx < 0).float().mean()) < 0.35
+    counts = reference.route(SMALL, random_case(SMALL, [64, 64], seed=4, skew=True, exact=False).topk_idx).counts.sum(1)
+    assert int(counts.max()) > 100
+    counts = reference.route(SMALL, random_case(SMALL, [64, 64], seed=4, target_expert=2, exact=False).topk_idx).counts.sum(1)
+    assert int(counts[2]) == 128
+
+
+def test_result_does_not_depend_on_token_or_slot_placement():
+    case = random_case(SMALL, [12, 12], seed=6, exact=False)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+
+    def moved(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [t.view(torch.uint8)[order].view(t.dtype) if t.dtype == torch.float8_e4m3fn else t[order] for t in tensors]
+
+    other = Case(SMALL, *(moved(t) for t in (case.x, case.x_sf, case.topk_idx, case.topk_weights)), case.weights, False)
+    assert same(moved(case.reference().y), other.reference().y)
+
+
+@pytest.mark.parametrize("rigorous", [False, True])
+def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous):
+    for seed, clamp in ((1, None), (2, 1.0)):
+        case = random_case(dataclasses.replace(MEDIUM, activation_clamp=clamp), [20, 25], seed, mask=0.2, exact=False)
+        result = case.reference()
+        bound = case.bound(rigorous)
+        others = [rough_kernel(case), rough_kernel(case, noisy_sum), case.reference(torch.float32)]
+        assert not same(others[1].acts, result.acts) and not same(others[1].y, result.y)
+        for other in others:
+            assert [len(v) for v in reference.violations(other.y, result.y, bound)] == [0, 0]
+        y, limit = torch.cat(result.y).double(), torch.cat(bound)
+        assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < (1.0 if rigorous else 0.1)
+
+
+def faulty(case: Case, fault: str) -> list[torch.Tensor]:
+    """The output of a kernel with one mistake."""
+    if fault == "slots swapped":
+        return dataclasses.replace(case, topk_weights=[w.flip(1) for w in case.topk_weights]).reference().y
+    if fault == "tokens swapped":
+        return [y.roll(1, 0) for y in case.reference().y]
+    if fault == "weight twice":
+        return dataclasses.replace(case, topk_weights=[w.square() for w in case.topk_weights]).reference().y
+    if fault == "one slot lost":
+        idx = [i.clone() for i in case.topk_idx]
+        idx[0][3, 1] = -1
+        return dataclasses.replace(case, topk_idx=idx).reference().y
+    if fault == "one token scale":
+        sf = [s.clone() for s in case.x_sf]
+        sf[1][2, 5] += 1
+        return dataclasses.replace(case, x_sf=sf).reference().y
+    if fault == "gate and up swapped":
+        return (
+            dataclasses.replace(case, weights=[dataclasses.replace(w, l1=w.l1.roll(w.l1.shape[1] // 2, 1)) for w in case.weights])
+            .reference()
+            .y
+        )
+    assert fault == "scale rows in plain order"
+    moved = [dataclasses.replace(w, l2_sf=quant.utccp_scale_order(w.l2_sf).view(torch.uint8).reshape(w.l2_sf.shape)) for w in case.weights]
+    return dataclasses.replace(case, weights=moved).reference().y
+
+
+FAULTS = [
+    "slots swapped",
+    "tokens swapped",
+    "weight twice",
+    "one slot lost",
+    "one token scale",
+    "gate and up swapped",
+    "scale rows in plain order",
+]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_results_leave_the_bound(fault, exact):
+    case = random_case(MEDIUM, [9, 7], seed=3, exact=exact)
+    found = reference.violations(faulty(case, fault), case.reference().y, case.bound())
+    assert sum(len(v) for v in found) > 0
+
+
+def test_quant_and_reference_do_not_import_cutlass():
+    code = "import sys, megamoe_dsl.cases; sys.exit('cutlass' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_violations_report_place_and_nan():
+    y = [torch.tensor([[1.0, float("nan")], [3.0, 4.0]])]
+    want = [torch.tensor([[1.0, 2.0], [3.5, 4.0]])]
+    found = reference.violations(y, want, [torch.full((2, 2), 0.25, dtype=torch.float64)])
+    assert found[0].tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(ValueError, match=r"y\[0\]: shape \(1, 2\), allowed: \(2, 2\)"):
+        reference.violations([y[0][:1]], want, want)
+
+
+def test_transformed_weights_describe_the_same_layer():
+    case = random_case(MEDIUM, [3, 3], seed=9)
+    back = [quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.l1, w.l1_sf, w.l2, w.l2_sf)) for w in case.weights]
+    assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
+
+
+def test_input_errors_name_the_field():
+    case = random_case(SMALL, [2, 2], seed=1, exact=False)
+    arguments = {"x": case.x, "x_sf": case.x_sf, "topk_idx": case.topk_idx, "topk_weights": case.topk_weights, "weights": case.weights}
+    for change, match in (
+        ({"x": case.x[:1]}, r"len\(x\) = 1: must be num_ranks = 2"),
+        ({"x_sf": [s[:, :-1] for s in case.x_sf]}, r"x_sf\[0\] = 'torch.uint8 \(2, 7\)': must be torch.uint8 \(2, 8\)"),
+        ({"topk_weights": [w.double() for w in case.topk_weights]}, r"topk_weights\[0\] = 'torch.float64 \(2, 3\)'"),
+        ({"weights": [dataclasses.replace(w, l2=w.l1) for w in case.weights]}, r"l2: shape"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            reference.mega_moe(SMALL, **(arguments | change))
+    with pytest.raises(ProblemError, match=r"mask = 1\.5: must be between 0 and 1"):
+        random_case(SMALL, [2, 2], seed=1, mask=1.5)
+    with pytest.raises(ProblemError, match="target_expert = 8"):
+        random_case(SMALL, [2, 2], seed=1, target_expert=8)
+    with pytest.raises(ProblemError, match=r"tokens\[1\] = 65"):
+        random_case(SMALL, [2, 65], seed=1)

@@ -1,0 +1,106 @@
+"""Stages against scalar float32 arithmetic written out step by step."""
+
+import numpy as np
+import pytest
+import torch
+
+from megamoe_dsl import quant, reference
+
+torch.set_num_threads(1)
+F32 = np.float32
+
+
+def bf16(x: float) -> np.float32:
+    """Round a float32 to BF16, ties to even, by its bits."""
+    bits = int(F32(x).view(np.uint32))
+    return np.array((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000, dtype=np.uint32).view(F32)[()]
+
+
+def scalar_swiglu(gate: float, up: float, weight: float, clamp: float | None, fast_math: bool) -> np.float32:
+    g, u = bf16(gate), bf16(up)
+    if clamp is not None:
+        limit = bf16(clamp)
+        g, u = min(g, limit), min(max(u, -limit), limit)
+    with np.errstate(over="ignore", divide="ignore"):
+        if fast_math:
+            e = F32(np.exp2(np.float64(F32(g * F32(-1.4426950408889634)))))
+            r = F32(1.0 / np.float64(F32(1) + e))
+            s = F32(g * (r if r >= F32(2.0**-126) else F32(0)))
+        else:
+            s = F32(g / (F32(1) + F32(np.exp(-np.float64(g)))))
+    return F32(F32(s * u) * F32(weight))
+
+
+@pytest.mark.parametrize("fast_math", [True, False])
+@pytest.mark.parametrize("clamp", [None, 10.0, 0.3])
+def test_swiglu_step_by_step(clamp, fast_math):
+    generator = torch.Generator().manual_seed(3)
+    gate = torch.randn(4, 64, generator=generator) * torch.tensor([1.0, 20.0, 80.0, 0.01])[:, None]
+    gate[2, :6] = torch.tensor([-87.5, -88.0, -100.0, -500.0, 0.0, 300.0])
+    up = torch.randn(4, 64, generator=generator) * 12
+    weight = torch.rand(4, generator=generator)
+    got = reference.swiglu(torch.cat([gate, up], dim=1), weight, clamp, fast_math)
+    want = [
+        [scalar_swiglu(*pair, w, clamp, fast_math) for pair in zip(*rows, strict=True)]
+        for *rows, w in zip(gate.numpy(), up.numpy(), weight.numpy(), strict=True)
+    ]
+    assert np.array_equal(got.numpy().view(np.uint32), np.array(want, dtype=F32).view(np.uint32))
+
+
+def test_swiglu_extremes_are_finite():
+    gate_up = torch.tensor([[-3e38, 3e38, 0.0, 1.0, 1.0, 5.0]])
+    assert reference.swiglu(gate_up, torch.ones(1)).abs().tolist() == [[0.0, float(torch.tensor(3e38).bfloat16()), 0.0]]
+    assert reference.swiglu(gate_up, torch.ones(1), fast_math=False)[0, 0] == 0
+
+
+def test_swiglu_errors():
+    with pytest.raises(ValueError, match=r"gate_up: torch.float64 \(1, 4\)"):
+        reference.swiglu(torch.zeros(1, 4, dtype=torch.float64), torch.ones(1))
+    with pytest.raises(ValueError, match=r"weight: torch.float32 \(2,\), allowed: torch.float32 \(1,\)"):
+        reference.swiglu(torch.zeros(1, 4), torch.ones(2))
+
+
+def test_scaled_matmul_by_hand():
+    x = torch.zeros(1, 64)
+    x[0, 0], x[0, 40] = 3.0, -2.0
+    w = torch.zeros(2, 64, dtype=torch.uint8)
+    w[0, 0], w[0, 40], w[1, 40] = 3, 7, 9  # 1.5, 6, -0.5
+    x_sf, w_sf = torch.tensor([[127, 130]], dtype=torch.uint8), torch.tensor([[126, 127], [127, 128]], dtype=torch.uint8)
+    got = reference.scaled_matmul(quant.encode_e4m3(x), x_sf, quant.pack_e2m1(w), w_sf)
+    assert got.dtype == torch.float32 and got.tolist() == [[3 * 1.5 / 2 - 2 * 8 * 6, 2 * 8 * 0.5 * 2]]
+    with pytest.raises(ValueError, match="x: K = 64, allowed: 32, the K of w"):
+        reference.scaled_matmul(quant.encode_e4m3(x), x_sf, torch.zeros(2, 16, dtype=torch.uint8), w_sf)
+
+
+def test_requantize_scales_per_32_channels():
+    values = torch.ones(1, 64)
+    values[0, 32:] = 1000.0
+    codes, sf = reference.requantize(values)
+    assert sf.tolist() == [[127 - 8, 127 + 2]]
+    assert codes.double().tolist() == [[256.0] * 32 + [256.0] * 32]  # 1000 / 4 = 250 rounds to 256
+
+
+def test_linear2_rounds_to_bf16():
+    x, x_sf = quant.quantize_e4m3(torch.tensor([[257.0] + [0.0] * 31]))
+    codes = torch.zeros(1, 32, dtype=torch.uint8)
+    codes[0, 0] = 2
+    out = reference.linear2(x, x_sf, quant.pack_e2m1(codes), torch.tensor([[127]], dtype=torch.uint8))
+    assert out.dtype == torch.bfloat16 and out.item() == 256
+
+
+def test_combine_adds_in_slot_order_and_skips_masks():
+    big = 2.0**24
+    outputs = torch.tensor([[[big]], [[1.0]], [[-big]], [[float("nan")]]]).bfloat16()
+    assert reference.combine(outputs, torch.tensor([[0, 1, 2, -1]])).item() == 0
+    assert reference.combine(outputs[[0, 2, 1, 3]], torch.tensor([[0, 2, 1, -1]])).item() == 1
+    empty = reference.combine(outputs, torch.tensor([[-1, -1, -1, -1]]))
+    assert empty.dtype == torch.bfloat16 and empty.item() == 0
+    assert reference.combine(torch.zeros(2, 0, 8).bfloat16(), torch.zeros(0, 2, dtype=torch.int64)).shape == (0, 8)
+    with pytest.raises(ValueError, match=r"topk_idx: shape \(1, 3\)"):
+        reference.combine(outputs, torch.tensor([[0, 1, 2]]))
+
+
+def test_combine_rounds_once():
+    # 1 + 2^-8 is a tie that BF16 drops; adding 2^-9 first in FP32 keeps it.
+    outputs = torch.tensor([[[1.0]], [[2.0**-8]], [[2.0**-9]]]).bfloat16()
+    assert reference.combine(outputs, torch.tensor([[0, 1, 2]])).item() == 1 + 2.0**-7
