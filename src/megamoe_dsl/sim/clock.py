@@ -1,7 +1,8 @@
 """Vector clocks of the race detector.
 
-One clock per agent and synchronisation object. Row HAPPENED counts what happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count what a
-`fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies").
+One clock per agent and synchronisation object. Row HAPPENED counts what happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count
+what a `fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency
+Model", "Proxies").
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 
 from .clock import Clock
 from .errors import Deadlock, SimError
-from .memory import SMEM_MAX, SMEM_RESERVED, GlobalMemory, SharedMemory
+from .memory import SMEM_MAX, SMEM_RESERVED, ByteStore, GlobalMemory, SharedMemory
 from .operands import Lanes, Mask
 from .ops import BLOCK, Outcome
 from .race import Race
@@ -68,7 +68,7 @@ class Warp:
         self.sleep = self.rest = 0
         self.poll: tuple[int, bytes] = (-1, b"")
         self.state: dict[Any, Any] = {}
-        self.local: Any = None
+        self.local: ByteStore | None = None
         self.asynchronous = False
         self.agent = 0
         self.clock: Clock
@@ -80,6 +80,12 @@ class Warp:
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"
+
+    def local_memory(self) -> ByteStore:
+        """The .local memory of the 32 lanes, one stride after the other."""
+        if self.local is None:
+            self.local = ByteStore(np.zeros(32 * self.world.program.local_stride, np.uint8), None)
+        return self.local
 
     def lanes(self, mask: Mask) -> list[int]:
         """The lanes of a mask."""
@@ -102,16 +108,23 @@ class Warp:
 class NamedBarrier:
     """One of the sixteen barriers of a CTA (`bar`, `barrier.cta`)."""
 
-    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values")
+    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
 
     def __init__(self) -> None:
         self.arrived = self.expected = self.generation = 0
+        self.whole = False  # no thread count: all warps of the CTA that have not exited
         self.clock: Clock | None = None
         self.done: Clock | None = None
         self.values: dict[str, Any] = {}
 
     def __str__(self) -> str:
         return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
+
+    def complete(self) -> None:
+        """All expected threads are here: start the next generation."""
+        self.arrived, self.generation = 0, self.generation + 1
+        self.done, self.clock = self.clock, None
+        self.values = {"result": self.values.get("sum")}
 
 
 class Cta:
@@ -131,6 +144,20 @@ class Cta:
         self.exit_checks: list[Callable[[], None]] = []
         self.warps: list[Warp] = []
 
+    def barrier(self, number: int) -> NamedBarrier:
+        """Named barrier `number`."""
+        return self.barriers.setdefault(number, NamedBarrier())
+
+    def live_threads(self) -> int:
+        """Threads a barrier without a count waits for: whole warps that have not exited."""
+        return sum(32 for warp in self.warps if not warp.done)
+
+    def warp_left(self) -> None:
+        """A warp exited: barriers without a count may now be complete."""
+        for bar in self.barriers.values():
+            if bar.whole and bar.arrived and bar.arrived == self.live_threads():
+                bar.complete()
+
     def __repr__(self) -> str:
         x, y, z = self.ctaid
         return f"rank {self.rank} CTA ({x},{y},{z})"
@@ -144,6 +171,21 @@ class Cluster:
         self.arrived = self.expected = self.generation = 0
         self.clock: Clock | None = None
         self.done: Clock | None = None
+
+    def arrive(self, lanes: int) -> None:
+        """`lanes` threads arrive at the cluster barrier."""
+        self.arrived += lanes
+        self._complete_if_all()
+
+    def leave(self, lanes: int) -> None:
+        """`lanes` threads exit: the barrier no longer waits for them."""
+        self.expected -= lanes
+        self._complete_if_all()
+
+    def _complete_if_all(self) -> None:
+        if self.arrived and self.arrived == self.expected:
+            self.arrived, self.generation = 0, self.generation + 1
+            self.done, self.clock = self.clock, None
 
     def finished(self) -> bool:
         return all(warp.done for cta in self.ctas for warp in cta.warps)
@@ -220,7 +262,7 @@ class World:
         if self.race:
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.clock = self.race.clock()
-                warp.clock.set(warp.agent, 1)
+                warp.clock.tick(warp.agent)
         return cluster
 
     # ---- running

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .clock import HAPPENED, Clock
-from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, GlobalMemory
+from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding
 from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack
 from .sync import SCOPES, SyncPoint, in_scope
@@ -117,6 +117,13 @@ class Race:
             self.shadows[allocation.base] = shadow
         return shadow
 
+    def shadow_of(self, store: ByteStore, cta: Cta | None) -> Shadow:
+        """The shadow of a shared memory or of a global buffer."""
+        if cta is not None:
+            return cta.shared.shadow or self._shared_shadow(cta)
+        assert isinstance(store, Allocation)
+        return self.global_shadow(store)
+
     def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
         """A weak read of locations `index` (from `Shadow.index`)."""
         row = self._row(actor)
@@ -204,7 +211,8 @@ class Race:
             missed = point.acquire(warp.clock, warp.cta, scope)
             if missed is not None:
                 across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
-                self.report(f"insufficient scope for synchronisation across {across}", repr(missed), self.names[warp.agent], f"flag {key}", 0, warp)
+                kind = f"insufficient scope for synchronisation across {across}"
+                self.report(kind, repr(missed), self.names[warp.agent], self._flag_name(key), 0, warp)
             return
         for (released, place), clock in point.released.items():
             if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
@@ -213,6 +221,12 @@ class Race:
                     warp.pending[place] = clock.copy()
                 else:
                     known.join(clock)
+
+    def _flag_name(self, key: Any) -> str:
+        if isinstance(key, tuple):
+            return f"shared flag smem+{key[1] - SMEM_RESERVED}"
+        allocation, offset = self.memory.find(key, 1)
+        return f"flag {allocation}+{offset}"
 
     def fence(self, warp: Warp, scope: int) -> None:
         """`fence.acq_rel`/`fence.sc` at `scope`: completes earlier relaxed reads and arms later relaxed writes."""
@@ -228,7 +242,8 @@ class Race:
         at = int(np.argmax(bad))
         location = index.start + at if isinstance(index, slice) else int(index[at])
         first = int(last[at])
-        self.report(kind, self.names[first & AGENT_MASK], self.names[actor.agent], shadow.where(location), first >> LINE_SHIFT & LINE_MASK, actor)
+        line = first >> LINE_SHIFT & LINE_MASK
+        self.report(kind, self.names[first & AGENT_MASK], self.names[actor.agent], shadow.where(location), line, actor)
 
     def report(self, kind: str, first: str, second: str, where: str, first_line: int, actor: Accessor) -> None:
         """Record a finding; the same pair of instructions and agents is counted, not repeated."""

@@ -1,4 +1,4 @@
-"""Synchronisation points: release and acquire with scopes (PTX ISA, "Memory Consistency Model", "Scope", "Release and Acquire Patterns")."""
+"""Synchronisation points: release and acquire with scopes (PTX ISA, "Memory Consistency Model": scopes, release and acquire)."""
 
 from __future__ import annotations
 

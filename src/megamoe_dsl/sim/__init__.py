@@ -1,0 +1,13 @@
+"""A functional simulator for PTX (SM90 and SM100): several ranks, clusters, asynchronous engines, and a race detector.
+
+It runs the PTX that the compiler produced, on buffers in host memory, in a random schedule fixed by a seed, and knows nothing of
+our kernels.
+"""
+
+from .errors import Deadlock, SimError
+from .machine import Launch
+from .memory import GlobalMemory
+from .report import Finding, Report
+from .simulator import Simulator
+
+__all__ = ["Deadlock", "Finding", "GlobalMemory", "Launch", "Report", "SimError", "Simulator"]

@@ -1,0 +1,147 @@
+"""Lane-wise loads and stores: address resolution, bounds, alignment, initialisation and race checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SimError
+from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
+from .common import shared_target
+
+if TYPE_CHECKING:
+    from ..machine import Cta, Warp
+    from ..operands import Lanes, Mask
+
+Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
+
+
+def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> Iterator[Part]:
+    """Split lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None), CTA when shared).
+
+    Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
+    """
+    low, high = int(where.min()), int(where.max())
+    if space == "generic":
+        if low < SHARED_BASE <= high:
+            if high >= PARAM_BASE:
+                raise SimError("one access to global and to local or parameter memory is not supported")
+            for keep in (where < SHARED_BASE, where >= SHARED_BASE):
+                for store, offsets, lanes, cta in resolve(w, space, where[keep], size):
+                    yield store, offsets, np.flatnonzero(keep)[lanes], cta
+            return
+        space = "global"
+        if low >= LOCAL_BASE:
+            space, where, low, high = "local", where - LOCAL_BASE, low - LOCAL_BASE, high - LOCAL_BASE
+        elif low >= PARAM_BASE:
+            space = "param"
+        elif low >= SHARED_BASE:
+            space, where, low, high = "shared", where - SHARED_BASE, low - SHARED_BASE, high - SHARED_BASE
+    if size > 1 and (low | high | int(np.bitwise_or.reduce(where))) & (size - 1):
+        bad = int(where[np.argmax(where % size != 0)])
+        raise SimError(f"misaligned {space} access: {bad:#x} is not a multiple of {size}")
+    if space == "shared":
+        yield from _resolve_shared(w, where, low, high, size)
+    elif space == "global":
+        memory = w.world.memory
+        allocation, _ = memory.find(low, size)
+        if high + size <= allocation.end:
+            yield allocation, where - allocation.base, slice(None), None
+            return
+        bases = np.array([memory.find(a, size)[0].base for a in where.tolist()])
+        for base in np.unique(bases):
+            lanes = np.flatnonzero(bases == base)
+            yield memory.find(int(base), 1)[0], where[lanes] - base, lanes, None
+    elif space == "local":
+        if high + size > w.world.program.kernel.local_bytes:
+            raise SimError(f"local access out of bounds: {high:#x}")
+        store = w.local_memory()
+        yield store, where + w.world.program.local_stride * np.array(w.lanes(mask)), slice(None), None
+    else:
+        base = PARAM_BASE if low >= PARAM_BASE else 0
+        if high - base + size > len(w.cta.parameters):
+            raise SimError(f"parameter access out of bounds: {high - base:#x}")
+        yield ByteStore(w.cta.parameters, None), where - base, slice(None), None
+
+
+def _resolve_shared(w: Warp, where: NDArray[np.int64], low: int, high: int, size: int) -> Iterator[Part]:
+    if low >> WINDOW_SHIFT == high >> WINDOW_SHIFT:
+        cta, offset = shared_target(w, low)
+        cta.shared.check(offset, (high & WINDOW_MASK) + size)
+        yield cta.shared, where & WINDOW_MASK, slice(None), cta
+        return
+    ranks = where >> WINDOW_SHIFT
+    for rank in np.unique(ranks):
+        lanes = np.flatnonzero(ranks == rank)
+        cta, _ = shared_target(w, int(where[lanes[0]]))
+        offsets = where[lanes] & WINDOW_MASK
+        cta.shared.check(int(offsets.min()), int(offsets.max()) + size)
+        yield cta.shared, offsets, lanes, cta
+
+
+def _uninitialised(store: ByteStore, offset: int) -> SimError:
+    if isinstance(store, SharedMemory):
+        return SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
+    return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
+
+
+def gather(w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False) -> Lanes:
+    """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1)."""
+    if mask is not None:
+        where = where[mask]
+    race, total = w.world.race, size * count
+    out: Any = None
+    for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
+        index = _row_index(store, offsets, total)
+        if (bad := store.first_uninitialised(index, total)) is not None:
+            raise _uninitialised(store, bad)
+        if race is not None and (cta is not None or isinstance(store, Allocation)):
+            if strong:
+                shadow = race.shadow_of(store, cta)
+                race.strong(shadow, shadow.index(offsets, total), w)
+            elif cta is not None:
+                race.read_shared(cta, offsets, total, w)
+            else:
+                race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
+        values = store.rows(size, count).take(index, 0)
+        if isinstance(lanes, slice):
+            return values
+        if out is None:
+            out = np.zeros((len(where), *values.shape[1:]), values.dtype)
+        out[lanes] = values
+    return out
+
+
+def scatter(w: Warp, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False) -> None:
+    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when count is 1)."""
+    if mask is not None:
+        where, values = where[mask], values[mask]
+    race, total = w.world.race, size * count
+    w.world.progress += 1
+    for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
+        if isinstance(store, Allocation):
+            if store.read_only:
+                raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
+        elif cta is None and store is not w.local:
+            raise SimError("store to parameter memory")
+        if race is not None and store is not w.local:
+            if strong:
+                shadow = race.shadow_of(store, cta)
+                race.strong(shadow, shadow.index(offsets, total), w)
+            elif cta is not None:
+                race.write_shared(cta, offsets, total, w)
+            else:
+                race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
+        index = _row_index(store, offsets, total)
+        store.rows(size, count)[index] = values[lanes]
+        store.mark(index, total)
+
+
+def _row_index(store: ByteStore, offsets: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """Byte offsets to row numbers of `total` bytes (alignment was checked on the address, buffers may start anywhere)."""
+    if isinstance(store, Allocation) and store.base % total:
+        raise SimError(f"buffer {store} is not aligned to the {total}-byte accesses the kernel makes")
+    return offsets // total if total > 1 else offsets

@@ -1,0 +1,182 @@
+"""CTA and cluster barriers, fences and hints (PTX ISA: bar, barrier.cluster, fence, membar, nanosleep, setmaxnreg)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SimError
+from ..operands import Binder
+from ..parser import Instruction
+from ..sync import SCOPES
+from . import YIELD, Outcome, Straight, register
+from .common import scope
+
+if TYPE_CHECKING:
+    from ..machine import NamedBarrier, Warp
+    from ..operands import Mask
+
+_REDUCTIONS = ("popc", "and", "or")
+
+
+def _arrive(w: Warp, bar: NamedBarrier, lanes: int, expected: int, whole: bool) -> None:
+    if bar.arrived and (bar.whole != whole or (bar.expected != expected and not whole)):
+        raise SimError(f"barrier arrival expects {expected} threads, earlier arrivals expect {bar.expected}")
+    bar.expected, bar.whole = expected, whole
+    bar.arrived += lanes
+    w.world.progress += 1
+    if bar.arrived > expected:
+        raise SimError(f"barrier: {bar.arrived} threads arrived, {expected} expected")
+    if (race := w.world.race) is not None:
+        bar.clock = bar.clock or race.clock()
+        bar.clock.join(w.clock)
+        w.clock.tick(w.agent)
+    if bar.arrived == expected:
+        bar.complete()
+
+
+@register("bar", "barrier")
+def barrier(ins: Instruction, b: Binder) -> Any:
+    """`bar` and `barrier.cta`: sync, arrive and red, with or without a thread count."""
+    parts = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
+    kind, aligned = parts[0], ins.parts[0] == "bar" or "aligned" in ins.parts
+    reduction = next((p for p in parts[1:] if p in _REDUCTIONS), None)
+    operands = ins.operands[1:] if reduction else ins.operands
+    number = b.read(operands[0], np.uint32)
+    has_count = len(operands) > (2 if reduction else 1)
+    count = b.read(operands[1], np.uint32) if has_count else None
+    predicate = b.read(operands[-1], np.bool_) if reduction else None
+    write = b.write(ins.operands[0]) if reduction else None
+    pc_key = ins.line
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if aligned and not w.converged(mask):
+            return w.block("convergence of its warp at an aligned barrier")
+        first = w.first(mask)
+        n = int(number(w)[first])
+        if n > 15:
+            raise SimError(f"barrier {n}: there are 16")
+        bar = w.cta.barrier(n)
+        key = (pc_key, b"" if mask is None else mask.tobytes())
+        waiting = w.state.get(key)
+        if waiting is None:
+            expected = int(count(w)[first]) if count else w.cta.live_threads()
+            if expected % 32 or not expected:
+                raise SimError(f"barrier {n}: thread count {expected} is not a positive multiple of 32")
+            if predicate is not None:
+                _collect(bar, reduction, predicate(w) if mask is None else predicate(w)[mask])
+            generation = bar.generation
+            # exited and absent lanes count as arrived: the hardware counts whole warps
+            _arrive(w, bar, 32 if w.converged(mask) else int(mask.sum()), expected, count is None)  # type: ignore[union-attr]
+            if kind == "arrive":
+                return None
+            if bar.generation == generation:
+                w.state[key] = generation
+                return w.block(lambda: f"barrier {n}: {bar}", lambda: bar.generation != generation)
+        elif bar.generation == waiting:
+            return w.block(lambda: f"barrier {n}: {bar}", lambda: bar.generation != waiting)
+        else:
+            del w.state[key]
+        if bar.done is not None:
+            w.clock.join(bar.done)
+        if write is not None:
+            result = bar.values["result"]
+            write(w, np.full(32, result, np.uint32 if reduction == "popc" else np.bool_), mask)
+        return None
+
+    return run
+
+
+def _collect(bar: NamedBarrier, reduction: str | None, flags: Any) -> None:
+    if reduction == "popc":
+        bar.values["sum"] = bar.values.get("sum", 0) + int(flags.sum())
+    elif reduction == "and":
+        bar.values["sum"] = bar.values.get("sum", True) and bool(flags.all())
+    else:
+        bar.values["sum"] = bar.values.get("sum", False) or bool(flags.any())
+
+
+@register("barrier.cluster.arrive")
+def cluster_arrive(ins: Instruction, b: Binder) -> Any:
+    """Without a qualifier the arrive releases; `.relaxed` orders nothing."""
+    releases, aligned = "relaxed" not in ins.parts, "aligned" in ins.parts
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if aligned and not w.converged(mask):
+            return w.block("convergence of its warp at an aligned barrier")
+        cluster = w.cta.cluster
+        if w.state.get("cluster arrived"):
+            raise SimError("barrier.cluster.arrive twice without a wait")
+        if releases and (race := w.world.race) is not None:
+            cluster.clock = cluster.clock or race.clock()
+            cluster.clock.join(w.clock)
+            w.clock.tick(w.agent)
+        w.state["cluster generation"] = cluster.generation
+        lanes = int((~w.exited).sum()) if w.converged(mask) else int(mask.sum())  # type: ignore[union-attr]
+        w.state["cluster arrived"] = w.converged(mask)
+        cluster.arrive(lanes)
+        w.world.progress += 1
+        return None
+
+    return run
+
+
+@register("barrier.cluster.wait")
+def cluster_wait(ins: Instruction, b: Binder) -> Any:
+    aligned = "aligned" in ins.parts
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if aligned and not w.converged(mask):
+            return w.block("convergence of its warp at an aligned barrier")
+        cluster, generation = w.cta.cluster, w.state.get("cluster generation")
+        if generation is None:
+            raise SimError("barrier.cluster.wait without an arrive")
+        if cluster.generation == generation:
+            return w.block(lambda: f"cluster barrier, {cluster.arrived}/{cluster.expected}", lambda: cluster.generation != generation)
+        w.state["cluster arrived"] = False
+        if cluster.done is not None:
+            w.clock.join(cluster.done)
+        return None
+
+    return run
+
+
+@register("fence.acq_rel", "fence.sc", "fence.acquire", "fence.release", "membar")
+def fence(ins: Instruction, b: Binder) -> Straight:
+    """Memory fences; `membar.cta/.gl/.sys` are fence.sc at CTA, GPU and system scope. One-sided fences act as both sides."""
+    level = SCOPES["gpu"] if "gl" in ins.parts else scope(ins.parts, "gpu")
+
+    def run(w: Warp, mask: Mask) -> None:
+        if w.world.race is not None:
+            w.world.race.fence(w, level)
+
+    return Straight(run)
+
+
+@register("fence.proxy.async", "membar.proxy")
+def fence_async(ins: Instruction, b: Binder) -> Straight:
+    """Makes what the thread knows of visible to the async proxy, in one space or, unqualified, in both."""
+    spaces = [p for p in ins.parts[3:] if p.startswith(("global", "shared"))]
+    in_global = not spaces or "global" in spaces
+    in_shared = not spaces or any(s.startswith("shared") for s in spaces)
+
+    def run(w: Warp, mask: Mask) -> None:
+        if w.world.race is not None:
+            w.clock.publish_to_async(in_global, in_shared)
+
+    return Straight(run)
+
+
+@register(
+    "fence.proxy.alias", "fence.proxy.tensormap::generic", "fence.mbarrier_init", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu",
+    "discard", "applypriority", "createpolicy", "pmevent",
+)  # fmt: skip
+def hint(ins: Instruction, b: Binder) -> Straight:
+    """No effect on a functional run. `fence.proxy.tensormap` and `fence.mbarrier_init` order what is already ordered here."""
+    return Straight(lambda w, mask: None)
+
+
+@register("nanosleep")
+def sleep(ins: Instruction, b: Binder) -> Any:
+    return lambda w, mask: YIELD

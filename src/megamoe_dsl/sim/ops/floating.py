@@ -1,0 +1,180 @@
+"""Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision", "Mixed Precision").
+
+Rounding is to nearest even. fma has one rounding (see `fma32`). The approximate functions (ex2, lg2, rcp, rsqrt,
+sqrt, sin, cos, tanh, div.approx and div.full), whose result the ISA bounds but does not define, give the exact result rounded to float32:
+hardware may differ in the last bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import SimError
+from ..formats import bf16_to_f32, f32_to_bf16
+from ..operands import Binder
+from ..parser import Instruction
+from . import Inline, register
+
+_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
+_FLOATS = ("f32", "f64", "f32x2", *_HALVES)
+_MIDPOINT_BITS, _MIDPOINT = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
+
+
+def is_float(ins: Instruction) -> bool:
+    """Whether an opcode that integers share is the floating-point one."""
+    return ins.parts[-1] in _FLOATS
+
+
+def flush(x: Any) -> Any:
+    """`.ftz`: subnormals become zero of the same sign."""
+    return np.where(np.abs(x) < np.float32(1.17549435e-38), np.copysign(np.float32(0), x), x)
+
+
+def fma32(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c in float32 with one rounding.
+
+    The product is exact in float64. The sum rounds there once more, which matters only when it lands on the midpoint of two
+    float32: then the error of the sum decides. (Not corrected for subnormal results.)
+    """
+    p, c = a.astype(np.float64) * b, c.astype(np.float64)
+    s = p + c
+    if b"\x01" in (middle := (s.view(np.uint64) & _MIDPOINT_BITS) == _MIDPOINT).tobytes():
+        t = s - p
+        error = (p - (s - t)) + (c - t)
+        away = np.where(error > 0, np.inf, -np.inf)
+        s = np.where(middle & (error != 0) & np.isfinite(s), np.nextafter(s, away), s)
+    return s.astype(np.float32)
+
+
+def _to_odd(x: Any) -> Any:
+    """float64 to float32, rounded to odd where inexact, so that a later rounding to bfloat16 is the only one."""
+    y = x.astype(np.float32)
+    inexact = (y.astype(np.float64) != x) & np.isfinite(x) & np.isfinite(y) & ((y.view(np.uint32) & np.uint32(1)) == 0)
+    return np.where(inexact, np.nextafter(y, np.where(x > y, np.float32(np.inf), np.float32(-np.inf))), y)
+
+
+def _rcp(x: Any) -> Any:
+    return 1 / x
+
+
+def _rsqrt(x: Any) -> Any:
+    return 1 / np.sqrt(x)
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.fmin, "max": np.fmax, "neg": np.negative,
+    "abs": np.abs, "sqrt": np.sqrt, "rcp": _rcp, "rsqrt": _rsqrt, "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos,
+    "tanh": np.tanh, "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
+}  # fmt: skip
+_OPERATORS = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "abs": "abs({})"}
+_THROUGH_64 = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
+
+
+def _nan_minimum(function: Any) -> Any:
+    return {np.fmin: np.minimum, np.fmax: np.maximum}[function]
+
+
+def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
+    """An operation on 16-bit floats given as uint16 bits."""
+    function = _FUNCTIONS[base]
+    if nan and base in ("min", "max"):
+        function = _nan_minimum(function)
+
+    def run(*sources: Any) -> Any:
+        if kind == "bf16":
+            exact = function(*(bf16_to_f32(s).astype(np.float64) for s in sources))
+        else:
+            exact = function(*(s.view(np.float16).astype(np.float64) for s in sources))
+        if relu:
+            exact = np.where(exact > 0, exact, 0.0)
+        return f32_to_bf16(_to_odd(exact)) if kind == "bf16" else exact.astype(np.float16).view(np.uint16)
+
+    return run
+
+
+def _single(base: str, ins: Instruction) -> Any:
+    """An operation on float32 arrays."""
+    function = _FUNCTIONS[base]
+    if base in ("fma", "mad"):
+        run: Any = fma32
+    elif base in _THROUGH_64:
+        run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
+    elif base in ("min", "max") and "NaN" in ins.parts:
+        run = _nan_minimum(function)
+    else:
+        run = function
+    ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
+    if not (ftz or sat or relu):
+        return run
+
+    def modified(*sources: Any) -> Any:
+        out = run(*(flush(s) for s in sources)) if ftz else run(*sources)
+        out = flush(out) if ftz else out
+        if relu:
+            out = np.where(out > 0, out, np.float32(0))
+        return np.where(out > 0, np.minimum(out, np.float32(1)), np.float32(0)) if sat else out
+
+    return modified
+
+
+def build_float(ins: Instruction, b: Binder) -> Inline:
+    """Any arithmetic instruction whose last part is a floating-point type."""
+    base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
+    if any(r in ins.parts for r in ("rz", "rm", "rp")):
+        raise SimError("only rounding to nearest is supported in arithmetic")
+    if "f32" in ins.parts[:-1] and kind in ("f16", "bf16"):
+        return _mixed(ins, b)
+    if kind in _HALVES:
+        packed = kind.endswith("x2")
+        t = np.uint32 if packed else np.uint16
+        view = f".view({b.dtype_name(np.uint16)})"
+        sources = ", ".join(b.expression(o, t) + (view if packed else "") for o in ins.operands[1:])
+        text = f"{b.name(_half_function(base, kind.removesuffix('x2'), 'relu' in ins.parts, 'NaN' in ins.parts))}({sources})"
+        return Inline([(dest, text + (f".view({b.dtype_name(np.uint32)})" if packed else ""), t)])
+    if kind == "f32x2":
+        sources = ", ".join(f"{b.expression(o, np.uint64)}.view({b.dtype_name(np.float32)})" for o in ins.operands[1:])
+        return Inline([(dest, f"{b.name(_single(base, ins))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
+    if kind == "f64":
+        sources = ", ".join(b.expression(o, np.float64) for o in ins.operands[1:])
+        return Inline([(dest, f"{b.name(_FUNCTIONS[base])}({sources})", np.float64)])
+    sources_list = [b.expression(o, np.float32) for o in ins.operands[1:]]
+    function = _single(base, ins)
+    if function is _FUNCTIONS[base] and base in _OPERATORS:
+        return Inline([(dest, _OPERATORS[base].format(*sources_list), np.float32)])
+    if base in ("min", "max") and len(sources_list) == 3:
+        name = b.name(function)
+        return Inline([(dest, f"{name}({name}({sources_list[0]}, {sources_list[1]}), {sources_list[2]})", np.float32)])
+    return Inline([(dest, f"{b.name(function)}({', '.join(sources_list)})", np.float32)])
+
+
+def _mixed(ins: Instruction, b: Binder) -> Inline:
+    """add/sub/fma.f32.{f16,bf16}: the narrow sources are widened, the last one is float32."""
+    narrow = bf16_to_f32 if ins.parts[-1] == "bf16" else lambda x: x.view(np.float16).astype(np.float32)
+    name = b.name(narrow)
+    *small, last = ins.operands[1:]
+    sources = [f"{name}({b.expression(o, np.uint16)})" for o in small] + [b.expression(last, np.float32)]
+    function = fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]]
+    return Inline([(ins.operands[0], f"{b.name(function)}({', '.join(sources)})", np.float32)])
+
+
+@register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+def floating(ins: Instruction, b: Binder) -> Inline:
+    return build_float(ins, b)
+
+
+@register("copysign")
+def copy_sign(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    sign, value = (b.expression(o, t) for o in ins.operands[1:3])
+    return Inline([(ins.operands[0], f"{b.name(np.copysign)}({value}, {sign})", t)])
+
+
+@register("testp")
+def test_property(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    tests = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
+    if ins.parts[1] not in tests:
+        raise SimError(f"testp.{ins.parts[1]} is not supported")
+    return Inline([(ins.operands[0], f"{b.name(tests[ins.parts[1]])}({b.expression(ins.operands[1], t)})", np.bool_)])

@@ -1,0 +1,249 @@
+"""Integer, logic and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and Selection", mov, prmt).
+
+Where the result does not depend on the sign, operands are taken unsigned: that is how registers are stored. numpy shifts by the word
+size or more give 0 (or the sign), as PTX does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import SimError
+from ..operands import UNSIGNED, Binder, vector
+from ..parser import TYPE_BYTES, Instruction
+from . import Inline, register
+from .floating import build_float, is_float
+
+_BITWISE = {"add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "shl": "{} << {}"}
+_COMPARE = {
+    "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
+    "lo": "{} < {}", "ls": "{} <= {}", "hi": "{} > {}", "hs": "{} >= {}",
+}  # fmt: skip
+_COMPARE_FLOAT = {
+    **_COMPARE, "ne": "({0} < {1}) | ({0} > {1})", "equ": "~(({0} < {1}) | ({0} > {1}))", "neu": "{} != {}", "ltu": "~({} >= {})",
+    "leu": "~({} > {})", "gtu": "~({} <= {})", "geu": "~({} < {})", "num": "({0} == {0}) & ({1} == {1})",
+    "nan": "({0} != {0}) | ({1} != {1})",
+}  # fmt: skip
+_COMBINE = {"and": "&", "or": "|", "xor": "^"}
+
+
+def unsigned(dtype: type) -> type:
+    """The unsigned type of the same size (predicates stay predicates)."""
+    return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
+
+
+def apply(b: Binder, ins: Instruction, function: Callable[..., Any], reads: list[type], result: type) -> Inline:
+    """An instruction that is `function` of its sources, read as `reads`."""
+    sources = ", ".join(b.expression(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
+    return Inline([(ins.operands[0], f"{b.name(function)}({sources})", result)])
+
+
+@register("add", "sub", "and", "or", "xor", "shl")
+def bitwise(ins: Instruction, b: Binder) -> Inline:
+    if is_float(ins):
+        return build_float(ins, b)
+    if "cc" in ins.parts or "sat" in ins.parts:
+        raise SimError("carry and saturating integer arithmetic are not supported")
+    t = unsigned(b.dtype(ins))
+    dest, *sources = ins.operands
+    if ins.parts[0] == "shl":
+        return Inline([(dest, f"{b.expression(sources[0], t)} << {_amount(b, sources[1], t)}", t)])
+    return Inline([(dest, _BITWISE[ins.parts[0]].format(*(b.expression(o, t) for o in sources)), t)])
+
+
+def _amount(b: Binder, operand: str, t: type) -> str:
+    """A shift amount (always .u32) in the type of the value."""
+    if operand in b.index:
+        return b.cast(b.expression(operand, np.uint32), np.uint32, t)
+    return b.expression(operand, t)
+
+
+@register("shr")
+def shift_right(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    return Inline([(ins.operands[0], f"{b.expression(ins.operands[1], t)} >> {_amount(b, ins.operands[2], t)}", t)])
+
+
+@register("not", "neg", "abs", "cnot")
+def unary(ins: Instruction, b: Binder) -> Inline:
+    if is_float(ins):
+        return build_float(ins, b)
+    base, t = ins.parts[0], b.dtype(ins)
+    source = b.expression(ins.operands[1], t if base == "abs" else unsigned(t))
+    if base == "abs":
+        return Inline([(ins.operands[0], f"abs({source})", t)])
+    text = {"not": f"~{source}", "neg": f"-{source}", "cnot": f"({source} == 0).astype({b.dtype_name(unsigned(t))})"}[base]
+    return Inline([(ins.operands[0], text, unsigned(t))])
+
+
+@register("min", "max")
+def minimum(ins: Instruction, b: Binder) -> Inline:
+    if is_float(ins):
+        return build_float(ins, b)
+    t = b.dtype(ins)
+    return apply(b, ins, np.minimum if ins.parts[0] == "min" else np.maximum, [t, t], t)
+
+
+_WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
+
+
+def _high64(x: Any, y: Any, t: type) -> Any:
+    products = [int(p) * int(q) >> 64 & 0xFFFFFFFFFFFFFFFF for p, q in zip(x, y, strict=True)]
+    return np.array(products, np.uint64).view(t)
+
+
+def _product(ins: Instruction, b: Binder) -> tuple[str, type]:
+    t = b.dtype(ins)
+    x, y = ins.operands[1:3]
+    if "wide" in ins.parts:
+        wide = _WIDE[t]
+        name = b.dtype_name(wide)
+        sources = [f"{b.expression(o, t)}.astype({name})" if o in b.index else b.expression(o, wide) for o in (x, y)]
+        return " * ".join(sources), wide
+    if "hi" in ins.parts:
+        if t in (np.uint64, np.int64):
+            return f"{b.name(_high64)}({b.expression(x, t)}, {b.expression(y, t)}, {b.dtype_name(t)})", t
+        double, bits = b.dtype_name(_WIDE[t]), 8 * np.dtype(t).itemsize
+        shift = b.expression(str(bits), _WIDE[t])
+        return f"(({b.expression(x, t)}.astype({double}) * {b.expression(y, t)}.astype({double})) >> {shift}).astype({b.dtype_name(t)})", t
+    t = unsigned(t)
+    return f"{b.expression(x, t)} * {b.expression(y, t)}", t
+
+
+@register("mul", "mad")
+def multiply(ins: Instruction, b: Binder) -> Inline:
+    if is_float(ins):
+        return build_float(ins, b)
+    text, t = _product(ins, b)
+    if ins.parts[0] == "mad":
+        text = f"{text} + {b.expression(ins.operands[3], t)}"
+    return Inline([(ins.operands[0], text, t)])
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Truncated division; by zero gives all ones, which is what the hardware does today (PTX leaves it undefined)."""
+    zero = y == 0
+    safe = np.where(zero, y.dtype.type(1), y)
+    q = x // safe
+    if np.issubdtype(x.dtype, np.signedinteger):
+        q = q + ((q * safe != x) & ((x < 0) != (safe < 0)))
+    return np.where(zero, ~np.zeros_like(x), q)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    return np.where(y == 0, x, x - _quotient(x, y) * y)
+
+
+@register("div", "rem")
+def divide(ins: Instruction, b: Binder) -> Inline:
+    if is_float(ins):
+        return build_float(ins, b)
+    t = b.dtype(ins)
+    return apply(b, ins, _quotient if ins.parts[0] == "div" else _remainder, [t, t], t)
+
+
+@register("setp")
+def set_predicate(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    half = ins.parts[-1] == "bf16"
+    floating = np.issubdtype(t, np.floating) or half
+    operator = ins.parts[1]
+    if operator in ("eq", "ne", "lo", "ls", "hi", "hs") and not floating:
+        t = unsigned(t)
+    sources = [b.expression(o, t) for o in ins.operands[1:3]]
+    if half:
+        name, shift = b.dtype_name(np.uint32), b.expression("16", np.uint32)
+        sources = [f"({s}.astype({name}) << {shift}).view({b.dtype_name(np.float32)})" for s in sources]
+    table = _COMPARE_FLOAT if floating else _COMPARE
+    if operator not in table:
+        raise SimError(f"unknown comparison {operator}")
+    text = f"({table[operator].format(*sources)})"
+    combine = next((p for p in ins.parts[2:-1] if p in _COMBINE), None)
+    other = f" {_COMBINE[combine]} {b.expression(ins.operands[3], np.bool_)}" if combine else ""
+    true, _, false = ins.operands[0].partition("|")
+    out = [(true, text + other, np.bool_)]
+    if false:
+        out.append((false, f"~{text}{other}", np.bool_))
+    return Inline(out)  # type: ignore[arg-type]
+
+
+@register("selp")
+def select(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    yes, no = (b.expression(o, t) for o in ins.operands[1:3])
+    return Inline([(ins.operands[0], f"where({b.expression(ins.operands[3], np.bool_)}, {yes}, {no})", t)])
+
+
+@register("set")
+def set_value(ins: Instruction, b: Binder) -> Inline:
+    t, result = b.dtype(ins), ins.parts[-2]
+    sources = [b.expression(o, t) for o in ins.operands[1:3]]
+    table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) else _COMPARE
+    yes = b.expression("1.0" if result == "f32" else "-1", np.uint32) if result != "f32" else b.expression("0f3F800000", np.uint32)
+    return Inline([(ins.operands[0], f"where({table[ins.parts[1]].format(*sources)}, {yes}, {b.expression('0', np.uint32)})", np.uint32)])
+
+
+def _pack(*parts: Any) -> Any:
+    packed = np.ascontiguousarray(np.stack(parts, axis=1))
+    return packed.view(UNSIGNED[packed.shape[1] * packed.itemsize])[:, 0]
+
+
+@register("mov")
+def move(ins: Instruction, b: Binder) -> Inline:
+    dest, source = ins.operands
+    if ins.parts[-1] == "pred":
+        return Inline([(dest, b.expression(source, np.bool_), np.bool_)])
+    total = TYPE_BYTES[ins.parts[-1]]
+    if source.startswith("{"):
+        parts = vector(source)
+        small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
+        texts = [b.expression(p, small) for p in parts]
+        if len(parts) == 2:
+            name, shift = b.dtype_name(whole), b.expression(str(4 * total), whole)
+            low, high = (f"{t}.astype({name})" for t in texts)
+            return Inline([(dest, f"{low} | ({high} << {shift})", whole)])
+        return Inline([(dest, f"{b.name(_pack)}({', '.join(texts)})", whole)])
+    if dest.startswith("{"):
+        parts = vector(dest)
+        bits = 8 * total // len(parts)
+        small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
+        text, name = b.expression(source, whole), b.dtype_name(small)
+        shifts = [f"({text} >> {b.expression(str(bits * k), whole)})" if k else text for k in range(len(parts))]
+        return Inline([(d, f"{s}.astype({name})", small) for d, s in zip(parts, shifts, strict=True)])
+    t = b.dtype(ins)
+    if source in b.index and np.dtype(b.storage[b.index[source]]).itemsize == total:
+        t = b.storage[b.index[source]]
+    return Inline([(dest, b.expression(source, t), t)])
+
+
+def _permute(x: Any, y: Any, selector: Any) -> Any:
+    source = np.stack([x, y], axis=1).view(np.uint8).reshape(32, 8)
+    nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
+    picked = np.take_along_axis(source, (nibbles & 7).astype(np.intp), axis=1)
+    sign = np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0))
+    return np.ascontiguousarray(np.where(nibbles & 8, sign, picked)).view(np.uint32)[:, 0]
+
+
+@register("prmt.b32")
+def permute(ins: Instruction, b: Binder) -> Inline:
+    if len(ins.parts) > 2:
+        raise SimError("only the generic mode of prmt is supported")
+    return apply(b, ins, _permute, [np.uint32] * 3, np.uint32)
+
+
+@register("lop3")
+def logic3(ins: Instruction, b: Binder) -> Inline:
+    x, y, z = (b.expression(o, np.uint32) for o in ins.operands[1:4])
+    table = int(ins.operands[4], 0)
+    known = {0xC0: f"{x} & {y}", 0xFC: f"{x} | {y}", 0x3C: f"{x} ^ {y}", 0x96: f"{x} ^ {y} ^ {z}", 0x80: f"{x} & {y} & {z}",
+             0xFE: f"{x} | {y} | {z}", 0xF8: f"{x} | ({y} & {z})", 0xE0: f"{x} & ({y} | {z})", 0xEA: f"({x} & {y}) | {z}",
+             0xCA: f"({x} & {y}) | (~{x} & {z})"}  # fmt: skip
+    if (text := known.get(table)) is None:
+        terms = [
+            f"({x if k & 4 else '~' + x} & {y if k & 2 else '~' + y} & {z if k & 1 else '~' + z})" for k in range(8) if table >> k & 1
+        ]
+        text = " | ".join(terms) or b.expression("0", np.uint32)
+    return Inline([(ins.operands[0].partition("|")[0], text, np.uint32)])

@@ -1,0 +1,134 @@
+"""Loads, stores and address arithmetic (PTX ISA: ld, st, cvta, mapa).
+
+Cache hints (`.L1::`, `.L2::`, `.nc`, `.ca`, ...) do not matter here and are ignored. Strong accesses (volatile, relaxed, acquire, release)
+synchronise through the race detector; a strong load that returns what it returned last time yields, for it is a spin.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SimError
+from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
+from ..operands import UNSIGNED, Binder, vector
+from ..parser import TYPE_BYTES, Instruction
+from . import YIELD, Inline, Outcome, Straight, register
+from .access import gather, scatter
+from .common import scope, semantics, shared_target, state_space
+
+if TYPE_CHECKING:
+    from ..machine import Warp
+    from ..operands import Mask
+
+_SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
+
+
+def _element(ins: Instruction) -> tuple[str, int]:
+    kind = ins.parts[-1]
+    if kind not in TYPE_BYTES:
+        raise SimError(f"no element type in {ins.opcode}")
+    return kind, TYPE_BYTES[kind]
+
+
+def flag_key(w: Warp, space: str, address: int) -> Any:
+    """Identifies a flag for the race detector: shared flags by CTA and offset, global ones by address."""
+    if space == "shared" or address >= SHARED_BASE:
+        cta, offset = shared_target(w, address)
+        return (cta.uid, offset)
+    return address
+
+
+@register("ld")
+def load(ins: Instruction, b: Binder) -> Any:
+    kind, size = _element(ins)
+    space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
+    strong = semantic != "weak"
+    address = b.address(ins.operands[1])
+    targets = vector(ins.operands[0])
+    writers, n = [b.write(t) for t in targets], len(targets)
+    if size == 16:
+        raise SimError("128-bit elements are not supported")
+    signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        where = address(w)
+        if strong and w.world.race is not None:
+            for a in set((where if mask is None else where[mask]).tolist()):
+                w.world.race.observe(flag_key(w, space, a), w, semantic, level)
+        values = gather(w, space, where, size, n, mask, strong)
+        if signed is not None:
+            values = values.view(signed)
+        columns = np.ascontiguousarray(values.T) if n > 1 else (values,)
+        for write, column in zip(writers, columns, strict=True):
+            if mask is not None:
+                wide = np.zeros(32, column.dtype)
+                wide[mask] = column
+                column = wide
+            write(w, column, mask)
+        if strong:
+            seen = (line, values.tobytes())
+            if seen == w.poll:
+                return YIELD
+            w.poll = seen
+        return None
+
+    return run if strong else Straight(run)  # type: ignore[arg-type]
+
+
+@register("st")
+def store(ins: Instruction, b: Binder) -> Any:
+    _, size = _element(ins)
+    space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
+    strong, level = semantic != "weak", scope(ins.parts, "gpu")
+    address = b.address(ins.operands[0])
+    if size == 16:
+        raise SimError("128-bit elements are not supported")
+    readers = [b.read(v, UNSIGNED[size]) for v in vector(ins.operands[1])]
+    n = len(readers)
+
+    def run(w: Warp, mask: Mask) -> None:
+        where = address(w)
+        values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
+        if strong and w.world.race is not None:
+            for a in set((where if mask is None else where[mask]).tolist()):
+                w.world.race.publish(flag_key(w, space, a), w, semantic, level, replace=True)
+        scatter(w, space, where, size, n, values, mask, strong)
+
+    return Straight(run)
+
+
+@register("cvta")
+def convert_address(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    text = b.expression(ins.operands[1], t)
+    space = next(p for p in ins.parts[1:] if p != "to")
+    base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(space.split("::")[0], 0)
+    if base:
+        text = f"{text} {'-' if 'to' in ins.parts else '+'} {b.expression(str(base), t)}"
+    return Inline([(ins.operands[0], text, t)])
+
+
+@register("mapa")
+def map_address(ins: Instruction, b: Binder) -> Inline:
+    """The address of the same shared variable in another CTA of the cluster."""
+    t = b.dtype(ins)
+    source = ins.operands[1]
+    if re.fullmatch(r"[A-Za-z_$][\w$]*\+\d+", source):
+        raise SimError("mapa of a variable with an offset is not supported")
+    window = SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else 0
+    keep, shift = b.expression(str(WINDOW_MASK), t), b.expression(str(WINDOW_SHIFT), t)
+    rank = b.expression(ins.operands[2], np.uint32)
+    rank = b.cast(rank, np.uint32, t) if ins.operands[2] in b.index else b.expression(ins.operands[2], t)
+    text = f"({b.expression(source, t)} & {keep}) | ({rank} << {shift})"
+    return Inline([(ins.operands[0], f"({text}) + {b.expression(str(window), t)}" if window else text, t)])
+
+
+@register("getctarank")
+def cta_rank(ins: Instruction, b: Binder) -> Inline:
+    t = b.dtype(ins)
+    shift = b.expression(str(WINDOW_SHIFT), t)
+    text = f"(({b.expression(ins.operands[1], t)} >> {shift}) & {b.expression('0xff', t)}).astype({b.dtype_name(np.uint32)})"
+    return Inline([(ins.operands[0], text, np.uint32)])

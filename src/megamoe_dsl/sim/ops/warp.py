@@ -1,0 +1,204 @@
+"""Instructions over the lanes of a warp (PTX ISA: shfl.sync, vote.sync, match.sync, redux.sync, elect.sync, activemask, bar.warp.sync)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SimError
+from ..operands import Binder
+from ..parser import Instruction
+from . import Inline, Outcome, register
+
+if TYPE_CHECKING:
+    from ..machine import Warp
+    from ..operands import Mask, Reader
+
+_LANE = np.arange(32)
+_FULL = 0xFFFFFFFF
+
+
+def _constant(operand: str) -> int | None:
+    try:
+        return int(operand, 0) & _FULL
+    except ValueError:
+        return None
+
+
+class Members:
+    """The member mask of a `.sync` instruction: waits until all lanes it names, and that have not exited, are here."""
+
+    def __init__(self, operand: str, b: Binder) -> None:
+        self.fixed = _constant(operand)
+        self.read: Reader = b.read(operand, np.uint32)
+
+    def missing(self, w: Warp, mask: Mask) -> Outcome | None:
+        """BLOCK when a named lane is elsewhere; an error when an executing lane is not named."""
+        if mask is None:
+            return None
+        names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
+        named = (names >> _LANE & 1).astype(np.bool_)
+        if (mask & ~named).any():
+            raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
+        if (named & ~mask & ~w.exited).any():
+            return w.block(f"lanes of member mask {names:#x}")
+        return None
+
+
+@register("bar.warp.sync")
+def warp_barrier(ins: Instruction, b: Binder) -> Any:
+    members = Members(ins.operands[0], b)
+    return members.missing
+
+
+@register("shfl.sync")
+def shuffle(ins: Instruction, b: Binder) -> Any:
+    mode = ins.parts[2]
+    target, _, valid = ins.operands[0].partition("|")
+    write, write_valid = b.write(target), b.write(valid) if valid else None
+    value, offset, clamp = (b.read(o, np.uint32) for o in ins.operands[1:4])
+    members = Members(ins.operands[4], b)
+    fixed = _constant(ins.operands[2]), _constant(ins.operands[3])
+    if mode == "idx" and fixed[1] == 31 and fixed[0] is not None and not valid:
+        lane = fixed[0] & 31
+
+        def broadcast(w: Warp, mask: Mask) -> Outcome | None:
+            if (wait := members.missing(w, mask)) is not None:
+                return wait
+            write(w, np.full(32, value(w)[lane], np.uint32), mask)
+            return None
+
+        return broadcast
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        distance, c = offset(w).astype(np.int64) & 31, clamp(w).astype(np.int64)
+        segment, limit = c >> 8 & 31, c & 31
+        highest = (_LANE & segment) | (limit & ~segment)
+        lowest = _LANE & segment
+        if mode == "idx":
+            source = lowest | (distance & ~segment)
+            inside = source <= highest
+        elif mode == "up":
+            source = _LANE - distance
+            inside = source >= highest
+        else:
+            source = _LANE + distance if mode == "down" else _LANE ^ distance
+            inside = source <= highest
+        source = np.where(inside, source, _LANE)
+        write(w, value(w)[source], mask)
+        if write_valid:
+            write_valid(w, inside, mask)
+        return None
+
+    return run
+
+
+@register("elect.sync")
+def elect(ins: Instruction, b: Binder) -> Any:
+    """The lowest lane of the member mask is elected (the ISA leaves the choice open but deterministic)."""
+    target, _, chosen = ins.operands[0].partition("|")
+    write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        lane = w.first(mask)
+        write(w, np.full(32, lane, np.uint32), mask)
+        write_chosen(w, np.equal(_LANE, lane), mask)
+        return None
+
+    return run
+
+
+def _bits(flags: Any) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+@register("vote.sync")
+def vote(ins: Instruction, b: Binder) -> Any:
+    mode = ins.parts[2]
+    write, members = b.write(ins.operands[0]), Members(ins.operands[2], b)
+    predicate = b.read(ins.operands[1], np.bool_)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        flags = predicate(w)
+        here = np.ones(32, np.bool_) if mask is None else mask
+        if mode == "ballot":
+            write(w, np.full(32, _bits(flags & here), np.uint32), mask)
+            return None
+        mine = flags[here]
+        result = {"any": mine.any(), "all": mine.all(), "uni": mine.all() or not mine.any()}[mode]
+        write(w, np.full(32, bool(result)), mask)
+        return None
+
+    return run
+
+
+@register("match")
+def match(ins: Instruction, b: Binder) -> Any:
+    everybody = ins.parts[1] == "all"
+    target, _, same = ins.operands[0].partition("|")
+    write, write_same, members = b.write(target), b.write(same) if same else None, Members(ins.operands[2], b)
+    value = b.read(ins.operands[1], b.dtype(ins))
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        here = np.ones(32, np.bool_) if mask is None else mask
+        v = value(w)
+        equal = (v[:, None] == v[None, :]) & here[None, :]
+        if everybody:
+            whole = bool(equal[here][:, here].all())
+            write(w, np.full(32, _bits(here) if whole else 0, np.uint32), mask)
+            if write_same:
+                write_same(w, np.full(32, whole), mask)
+        else:
+            write(w, np.array([_bits(row) for row in equal], np.uint32), mask)
+        return None
+
+    return run
+
+
+_REDUCE = {
+    "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "and": np.bitwise_and.reduce,
+    "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
+}  # fmt: skip
+
+
+@register("redux.sync")
+def reduce(ins: Instruction, b: Binder) -> Any:
+    """`.f32` min and max drop NaN, or keep it with `.NaN`; `.abs` takes magnitudes."""
+    t = b.dtype(ins)
+    operation, magnitude = _REDUCE[ins.parts[2]], "abs" in ins.parts
+    if t == np.float32 and "NaN" not in ins.parts:
+        operation = {"min": np.fmin.reduce, "max": np.fmax.reduce}[ins.parts[2]]
+    write, value, members = b.write(ins.operands[0]), b.read(ins.operands[1], t), Members(ins.operands[2], b)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        v = value(w) if mask is None else value(w)[mask]
+        result = operation(np.abs(v) if magnitude else v)
+        write(w, np.full(32, np.asarray(result).astype(t), t), mask)
+        return None
+
+    return run
+
+
+@register("activemask")
+def active_mask(ins: Instruction, b: Binder) -> Any:
+    write = b.write(ins.operands[0])
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask)
+        return None
+
+    return run
+
+
+__all__ = ["Inline", "Members"]

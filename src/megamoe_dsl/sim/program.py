@@ -1,0 +1,172 @@
+"""A kernel bound to its instruction families, as units that run without interruption.
+
+A unit is a branch, one handler that may block, or a run of straight-line instructions fused into one generated Python function: full for
+32 active lanes, masked otherwise. Both are compiled when first used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import SimError
+from .operands import Binder, Lanes, Mask
+from .ops import Handler, Inline, Straight, build, load_families
+from .parser import Instruction, Kernel
+
+STRAIGHT, BRANCH, HANDLER = 0, 1, 2
+MAX_FUSED = 200
+
+
+def select(predicate: Lanes, negated: bool, mask: Mask) -> Any:
+    """The lanes of `mask` whose guard holds: None when all 32, False when none, else a mask."""
+    lanes = ~predicate if negated else predicate
+    if mask is not None:
+        lanes = lanes & mask
+    bits = lanes.tobytes()
+    if b"\x01" not in bits:
+        return False
+    return lanes if b"\x00" in bits else None
+
+
+class Unit:
+    """What runs at one program counter. `next` is the counter after it, `count` its number of instructions."""
+
+    __slots__ = ("count", "full", "handler", "kind", "line", "masked", "negated", "next", "predicate", "target")
+
+    def __init__(self, kind: int, pc: int, count: int, line: int) -> None:
+        self.kind, self.count, self.line, self.next = kind, count, line, pc + count
+        self.full: Callable[..., None]
+        self.masked: Callable[..., None]
+        self.handler: Handler
+        self.predicate: int | None = None
+        self.negated = False
+        self.target = 0
+
+
+class Program:
+    """The executable form of one kernel. Shared by all warps of all launches."""
+
+    def __init__(self, kernel: Kernel, race: bool) -> None:
+        load_families()
+        self.kernel = kernel
+        self.binder = Binder(kernel, race)
+        self.binder.names["select"] = select
+        self._choose_storage()
+        self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
+        self.units: list[Any] = [None] * len(kernel.code)
+        self.local_stride = -(-kernel.local_bytes // 16) * 16
+        self.sources = {ins.line: ins.source for ins in kernel.code if ins.source}
+        self._link()
+
+    def fresh_registers(self) -> list[Lanes]:
+        """Zeroed registers (arrays are never modified in place, so warps share them)."""
+        return list(self._registers)
+
+    def pack(self, args: tuple[int | bytes, ...]) -> Lanes:
+        """Kernel arguments to the bytes of the parameter block."""
+        kernel = self.kernel
+        if len(args) != len(kernel.parameters):
+            raise SimError(f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(args)}")
+        block = bytearray(kernel.parameter_bytes + 64)
+        for value, p in zip(args, kernel.parameters, strict=True):
+            raw = bytes(value) if isinstance(value, bytes | bytearray) else (value & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
+            if len(raw) != p.size:
+                raise SimError(f"parameter {p.name} has {p.size} bytes, got {len(raw)}")
+            block[p.offset : p.offset + p.size] = raw
+        return np.frombuffer(bytes(block), np.uint8)
+
+    def _choose_storage(self) -> None:
+        """Untyped 32-bit registers that are mostly used as floats are stored as floats, which saves reinterpreting them."""
+        votes: Counter[str] = Counter()
+        for ins in self.kernel.code:
+            base, kind = ins.parts[0], ins.parts[-1]
+            if base not in ("ld", "st", "mov", "cvt", "tcgen05", "wgmma") and kind in ("f32", "s32", "u32", "b32"):
+                for operand in ins.operands:
+                    votes[operand] += 1 if kind == "f32" else -1
+        binder = self.binder
+        for name, i in binder.index.items():
+            if binder.storage[i] == np.uint32 and votes[name] > 0:
+                binder.storage[i] = np.float32
+
+    def _link(self) -> None:
+        code, units = self.kernel.code, self.units
+        targets = {ins.target for ins in code if ins.target is not None}
+        if not code or (code[-1].parts[0] not in ("ret", "exit", "bra", "trap") or code[-1].predicate):
+            raise SimError(f"{self.kernel.name} does not end in ret")
+        built = [None if ins.parts[0] == "bra" else build(ins, self.binder) for ins in code]
+        pc = 0
+        while pc < len(code):
+            ins, item = code[pc], built[pc]
+            if isinstance(item, Inline | Straight):
+                end = pc + 1
+                while end < len(code) and end not in targets and isinstance(built[end], Inline | Straight) and end - pc < MAX_FUSED:
+                    end += 1
+                unit = Unit(STRAIGHT, pc, end - pc, ins.line)
+                self._stubs(unit, list(zip(code[pc:end], built[pc:end], strict=True)))
+            elif ins.parts[0] == "bra":
+                unit = Unit(BRANCH, pc, 1, ins.line)
+                assert ins.target is not None
+                unit.target = ins.target
+            else:
+                unit = Unit(HANDLER, pc, 1, ins.line)
+                unit.handler = item  # type: ignore[assignment]
+            if ins.predicate and unit.kind != STRAIGHT:
+                unit.predicate, unit.negated = self.binder.index[ins.predicate], ins.negated
+            units[pc] = unit
+            pc = unit.next
+
+    def _stubs(self, unit: Unit, body: list[tuple[Instruction, Any]]) -> None:
+        def full(w: Any, R: list[Lanes]) -> None:
+            unit.full = self._compile(body, masked=False)
+            unit.full(w, R)
+
+        def masked(w: Any, R: list[Lanes], m: Lanes) -> None:
+            unit.masked = self._compile(body, masked=True)
+            unit.masked(w, R, m)
+
+        unit.full, unit.masked = full, masked
+
+    def _compile(self, body: list[tuple[Instruction, Any]], masked: bool) -> Callable[..., None]:
+        out = ["def unit(w, R, m):" if masked else "def unit(w, R):"]
+        for ins, item in body:
+            if isinstance(item, Straight):
+                out += self._call(ins, item, masked)
+            else:
+                out += self._assign(ins, item, masked)
+        namespace = self.binder.names
+        exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
+        return namespace.pop("unit")  # type: ignore[no-any-return]
+
+    def _call(self, ins: Instruction, item: Straight, masked: bool) -> list[str]:
+        name, mask = self.binder.name(item.handler), "m" if masked else "None"
+        out = [f" w.line = {ins.line}"]
+        if ins.predicate is None:
+            return [*out, f" {name}(w, {mask})"]
+        out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
+        return [*out, " if p is not False:", f"  {name}(w, p)"]
+
+    def _assign(self, ins: Instruction, item: Inline, masked: bool) -> list[str]:
+        binder = self.binder
+        guard = "m" if masked else None
+        out = []
+        if ins.predicate is not None:
+            p = f"R[{binder.index[ins.predicate]}]"
+            if masked:
+                out.append(f" p = m > {p}" if ins.negated else f" p = {p} & m")
+            else:
+                out.append(f" p = ~{p}" if ins.negated else f" p = {p}")
+            guard = "p"
+        stores = [(binder.index[d], text, dtype) for d, text, dtype in item.assignments if d != "_"]
+        several = len(stores) > 1
+        for k, (i, text, dtype) in enumerate(stores):
+            value = binder.cast(f"({text})", dtype, binder.storage[i])
+            if guard:
+                value = f"where({guard}, {value}, R[{i}])"
+            out.append(f" t{k} = {value}" if several else f" R[{i}] = {value}")
+        if several:
+            out += [f" R[{i}] = t{k}" for k, (i, _, _) in enumerate(stores)]
+        return out

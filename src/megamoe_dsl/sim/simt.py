@@ -1,0 +1,184 @@
+"""Execution of one warp: fragments (lanes at one program counter), divergence and reconvergence.
+
+The lowest program counter runs first and stops where it would meet another fragment, so branches re-converge; now and then a random
+fragment goes first, so that lanes which spin on what other lanes of their warp must do cannot starve them (PTX ISA, independent
+thread scheduling).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import SimError
+from .ops import BLOCK, EXIT, YIELD
+from .program import BRANCH, STRAIGHT, Unit, select
+
+if TYPE_CHECKING:
+    from .machine import Warp, World
+    from .operands import Lanes, Mask
+
+ONES, ZEROS = b"\x01" * 32, bytes(32)
+NOBODY = 1 << 60
+MAX_REST = 15
+
+
+class Fragment:
+    """Lanes at one program counter; `mask` is None for all 32."""
+
+    __slots__ = ("bits", "mask", "pc", "polled")
+
+    def __init__(self, pc: int, mask: Mask) -> None:
+        self.pc = pc
+        self.set(mask)
+        self.polled = False
+
+    def set(self, mask: Mask) -> None:
+        bits = ONES if mask is None else mask.tobytes()
+        self.mask, self.bits = (None, ONES) if bits == ONES else (mask, bits)
+
+
+def run_warp(world: World, w: Warp, quantum: int) -> None:
+    """Run up to about `quantum` instructions, until the warp blocks or only polls."""
+    fragments = w.fragments
+    executed = 0
+    for fragment in fragments:
+        fragment.polled = False
+    try:
+        while executed < quantum and fragments:
+            if len(fragments) == 1:
+                n = _run_fragment(world, w, fragments[0], quantum - executed, NOBODY)
+            else:
+                _merge(fragments)
+                order = list(fragments)
+                if world.rng.random() < 0.1:
+                    world.rng.shuffle(order)
+                n = 0
+                for fragment in order:
+                    if not fragment.polled:
+                        others = min((f.pc for f in fragments if f is not fragment and not f.polled), default=NOBODY)
+                        n = _run_fragment(world, w, fragment, quantum - executed, others)
+                        if n:
+                            break
+            executed += n
+            if not n or (len(fragments) == 1 and fragments[0].polled):
+                break
+    except SimError as error:
+        raise type(error)(_context(world, w, str(error))) from None
+    except Exception as error:
+        error.add_note(_context(world, w, "simulator"))
+        raise
+    world.instructions += executed
+    if not fragments:
+        w.done = True
+        w.cta.warp_left()
+        world.progress += 1
+    elif executed >= quantum:
+        world.progress += 1  # long arithmetic without a poll is progress
+        w.sleep = 0
+    elif any(f.polled for f in fragments):
+        w.sleep = min(2 * w.sleep + 1, MAX_REST)
+        w.rest = world.rng.randint(0, w.sleep)
+    elif executed:
+        w.sleep = 0
+
+
+def _context(world: World, w: Warp, text: str) -> str:
+    ins = next((i for i in world.program.kernel.code if i.line == w.line), None)
+    source = f" ({ins.source})" if ins and ins.source else ""
+    return f"{text} [PTX line {w.line}{source}: {ins.opcode if ins else '?'}; {w}]"
+
+
+def _merge(fragments: list[Fragment]) -> None:
+    fragments.sort(key=lambda f: f.pc)
+    i = 0
+    while i + 1 < len(fragments):
+        a, b = fragments[i], fragments[i + 1]
+        if a.pc == b.pc:
+            assert a.mask is not None and b.mask is not None
+            a.set(a.mask | b.mask)
+            a.polled = a.polled and b.polled
+            del fragments[i + 1]
+        else:
+            i += 1
+
+
+def _run_fragment(world: World, w: Warp, f: Fragment, budget: int, meet: int) -> int:
+    """Run one fragment until it blocks, polls, splits, exits, uses up the budget or reaches `meet`; returns instructions executed."""
+    units, R, pc, mask = world.program.units, w.R, f.pc, f.mask
+    n = 0
+    while n < budget:
+        unit = units[pc]
+        kind = unit.kind
+        if kind == STRAIGHT:
+            if mask is None:
+                unit.full(w, R)
+            else:
+                unit.masked(w, R, mask)
+            n += unit.count
+            pc = unit.next
+        elif kind == BRANCH:
+            n += 1
+            if unit.predicate is None:
+                pc = unit.target
+            else:
+                p = R[unit.predicate]
+                bits = p.tobytes() if mask is None else (p & mask).tobytes()
+                if bits == f.bits:
+                    pc = unit.next if unit.negated else unit.target
+                elif bits == ZEROS:
+                    pc = unit.target if unit.negated else unit.next
+                else:
+                    _split(w, f, unit, p)
+                    return n
+        else:
+            m = mask
+            w.line = unit.line
+            if unit.predicate is not None:
+                m = select(R[unit.predicate], unit.negated, mask)
+                if m is False:
+                    n += 1
+                    pc = f.pc = unit.next
+                    continue
+            f.pc = pc
+            outcome = unit.handler(w, m)
+            if outcome is BLOCK:
+                return n
+            n += 1
+            if outcome is EXIT:
+                return n + _leave(world, w, f, m, unit.next)
+            pc = unit.next
+            if outcome is YIELD:
+                f.pc, f.polled = pc, True
+                return n
+        f.pc = pc
+        if pc >= meet:
+            return n
+    return n
+
+
+def _split(w: Warp, f: Fragment, unit: Unit, p: Lanes) -> None:
+    taken = ~p if unit.negated else p
+    if f.mask is not None:
+        taken = taken & f.mask
+    rest = ~taken if f.mask is None else f.mask & ~taken
+    f.pc = unit.next
+    f.set(rest)
+    w.fragments.append(Fragment(unit.target, taken))
+
+
+def _leave(world: World, w: Warp, f: Fragment, m: Mask, after: int) -> int:
+    world.progress += 1
+    leaving = f.mask if m is None else m
+    w.cta.cluster.leave(32 if leaving is None else int(leaving.sum()))
+    if m is None:
+        w.exited = w.exited | True
+        w.fragments.clear()
+        return 0
+    w.exited = w.exited | m
+    rest = ~m if f.mask is None else f.mask & ~m
+    if rest.any():
+        f.pc = after
+        f.set(rest)
+    else:
+        w.fragments.remove(f)
+    return 0
