@@ -139,8 +139,8 @@ def check_smem_plan(plan: SmemPlan) -> None:
         ("amax", groups, 4 * plan.store_block_m * 4, 16),
         ("expert_table", plan.experts_per_rank + 1, 8, 8),
     ]:
-        offsets = [region.offset(name, i) for i in range(count)]
         assert region[name].field.shape[0] == count, name
+        offsets = [region.offset(name, i) for i in range(count)]
         assert all(offset % alignment == 0 for offset in offsets), name
         assert all(b - a >= least for a, b in zip(offsets, [*offsets[1:], region[name].end], strict=True)), name
     for row in plan.barriers:

@@ -1,0 +1,104 @@
+"""SMEM plan, TMEM plan and barrier table of any configuration."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_properties import check_barrier_table, check_deepest, check_smem_plan, check_tmem_plan
+
+from megamoe_dsl.config import SMEM_CAPACITY, TIERS
+from megamoe_dsl.layouts.barriers import NamedBarrier, barrier_table
+from megamoe_dsl.layouts.smem_plan import SmemPlan, combine_chunk
+from megamoe_dsl.layouts.tmem_plan import TmemPlan
+from megamoe_dsl.testing import configs
+
+PLAN = SmemPlan(256, 32, 7168, 128, 32, 2, 7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs())
+def test_smem_plan(config):
+    check_smem_plan(config.smem)
+    assert config.smem.num_bytes <= SMEM_CAPACITY
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs(), st.integers(SMEM_CAPACITY // 2, SMEM_CAPACITY))
+def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
+    plan = config.smem_plan(1)
+    deepest = plan.max_stages(capacity)
+    assert replace(plan, num_stages=deepest + 1).num_bytes > capacity
+    assert deepest == 0 or replace(plan, num_stages=deepest).num_bytes <= capacity
+    check_deepest(plan, plan.max_stages(SMEM_CAPACITY))
+
+
+def test_max_stages_when_nothing_fits():
+    assert PLAN.max_stages(1024) == 0
+
+
+def test_smem_plan_grows_with_its_stages():
+    sizes = [replace(PLAN, num_stages=n).num_bytes for n in range(2, 9)]
+    assert {b - a for a, b in pairwise(sizes)} <= {24576 + 1024, 24576 + 2048}  # operands, scales, barriers, rounding
+
+
+@pytest.mark.parametrize(
+    ("hidden", "chunk"), [(256, 256), (2048, 2048), (2304, 768), (4096, 2048), (7168, 1792), (2816, 256), (6144, 2048)]
+)
+def test_combine_chunk(hidden, chunk):
+    assert combine_chunk(hidden) == chunk
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 200).map(lambda n: 256 * n))
+def test_combine_chunk_is_the_largest_share_that_fits(hidden):
+    shares = [c for c in range(256, 2049, 256) if hidden % c == 0]
+    assert combine_chunk(hidden) == max(shares)
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs())
+def test_transactions_are_what_the_boxes_bring(config):
+    """Per CTA and stage: half of the tile's tokens at one byte, all their scale words, 128 weight rows of packed nibbles and theirs."""
+    plan = config.smem
+    assert plan.token_transaction == 64 * config.block_m + 4 * config.sf_block_m
+    assert plan.weight_transaction == 128 * 64 + 4 * 128
+    assert 2 * (plan.token_transaction + plan.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
+
+
+@pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
+def test_tmem_plan(block_m):
+    check_tmem_plan(TmemPlan(block_m))
+
+
+def test_tmem_columns_of_the_largest_tile():
+    plan = TmemPlan(192)
+    assert (plan.accumulator(1), plan.sfa, plan.sfb, plan.used, plan.allocated) == (192, 384, 392, 396, 512)
+
+
+def test_tmem_overflow():
+    with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
+        _ = TmemPlan(256).allocated
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 8), st.sampled_from((1, 2)))
+def test_barrier_table(num_stages, dispatch_warps, groups):
+    rows = barrier_table(num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
+    check_barrier_table(rows, num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warpgroups=groups)
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs())
+def test_plan_has_the_barriers_of_its_configuration(config):
+    groups = config.epilogue_warpgroups
+    check_barrier_table(config.smem.barriers, num_stages=config.num_stages, dispatch_warps=4, epilogue_warpgroups=groups)
+    words = sum(p.field.num_bytes for p in config.smem.region if p.field.name.endswith("_barrier"))
+    assert words == 8 * (2 * config.num_stages + 4 + 1 + 4 + 8 * groups)
+
+
+def test_named_barriers_are_distinct_and_exist():
+    ids = [value for name, value in vars(NamedBarrier).items() if name.isupper()]
+    ids.append(NamedBarrier.EPILOGUE_GROUP + 1)
+    assert len(set(ids)) == len(ids) and all(1 <= i <= 15 for i in ids)
