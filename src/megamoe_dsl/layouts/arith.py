@@ -23,10 +23,8 @@ def select(condition: Any, then: Int, otherwise: Int) -> Int:
         return then if condition else otherwise
     import cutlass
 
-    as_traced = cutlass.Int32 if is_host(then, otherwise) else None
-    if as_traced is None:
-        as_traced = type(otherwise) if isinstance(then, int) else type(then)
-    return cutlass.select_(condition, as_traced(then), as_traced(otherwise))
+    numeric = next((type(v) for v in (then, otherwise) if isinstance(v, cutlass.Numeric)), cutlass.Int32)
+    return numeric(cutlass.select_(condition, numeric(then), numeric(otherwise)))
 
 
 def minimum(a: Int, b: Int) -> Int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .arith import Int, align, wide
+from .arith import Int, align, is_host, wide
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +122,8 @@ class Region:
     @staticmethod
     def overlay(name: str, **alternatives: Region) -> Region:
         """Alternatives that start at the same byte; only one of them is live at a time."""
+        if any(name == overlay for r in alternatives.values() for p in r.placements for overlay, _ in p.lifetimes):
+            raise ValueError(f"{name}: an overlay of this name lies inside one of its alternatives")
         alignment = max(r.alignment for r in alternatives.values())
         placements = [
             Placement(p.field, p.offset, ((name, choice), *p.lifetimes)) for choice, r in alternatives.items() for p in r.placements
@@ -141,8 +143,8 @@ class Region:
         except KeyError:
             raise KeyError(f"{self.name} has no field {name!r}; it has {', '.join(self._index)}") from None
 
-    def offset(self, name: str, *index: Int) -> Int:
-        """Byte offset of an element; trailing indices that are left out are 0.  Traced indices give a 64-bit traced offset."""
+    def offset(self, name: str, *index: Int, widen: bool = False) -> Int:
+        """Byte offset of an element; trailing indices that are left out are 0.  `widen` makes traced indices 64-bit first."""
         placement = self[name]
         if len(index) > len(placement.field.shape):
             raise IndexError(f"{name} has {len(placement.field.shape)} dimensions, got {len(index)} indices")
@@ -150,12 +152,12 @@ class Region:
         for i, (coordinate, stride) in enumerate(zip(index, placement.field.strides, strict=False)):
             if isinstance(coordinate, int) and not 0 <= coordinate < placement.field.shape[i]:
                 raise IndexError(f"{name} index {i} = {coordinate}: must be in [0, {placement.field.shape[i]})")
-            offset = wide(coordinate) * stride + offset
+            offset = (wide(coordinate) if widen else coordinate) * stride + offset
         return offset
 
     def address(self, base: Int, name: str, *index: Int) -> Int:
-        """Address of an element of the region that starts at `base`."""
-        return base + self.offset(name, *index)
+        """Address of an element of the region that starts at `base`, computed in the width of `base`."""
+        return base + self.offset(name, *index, widen=not is_host(base) and base.width == 64)
 
     def view(self, buffer: torch.Tensor, name: str) -> torch.Tensor:
         """The field as a tensor that shares memory with `buffer`, a contiguous 1-D uint8 tensor of at least `size` bytes."""

@@ -1,20 +1,24 @@
 """The control words of one rank, at the start of its symmetric buffer (article 3.3.1).
 
-Zero before the first launch; every launch leaves it zero again, except for the grid and rank barriers, which carry their phase on.
+Zero before the first launch; every launch leaves it zero again, except for the barrier counters and the epoch, which grow.
 
 | field                 | meaning |
 |---|---|
-| grid_sync             | one counter per set of warps that synchronises over the grid: bit 31 flips when all CTAs have arrived |
-| rank_signal           | one counter per rank barrier, grows by num_ranks a launch |
-| rank_epoch            | launches that have passed each rank barrier; read and written by SM 0 only |
+| launch_epoch          | completed launches; SM 0 adds one at the end |
+| grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
+| rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
 | expert_send_count     | high word: SMs that reported; low word: tokens of this rank for that expert; the low word is also the ticket |
 | expert_recv_count     | tokens that a source rank sends to a local expert |
-| expert_recv_count_sum | complete when the high word is num_sms * num_ranks; low word: tokens over all ranks |
+| expert_recv_count_sum | high word: ranks that reported; low word: tokens over all ranks |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
 | l2_arrival_mask       | bit n: 64 intermediate channels [64 n, 64 n + 64) of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source.  A token names an expert once, so a rank sends at most T tokens to it (the article reserves R * T) |
 | token_src_metadata    | address of the combine row that a pool token's result goes to.  The article keeps rank, token and slot (12 bytes); the address is what |
 |                       | the epilogue needs, and finding it once per token in dispatch spares every L2 tile the look-up |
+
+A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
+grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
+themselves (the article synchronises the grid before and after an exchange between SM 0s).
 """
 
 from __future__ import annotations
@@ -24,13 +28,6 @@ from enum import IntEnum
 from ..problem import Problem
 from .pool import max_pool_blocks, pool_capacity
 from .region import U32, U64, Field, Region
-
-
-class GridBarrier(IntEnum):
-    """Users of a grid-wide barrier; each has its own counter."""
-
-    DISPATCH = 0
-    EPILOGUE = 1
 
 
 class RankBarrier(IntEnum):
@@ -56,9 +53,9 @@ def workspace(problem: Problem) -> Region:
     blocks = max_pool_blocks(pool)
     return Region.stack(
         "workspace",
-        Field("grid_sync", (len(GridBarrier),), U32),
+        Field("launch_epoch", (1,), U32),
+        Field("grid_arrivals", (len(RankBarrier),), U32),
         Field("rank_signal", (len(RankBarrier),), U32),
-        Field("rank_epoch", (len(RankBarrier),), U32),
         Field("expert_send_count", (problem.num_experts,), U64),
         Field("expert_recv_count", (ranks, local), U64),
         Field("expert_recv_count_sum", (local,), U64),

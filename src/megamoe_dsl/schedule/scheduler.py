@@ -72,11 +72,13 @@ class Scheduler:
     local: Int  # number of the block within (phase, expert)
     tokens: Int  # of the expert
     pool_first: Int  # the expert's first pool block
+    stride: int  # block numbers between two blocks of this walk
 
     @classmethod
-    def start(cls, config: KernelConfig, table: ExpertTable, cluster: int) -> Scheduler:
-        """Unsettled position of a cluster's first block, on the host."""
-        return cls(config, table, LINEAR1, 0, cluster, table.tokens(0), table.pool_block(0))
+    def start(cls, config: KernelConfig, table: ExpertTable, block: Int, every: int = 1, integer: Any = int) -> Scheduler:
+        """Unsettled position at block number `block`; the walk takes every `every`-th block of its cluster.  `integer` is `Int32` in a kernel."""
+        zero = integer(0)
+        return cls(config, table, integer(LINEAR1), zero, block, table.tokens(zero), table.pool_block(zero), every * config.num_clusters)
 
     # --- the current block
     def valid(self) -> Any:
@@ -138,8 +140,8 @@ class Scheduler:
         )
 
     def skip(self) -> Scheduler:
-        """The cluster's next block number, unsettled."""
-        return dataclasses.replace(self, local=self.local + self.config.num_clusters)
+        """The walk's next block number, unsettled."""
+        return dataclasses.replace(self, local=self.local + self.stride)
 
     # --- host iteration
     def settle(self) -> Scheduler:

@@ -1,0 +1,85 @@
+"""From a configuration to an artifact: PTX and cubin, with no GPU needed.
+
+CuTe DSL reads the target architecture from the environment when it is first imported, so one process compiles for one architecture.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from .config import KernelConfig
+from .cubin import Resources, read_resources
+
+ARCHITECTURES = ("sm_100a",)
+
+
+class CompileError(RuntimeError):
+    """The DSL cannot compile for the architecture asked for, or the kernel does not compile."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel.  `seconds` is the time from Python source to cubin."""
+
+    config: KernelConfig
+    arch: str
+    ptx: str
+    cubin: bytes
+    seconds: float
+
+    @cached_property
+    def entry(self) -> str:
+        """Name of the kernel's entry point."""
+        match = re.search(r"\.entry\s+([\w$]+)", self.ptx)
+        if match is None:
+            raise CompileError("the PTX has no .entry")
+        return match.group(1)
+
+    @cached_property
+    def resources(self) -> Resources:
+        """Registers, stack and spills that ptxas reports in the cubin."""
+        return read_resources(self.cubin)[self.entry]
+
+    @property
+    def dynamic_smem(self) -> int:
+        """Bytes of dynamic shared memory of a launch."""
+        return self.config.smem.num_bytes
+
+
+def select_architecture(arch: str) -> None:
+    """Prepares the DSL for `arch`.  Raises `CompileError` when it is unknown, or when the DSL is loaded for another one."""
+    if arch not in ARCHITECTURES:
+        raise CompileError(f"arch = {arch!r}: must be one of {', '.join(ARCHITECTURES)}")
+    current = os.environ.get("CUTE_DSL_ARCH")
+    if "cutlass" in sys.modules and current != arch:
+        raise CompileError(f"arch = {arch!r}: this process has loaded CuTe DSL for {current or 'the local GPU'}; compile in a fresh process")
+    os.environ["CUTE_DSL_ARCH"] = arch
+
+
+def compile_kernel(config: KernelConfig, arch: str = "sm_100a") -> Artifact:
+    """Compiles the mega kernel.  Takes a second or two; raises `CompileError`."""
+    select_architecture(arch)
+    import cuda.bindings.driver as driver
+    import cutlass.cute as cute
+    from cutlass import Int32, Int64
+
+    from .kernels.mega_moe.context import Arguments
+    from .kernels.mega_moe.kernel import mega_moe
+
+    zero, word = Int64(0), Int32(0)
+    arguments = Arguments(zero, zero, zero, zero, zero, word, word, zero, zero)
+    with tempfile.TemporaryDirectory() as directory:
+        options = f"--keep-ptx --keep-cubin --dump-dir={directory}"
+        start = time.perf_counter()
+        compiled = cute.compile(mega_moe, config, arguments, driver.CUstream(0), options=options)
+        seconds = time.perf_counter() - start
+        ptx, cubin = compiled.__ptx__, compiled.__cubin__
+    if not ptx or not cubin:
+        raise CompileError("the DSL kept no PTX or cubin")
+    return Artifact(config, arch, ptx, cubin, seconds)

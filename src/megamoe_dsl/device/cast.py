@@ -1,0 +1,87 @@
+"""Arithmetic in registers: BF16 pairs, SiLU, E4M3 with UE8M0 scales.  Each function states the rounding it promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Float32, Int32, Uint32
+
+from .ptx import emit_to
+from .warp import shuffle_xor_f32
+
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
+E4M3_MAX = 448.0
+
+
+def bf16_bits(value: float) -> int:
+    """Bits of a float rounded to BF16, nearest even."""
+    import struct
+
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def pack_bf16(low: Any, high: Any) -> Any:
+    """Two floats rounded to nearest even in one word.  Packed, because a scalar BF16 conversion is two slow instructions."""
+    return emit_to(Uint32, "cvt.rn.bf16x2.f32 {}, {}, {};", high, low)
+
+
+def unpack_bf16(pair: Any) -> tuple[Any, Any]:
+    """Both halves as floats; exact."""
+    low = emit_to(Float32, "mov.b32 {}, {};", pair << 16)
+    return low, emit_to(Float32, "mov.b32 {}, {};", pair & Uint32(0xFFFF0000))
+
+
+def clamp_above_bf16(pair: Any, limit: float) -> Any:
+    return emit_to(Uint32, "min.bf16x2 {}, {}, {};", pair, Uint32(bf16_bits(limit) * 0x10001))
+
+
+def clamp_below_bf16(pair: Any, limit: float) -> Any:
+    return emit_to(Uint32, "max.bf16x2 {}, {}, {};", pair, Uint32(bf16_bits(limit) * 0x10001))
+
+
+def silu(gate: Any, fast: bool) -> Any:
+    """gate / (1 + exp(-gate)).
+
+    Fast: exp2 and reciprocal approximations, gate * rcp(1 + ex2(-gate * log2 e)).  Otherwise the exponent's rounding error is carried
+    into the result and the division is rounded to nearest.
+    """
+    exponent = gate * Float32(-LOG2E)
+    power = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", exponent)
+    if fast:
+        return gate * emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
+    error = emit_to(Float32, "{{\n\t.reg .f32 n;\n\tneg.f32 n, {3};\n\tfma.rn.f32 {0}, {1}, {2}, n;\n\t}}", gate, Float32(-LOG2E), exponent)
+    power = emit_to(Float32, "fma.rn.f32 {0}, {1}, {2}, {1};", power, error * Float32(LN2))
+    return emit_to(Float32, "div.rn.f32 {}, {}, {};", gate, power + Float32(1.0))
+
+
+def abs_max(a: Any, b: Any) -> Any:
+    return emit_to(Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}", a, b)
+
+
+def max_over_rows(value: Any) -> Any:
+    """Largest over the eight threads of a warp that hold the same column of a 16x256b fragment."""
+    for mask in (4, 8, 16):
+        value = emit_to(Float32, "max.f32 {}, {}, {};", value, shuffle_xor_f32(value, mask))
+    return value
+
+
+def scale_exponent(amax: Any) -> Any:
+    """UE8M0 byte e: the smallest with amax <= 448 * 2^(e - 127)."""
+    bits = emit_to(Uint32, "mov.b32 {}, {};", amax * Float32(1.0 / E4M3_MAX))
+    return (bits + Uint32(0x7FFFFF)) >> 23
+
+
+def inverse_scale(exponent: Any) -> Any:
+    """2^(127 - e), as a float built from its bits."""
+    return emit_to(Float32, "mov.b32 {}, {};", (Uint32(254) - exponent) << 23)
+
+
+def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """Four floats to E4M3, nearest even, saturating; v0 in the lowest byte."""
+    template = (
+        "{{\n\t.reg .b16 a, b;\n\tcvt.rn.satfinite.e4m3x2.f32 a, {2}, {1};\n\tcvt.rn.satfinite.e4m3x2.f32 b, {4}, {3};\n\t"
+        "mov.b32 {0}, {{a, b}};\n\t}}"
+    )
+    return emit_to(Int32, template, v0, v1, v2, v3)

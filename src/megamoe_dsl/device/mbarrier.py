@@ -1,0 +1,56 @@
+"""mbarriers (PTX ISA, mbarrier).  A barrier is the shared address of its 8 bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from .ptx import emit, emit_to
+
+LEADER = -0x01000001  # 0xFEFFFFFF as a signed literal (the unsigned one widens to 64 bits): the same offset in the even CTA of the pair
+
+
+def init(barrier: Any, arrivals: int) -> None:
+    emit("mbarrier.init.shared::cta.b64 [{}], {};", barrier, arrivals)
+
+
+def fence_init() -> None:
+    """Makes initialised barriers visible to the cluster, together with a cluster barrier."""
+    emit("fence.mbarrier_init.release.cluster;")
+
+
+def arrive(barrier: Any) -> None:
+    emit("mbarrier.arrive.shared::cta.b64 _, [{}];", barrier)
+
+
+def arrive_cluster(barrier: Any) -> None:
+    """On a barrier of either CTA.  Default semantics: `.release.cluster` adds a MEMBAR, and what is released here is TMEM, ordered by
+    tcgen05.fence."""
+    emit("mbarrier.arrive.shared::cluster.b64 _, [{}];", barrier)
+
+
+def arrive_expect(barrier: Any, num_bytes: int) -> None:
+    emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)
+
+
+def arrive_expect_cluster(barrier: Any, num_bytes: int) -> None:
+    """On a barrier of either CTA; relaxed, because a loader has written nothing itself."""
+    emit("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [{}], {};", barrier, num_bytes)
+
+
+def try_wait(barrier: Any, parity: Any) -> Any:
+    """Acquire, CTA scope: `.acquire.cluster` would invalidate L1 at every wait."""
+    template = "{{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [{1}], {2};\n\tselp.b32 {0}, 1, 0, p;\n\t}}"
+    return emit_to(Int32, template, barrier, parity)
+
+
+@cute.jit
+def wait(barrier: Int32, parity: Int32):
+    """Until the phase of this parity has completed.
+
+    No watchdog here: whatever an mbarrier of this kernel waits for comes from a wait on global memory, which has one (sync.py).
+    """
+    while try_wait(barrier, parity) == 0:
+        pass

@@ -1,0 +1,94 @@
+"""Waits on global memory, with a watchdog that turns a hang into a trap and a record of where (layouts/watchdog.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ..layouts.watchdog import RECORD, Wait
+from .memory import load_acquire_u32, load_acquire_u64, load_relaxed_u64
+from .ptx import emit
+
+
+@dataclass(frozen=True)
+class Watchdog:
+    """Where to write the record, after how many nanoseconds, and who is waiting."""
+
+    record: Int64
+    limit_ns: Int64
+    rank: Int32
+
+    def write(self, name: str, value: Any, index: int = 0) -> None:
+        emit("st.relaxed.sys.global.b32 [{}], {};", RECORD.address(self.record, name, index), value)
+
+    def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
+        self.write("rank", self.rank)
+        self.write("sm", cute.arch.block_idx()[0])
+        self.write("detail", detail)
+        for name, value in (("expected", expected), ("observed", observed)):
+            self.write(name, Int32(value))
+            self.write(name, Int32(Int64(value) >> 32), 1)
+        emit("fence.acq_rel.sys;")
+        self.write("wait", where)
+        emit("fence.acq_rel.sys;")
+        emit("trap;")
+
+
+@dataclass(frozen=True)
+class Equals32:
+    """A 32-bit counter has reached `target` (acquire)."""
+
+    address: Int64
+    target: Int32
+    scope: cutlass.Constexpr[str]
+
+    def read(self) -> Any:
+        return load_acquire_u32(self.address, self.scope)
+
+    def met(self, value: Any) -> Any:
+        return value == self.target
+
+
+@dataclass(frozen=True)
+class Equals64:
+    """A 64-bit mask has reached `target` (acquire, GPU scope)."""
+
+    address: Int64
+    target: Int64
+
+    def read(self) -> Any:
+        return load_acquire_u64(self.address, "gpu")
+
+    def met(self, value: Any) -> Any:
+        return value == self.target
+
+
+@dataclass(frozen=True)
+class HighWordEquals:
+    """The high word of a 64-bit counter has reached `target`; relaxed, because the low word is all that is read afterwards."""
+
+    address: Int64
+    target: Int32
+
+    def read(self) -> Any:
+        return load_relaxed_u64(self.address, "sys")
+
+    def met(self, value: Any) -> Any:
+        return Int32(Int64(value) >> 32) == self.target
+
+
+@cute.jit
+def spin(condition, watchdog: Watchdog, where: cutlass.Constexpr[Wait], detail: Int32):
+    """Polls until the condition holds and returns the value that met it.  Call it from whole warps or from single threads alike."""
+    value = condition.read()
+    if not condition.met(value):
+        start = cute.arch.globaltimer()
+        while not condition.met(value):
+            if cute.arch.globaltimer() - start > watchdog.limit_ns:
+                watchdog.trip(int(where), detail, condition.target, value)
+            value = condition.read()
+    return value

@@ -1,0 +1,96 @@
+"""Tensor-core instructions of a CTA pair (PTX ISA, tcgen05; SM100_FACTS).
+
+A constant that reaches inline PTX becomes an immediate, and tcgen05 takes none: hence the moves into local registers, which ptxas folds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Float32, Int64, Uint32
+
+from .ptx import emit, emit_to_many
+
+OPERAND_HIGH = 0x40004040  # SMEM descriptor, high word: SW128, version 1, SBO 1024
+SCALE_HIGH = 0x00004008  # no swizzle, version 1, SBO 128
+K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
+STEPS = 4  # MMAs of K = 32 in a K block of 128
+# M = 256, A = E2M1, B = E4M3, UE8M0 scales; N and the scale ids are added per tile and per step
+INSTRUCTION = (1 << 23) | (256 >> 7 << 27) | (5 << 7)
+
+
+def instruction(mma_n: Any) -> Any:
+    """Instruction descriptor for a multiple of 16 tokens: N >> 3 in bits 17-22."""
+    return (mma_n << 14) | INSTRUCTION
+
+
+def with_scale_step(descriptor: Any, step: int) -> Any:
+    """Both scale ids set to the 32-channel step: A in bits 29-30, B in bits 4-5."""
+    return descriptor | (step << 29 | step << 4)
+
+
+def descriptor(low: Any, high: int) -> Any:
+    return (Int64(high) << 32) | Int64(Uint32(low))
+
+
+def allocate(result: Any, columns: int) -> None:
+    """By one warp of each CTA; the address goes to shared memory."""
+    emit("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [{}], {};", result, columns)
+    emit("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;")
+
+
+def free(address: Any, columns: int) -> None:
+    emit("{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.dealloc.cta_group::2.sync.aligned.b32 t, {};\n\t}}", address, columns)
+
+
+def copy_scales(column: int, smem_descriptor: Any) -> None:
+    """One UTCCP atom: 128 rows x 4 scales into 4 columns, replicated over the lane quarters."""
+    emit(
+        "{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.cp.cta_group::2.32x128b.warpx4 [t], {};\n\t}}",
+        *(column, smem_descriptor),
+    )
+
+
+def mma(accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
+    """D[256, N] (+)= A[256, 32] B[N, 32]^T with one scale per row and 32 channels; `accumulate` 0 overwrites."""
+    emit(
+        "{{\n\t.reg .pred p;\n\t.reg .b32 d, i, sa, sb;\n\tmov.b32 d, {0};\n\tmov.b32 i, {3};\n\tmov.b32 sa, {4};\n\tmov.b32 sb, {5};\n\t"
+        "setp.ne.b32 p, {6}, 0;\n\t"
+        "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.block32 [d], {1}, {2}, i, [sa], [sb], p;\n\t}}",
+        *(accumulator, a, b, instruction, scales_a, scales_b, accumulate),
+    )
+
+
+def commit_pair(barrier: Any) -> None:
+    """One arrival at `barrier` in both CTAs once all earlier tcgen05 work of this thread is done."""
+    emit(
+        "{{\n\t.reg .b16 m;\n\tmov.b16 m, 3;\n\t"
+        "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [{}], m;\n\t}}",
+        barrier,
+    )
+
+
+def fence_after_sync() -> None:
+    emit("tcgen05.fence::after_thread_sync;")
+
+
+def fence_before_sync() -> None:
+    emit("tcgen05.fence::before_thread_sync;")
+
+
+def load_columns(address: Any, groups: int) -> list[tuple[Any, ...]]:
+    """8 * groups columns of the warp's 32 lanes, as `groups` tuples of eight Float32.
+
+    Value 4 s + 2 h + q of group g in thread t is lane 16 s + 8 h + t / 4, column 8 g + 2 (t % 4) + q (shape 16x256b, twice).
+    Loads and wait are one block, so that no move of a result can come before the wait.
+    """
+    half = 4 * groups
+    low, high = (", ".join(f"{{{i}}}" for i in range(start, start + half)) for start in (0, half))
+    source = f"{{{2 * half}}}"
+    load = f"tcgen05.ld.sync.aligned.16x256b.x{groups}.b32"
+    text = (
+        f"{{{{\n\t.reg .b32 t;\n\tor.b32 t, {source}, 0x100000;\n\t{load} {{{{{low}}}}}, [{source}];\n\t"
+        f"{load} {{{{{high}}}}}, [t];\n\ttcgen05.wait::ld.sync.aligned;\n\t}}}}"
+    )
+    r = emit_to_many([Float32] * (2 * half), text, address)
+    return [(*r[4 * g : 4 * g + 4], *r[half + 4 * g : half + 4 * g + 4]) for g in range(groups)]

@@ -1,0 +1,50 @@
+"""Bulk copies (PTX ISA, cp.async.bulk and cp.async.bulk.tensor).  Tensor maps are addresses of 128-byte descriptors in global memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .ptx import emit
+
+
+def prefetch_tensor_map(tensor_map: Any) -> None:
+    emit("prefetch.tensormap [{}];", tensor_map)
+
+
+def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
+    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's."""
+    emit(
+        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
+        *(destination, tensor_map, x, y, barrier),
+    )
+
+
+def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
+    """2-D box from SMEM, in the issuing thread's bulk group."""
+    emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
+
+
+def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
+    """1-D copy, 16-byte aligned, from any mapped global address."""
+    emit(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
+        *(destination, source, num_bytes, barrier),
+    )
+
+
+def store_bytes(destination: Any, source: Any, num_bytes: int) -> None:
+    emit("cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};", destination, source, num_bytes)
+
+
+def commit_group() -> None:
+    emit("cp.async.bulk.commit_group;")
+
+
+def wait_group(pending: int) -> None:
+    """Until at most `pending` groups of this thread are incomplete: their writes are visible to it."""
+    emit(f"cp.async.bulk.wait_group {pending};")
+
+
+def wait_group_read(pending: int) -> None:
+    """Until at most `pending` groups of this thread still read their SMEM."""
+    emit(f"cp.async.bulk.wait_group.read {pending};")

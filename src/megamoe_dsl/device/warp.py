@@ -1,0 +1,81 @@
+"""Warp-wide primitives and thread roles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from .ptx import emit, emit_to
+
+FULL = 0xFFFFFFFF
+
+
+def elect() -> Any:
+    """True in one lane of a converged warp."""
+    return emit_to(Int32, "{{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 {0}, 1, 0, p;\n\t}}") != 0
+
+
+def ballot(condition: Any) -> Any:
+    """Bit l: the condition in lane l."""
+    return emit_to(Int32, "{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, {1}, 0;\n\tvote.sync.ballot.b32 {0}, p, 0xffffffff;\n\t}}", condition)
+
+
+def lowest_bit(mask: Any) -> Any:
+    """Index of the lowest set bit of a non-zero mask."""
+    return emit_to(Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}", mask)
+
+
+def popc(mask: Any) -> Any:
+    return emit_to(Int32, "popc.b32 {}, {};", mask)
+
+
+def lanes_below() -> Any:
+    """Mask of the lanes before this one."""
+    return Int32(cute.arch.lanemask_lt())
+
+
+def warp_min_u32(value: Any) -> Any:
+    return emit_to(Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;", value)
+
+
+def shuffle(value: Any, lane: Any) -> Any:
+    """The value that `lane` holds."""
+    return emit_to(Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
+
+
+def shuffle_up(value: Any, delta: int) -> Any:
+    """The value `delta` lanes below; 0 in the first `delta` lanes."""
+    template = "{{\n\t.reg .pred p;\n\tshfl.sync.up.b32 {0}|p, {1}, {2}, 0, 0xffffffff;\n\t@!p mov.b32 {0}, 0;\n\t}}"
+    return emit_to(Int32, template, value, delta)
+
+
+def shuffle_xor_f32(value: Any, mask: int) -> Any:
+    return emit_to(Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
+
+
+def sync_warp() -> None:
+    emit("bar.warp.sync 0xffffffff;")
+
+
+def smem_base(array: Any) -> Any:
+    """32-bit shared address of a `cutlass.Array` in SMEM."""
+    return emit_to(Int32, "mov.b32 {}, {};", array)
+
+
+def set_max_registers(count: int, *, grow: bool) -> None:
+    """PTX ISA, setmaxnreg: executed by all warps of a warpgroup."""
+    emit(f"setmaxnreg.{'inc' if grow else 'dec'}.sync.aligned.u32 {count};")
+
+
+def named_barrier(index: Any, threads: int) -> None:
+    emit("barrier.cta.sync.aligned {}, {};", index, threads)
+
+
+def cluster_arrive() -> None:
+    emit("barrier.cluster.arrive.release.aligned;")
+
+
+def cluster_wait() -> None:
+    emit("barrier.cluster.wait.acquire.aligned;")

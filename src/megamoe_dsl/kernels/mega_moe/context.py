@@ -1,0 +1,87 @@
+"""What every role needs: the configuration, this CTA's place, and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64
+
+from ...config import KernelConfig
+from ...device.memory import load_constant_u64
+from ...device.sync import Watchdog
+from ...layouts.region import Region
+from ...layouts.symmetric import symmetric_buffer
+from .maps import MAP_BYTES, PHASE_STRIDE, Map
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run-time arguments of a launch on one rank; pointers are 64-bit addresses.
+
+    sym              this rank's symmetric buffer (layouts/symmetric.py)
+    peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
+    maps             table of tensor maps (maps.py)
+    y                bf16 [num_tokens, hidden], the output
+    stats            i32[experts_per_rank] to which received tokens are added, or 0
+    num_tokens       tokens of this rank
+    rank             this rank's index
+    watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog_ns      the limit in nanoseconds
+    """
+
+    sym: Int64
+    peers: Int64
+    maps: Int64
+    y: Int64
+    stats: Int64
+    num_tokens: Int32
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
+class Context:
+    """`smem` is the shared address of the plan; `sm` the CTA's index in the grid; `cta_rank` its place in the pair."""
+
+    config: cutlass.Constexpr[KernelConfig]
+    args: Arguments
+    smem: Int32
+    sm: Int32
+    cta_rank: Int32
+
+    @property
+    def region(self) -> Region:
+        return symmetric_buffer(self.config.problem)
+
+    @property
+    def watchdog(self) -> Watchdog:
+        return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
+
+    def at(self, name: str, *index: Any) -> Any:
+        """Address in this rank's symmetric buffer."""
+        return self.region.address(self.args.sym, name, *index)
+
+    def peer(self, rank: Any) -> Any:
+        """Base address of a rank's symmetric buffer."""
+        return load_constant_u64(self.args.peers + Int64(rank) * 8)
+
+    def at_peer(self, base: Any, name: str, *index: Any) -> Any:
+        """Address in the symmetric buffer that starts at `base`."""
+        return self.region.address(base, name, *index)
+
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the SMEM plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        """Shared address of an mbarrier (layouts/barriers.py)."""
+        return self.shared(f"{name}_barrier", index)
+
+    def map(self, which: Map, phase: Any = 0) -> Any:
+        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        if isinstance(phase, int):
+            return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)
+        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * MAP_BYTES

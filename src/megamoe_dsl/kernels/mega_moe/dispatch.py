@@ -1,0 +1,118 @@
+"""Dispatch warps, first part: who gets how many of this rank's tokens, and which (article 4.1.1 to 4.1.5).
+
+waits     rank barrier BEFORE_PULL (watchdog)
+signals   expert_recv_count, expert_recv_count_sum and src_token_topk_idx of every rank; rank barrier BEFORE_PULL
+then      pull tokens (pull.py), clean the workspace (clean.py)
+
+All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
+one 64-bit ticket per CTA and expert in the workspace.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
+
+from ...device.memory import (
+    atomic_add_shared,
+    atomic_add_u64,
+    load_constant_u64,
+    load_shared_u32,
+    load_u64,
+    reduce_add_shared,
+    reduce_add_u64_sys,
+    store_shared_u32,
+    store_u32,
+    store_u64,
+)
+from ...device.memory import fence_async_shared
+from ...device.warp import named_barrier
+from ...layouts.arith import div
+from ...layouts.barriers import NamedBarrier
+from ...layouts.tile import DISPATCH_WARPS
+from ...layouts.workspace import RankBarrier
+from .clean import clean_workspace
+from .context import Context
+from .pull import pull_tokens
+from .rank_barrier import Group, arrive, await_ranks, collect, signal
+
+THREADS = 32 * DISPATCH_WARPS
+ONE_REPORT = 1 << 32  # high word of a count: one more contributor
+
+
+@cute.jit
+def dispatch(ctx: Context, thread: Int32):
+    """The four dispatch warps."""
+    group = Group(NamedBarrier.DISPATCH, THREADS, thread)
+    count_tokens(ctx, group)
+    take_tickets(ctx, group)
+    send_indices(ctx, group)
+    arrive(ctx, group, RankBarrier.BEFORE_PULL)
+    if ctx.sm == 0:
+        collect(ctx, group, RankBarrier.BEFORE_PULL)
+        send_counts(ctx, group)
+        signal(ctx, group, RankBarrier.BEFORE_PULL)
+    await_ranks(ctx, group, RankBarrier.BEFORE_PULL)
+    pull_tokens(ctx, thread >> 5)
+    # Combine loads over the SMEM that dispatch has used, through the other proxy.
+    fence_async_shared()
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.num_threads - 128)
+    clean_workspace(ctx, group)
+
+
+@cute.jit
+def count_tokens(ctx: Context, group: Group):
+    """SMEM: tokens of this CTA's share per expert."""
+    experts = ctx.config.problem.num_experts
+    for expert in cutlass.range(group.thread, experts, THREADS, unroll=1):
+        store_shared_u32(ctx.shared("expert_count", expert), 0)
+    group.sync()
+    slots = ctx.args.num_tokens * ctx.config.problem.topk
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
+        expert = expert_of(ctx, i)
+        if expert >= 0:
+            reduce_add_shared(ctx.shared("expert_count", expert), 1)
+    group.sync()
+
+
+def expert_of(ctx: Context, token_topk: Int32):
+    """Expert of a slot; negative when the slot is masked."""
+    return Int32(load_constant_u64(ctx.at("topk_idx", 0, token_topk)))
+
+
+@cute.jit
+def take_tickets(ctx: Context, group: Group):
+    """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert."""
+    for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
+        counter = ctx.shared("expert_count", expert)
+        report = Int64(load_shared_u32(counter)) + ONE_REPORT
+        store_shared_u32(counter, Int32(atomic_add_u64(ctx.at("expert_send_count", expert), report)))
+    group.sync()
+
+
+@cute.jit
+def send_indices(ctx: Context, group: Group):
+    """To the owner of each expert: the source index of every token it will pull."""
+    local_experts = ctx.config.problem.experts_per_rank
+    slots = ctx.args.num_tokens * ctx.config.problem.topk
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
+        expert = expert_of(ctx, i)
+        if expert >= 0:
+            slot = atomic_add_shared(ctx.shared("expert_count", expert), 1)
+            owner = div(expert, local_experts)
+            peer = ctx.peer(owner)
+            store_u32(ctx.at_peer(peer, "src_token_topk_idx", expert - owner * local_experts, ctx.args.rank, slot), i)
+
+
+@cute.jit
+def send_counts(ctx: Context, group: Group):
+    """SM 0: this rank's totals, to the owner of each expert."""
+    local_experts = ctx.config.problem.experts_per_rank
+    for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
+        tokens = Int64(Uint32(load_u64(ctx.at("expert_send_count", expert))))
+        owner = div(expert, local_experts)
+        peer = ctx.peer(owner)
+        local = expert - owner * local_experts
+        store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
+        reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)

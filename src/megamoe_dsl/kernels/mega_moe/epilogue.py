@@ -1,0 +1,85 @@
+"""Epilogue warps: every accumulator to its destination, then combine (article 4.5).
+
+waits     counts, once; acc_full, per tile; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
+signals   acc_empty of the even CTA, per tile; see the two tile functions for the rest
+
+Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device.mbarrier import LEADER, arrive_cluster, wait
+from ...device.memory import fence_async_shared
+from ...device.ring import Ring
+from ...device.sync import Equals32, spin
+from ...device.tcgen05 import fence_after_sync, fence_before_sync
+from ...device.warp import named_barrier, sync_warp
+from ...layouts.barriers import ACCUMULATORS, NamedBarrier
+from ...layouts.tile import CLUSTER, WARPS_PER_GROUP
+from ...layouts.watchdog import Wait
+from ...layouts.workspace import RankBarrier
+from ...schedule import LINEAR1
+from .combine import combine_tokens
+from .context import Context
+from .epilogue_l1 import finish_l1
+from .epilogue_l2 import finish_l2
+from .rank_barrier import Group, rank_barrier
+from .table import Walk, next_block, start_walk
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile as one epilogue warp sees it: its block, the accumulator's first TMEM column, warpgroup, warp within it, lane."""
+
+    blocks: Walk
+    column: Int32
+    group: Int32
+    warp: Int32
+    lane: Int32
+
+    @property
+    def n_block(self):
+        """Index of this CTA's 128 weight rows; set by `place`."""
+        return self.blocks.n_block * CLUSTER
+
+    def sync_group(self) -> None:
+        """All four warps of the warpgroup."""
+        named_barrier(self.group + NamedBarrier.EPILOGUE_GROUP, 32 * WARPS_PER_GROUP)
+
+
+@cute.jit
+def epilogue(ctx: Context, thread: Int32):
+    """All epilogue warps; `thread` counts within them."""
+    config = ctx.config
+    groups = config.epilogue_warpgroups
+    group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
+    blocks = start_walk(ctx, group, groups)
+    acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
+    while blocks.valid():
+        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
+        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+        index = acc.index + group
+        wait(ctx.barrier("acc_full", index), acc.phase)
+        fence_after_sync()
+        tile = Tile(blocks, index * config.block_m, group, warp, lane)
+        if blocks.phase == LINEAR1:
+            finish_l1(ctx, tile)
+        else:
+            finish_l2(ctx, tile)
+        fence_before_sync()
+        sync_warp()
+        if lane == 0:
+            arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
+        acc = acc.next()
+        blocks = next_block(blocks)
+
+    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
+    fence_async_shared()
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
+    combine_tokens(ctx, thread >> 5, lane)

@@ -1,0 +1,96 @@
+"""Linear1 tile: SwiGLU times the top-k weight, E4M3 with one scale per 32 channels, into the L2 pool (article 4.5.4).
+
+signals   l2_arrival_mask of the pool block: this CTA's 64 channels (release, after values and scales)
+
+A warp holds 32 accumulator rows, gate and up interleaved by 8: 16 output channels.  Thread t has channels t / 4 and 8 + t / 4 of the warp
+for tokens 2 (t % 4) and 2 (t % 4) + 1 of every group of 8.  Two warps share a scale (32 channels), so they exchange their maxima in SMEM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int64
+
+from ...device import cast
+from ...device.matrix import store_transposed_b8
+from ...device.memory import fence_async_shared, load_f32x2, reduce_or_u64, store_u8
+from ...device.ptx import emit, emit_to_many
+from ...device.tcgen05 import load_columns
+from ...device.tma import commit_group, store_tile, wait_group, wait_group_read
+from ...layouts.arith import div
+from ...layouts.scale_factors import pool_sf_row
+from ...layouts.tile import BLOCK_N, CLUSTER
+from .context import Context
+from .maps import Map
+
+CHANNELS = BLOCK_N // 2  # outputs of one CTA
+
+
+def activate(ctx: Context, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
+    """silu(gate) * up * weight for two tokens of one channel; gate and up rounded to BF16 and clamped first."""
+    problem = ctx.config.problem
+    gate_pair, up_pair = cast.pack_bf16(*gate), cast.pack_bf16(*up)
+    if problem.activation_clamp is not None:
+        gate_pair = cast.clamp_above_bf16(gate_pair, problem.activation_clamp)
+        up_pair = cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, problem.activation_clamp), -problem.activation_clamp)
+    pairs = zip(cast.unpack_bf16(gate_pair), cast.unpack_bf16(up_pair), weights, strict=True)
+    return [cast.silu(g, problem.fast_math) * u * w for g, u, w in pairs]
+
+
+@cute.jit
+def finish_l1(ctx: Context, tile):
+    """One tile, `store_block_m` tokens at a time."""
+    config, plan, blocks = ctx.config, ctx.config.smem, tile.blocks
+    groups = config.store_block_m // 8
+    n_block = blocks.n_block * CLUSTER + ctx.cta_rank
+    row = blocks.pool_block * config.block_m
+    cd = ctx.shared("cd", tile.group)
+    pair = (tile.lane & 3) * 2  # first of this thread's two tokens in a group of 8
+    maxima = ctx.shared("amax", tile.group, tile.warp, pair)
+    other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
+    leader = (tile.warp == 0) & (tile.lane == 0)
+    writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
+    scale = n_block * 2 + (tile.warp >> 1)  # index of the warp's scale in a row: one per 32 channels
+    valid = blocks.valid_m
+    for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
+        weights = ctx.at("l1_topk_weights", row + first + pair)
+        outputs, peaks = [], []
+        for g, v in enumerate(load_columns(tile.column + first, groups)):
+            w = load_f32x2(weights + g * 32)
+            values = activate(ctx, v[0:2], v[2:4], w) + activate(ctx, v[4:6], v[6:8], w)
+            outputs.append(values)
+            peaks.append([cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)])
+        if tile.lane < 4:
+            for g in cutlass.range_constexpr(groups):
+                emit("st.shared.v2.f32 [{}], {{{}, {}}};", maxima + g * 32, *peaks[g])
+        # The buffer that this pass fills was read by the store before the last one.
+        if leader:
+            wait_group_read(1)
+        tile.sync_group()
+        words = []
+        scales = ctx.at("l2_sf", scale >> 2, pool_sf_row(blocks.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
+        for g in cutlass.range_constexpr(groups):
+            theirs = emit_to_many([cutlass.Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", other_maxima + g * 32)
+            exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q])) for q in range(2)]
+            if writes_scales:
+                for q in cutlass.range_constexpr(2):
+                    store_u8(scales + (8 * g + q) * 16, exponents[q])
+            inverse = [cast.inverse_scale(e) for e in exponents]
+            words.append(cast.pack_e4m3(*(v * inverse[i & 1] for i, v in enumerate(outputs[g]))))
+        buffer = cd + (div(first, config.store_block_m) & 1) * plan.l1_tile_bytes
+        token = tile.lane & (config.store_block_m - 1)
+        # SW64: the 16-byte chunk of a 64-byte row, XORed with bits 1 and 2 of the row.
+        store_transposed_b8(buffer + token * CHANNELS + ((tile.warp ^ ((token >> 1) & 3)) << 4), words)
+        fence_async_shared()
+        tile.sync_group()
+        if leader:
+            store_tile(ctx.map(Map.L1_OUTPUT), buffer, n_block * CHANNELS, row + first)
+            commit_group()
+    if leader:
+        wait_group(0)
+        reduce_or_u64(ctx.at("l2_arrival_mask", blocks.pool_block), Int64(1) << Int64(n_block), "release", "gpu")
+
+

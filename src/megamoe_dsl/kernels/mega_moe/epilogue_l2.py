@@ -1,0 +1,50 @@
+"""Linear2 tile: BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5).
+
+signals   nothing per tile: the rank barrier BEFORE_COMBINE covers all remote writes
+
+Accumulators are transposed through SMEM so that 16 lanes write 256 contiguous bytes of one token.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int64
+
+from ...device.cast import pack_bf16
+from ...device.matrix import store_transposed_b16
+from ...device.memory import load_shared_v4, load_u64, store_v4
+from ...device.tcgen05 import load_columns
+from ...layouts.tile import BLOCK_N, CLUSTER
+from .context import Context
+
+ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
+HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
+
+
+@cute.jit
+def finish_l2(ctx: Context, tile):
+    """One tile, `store_block_m` tokens at a time."""
+    config, blocks = ctx.config, tile.blocks
+    rows = config.store_block_m
+    n_block = blocks.n_block * CLUSTER + ctx.cta_rank
+    row = blocks.pool_block * config.block_m
+    cd = ctx.shared("cd", tile.group)
+    # Writing: lane 8 k + c addresses channels 8 k.. of token c, chunk 4 * warp + k of its row.
+    chunk = tile.warp * 4 + (tile.lane >> 3)
+    write = cd + (chunk >> 3) * (rows * HALF) + (tile.lane & 7) * HALF + (((chunk ^ tile.lane) & 7) << 4)
+    # Reading: 16 lanes per token.
+    own_row = tile.warp * 2 + (tile.lane >> 4)
+    read = cd + ((tile.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((tile.lane ^ own_row) & 7) << 4)
+    channel_bytes = Int64(n_block * (2 * BLOCK_N) + (tile.lane & 15) * 16)
+    valid = blocks.valid_m
+    for first in cutlass.range(0, valid, rows, unroll=1):
+        metadata = ctx.at("token_src_metadata", row + first + own_row)
+        for g, v in enumerate(load_columns(tile.column + first, rows // 8)):
+            store_transposed_b16(write + g * (8 * HALF), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+        destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
+        tile.sync_group()
+        for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
+            if first + own_row + step < valid:
+                store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
+        tile.sync_group()

@@ -1,0 +1,112 @@
+"""The kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+
+| warps | role | registers |
+|---|---|---|
+| 0-3   | dispatch, pull, clean | dispatch |
+| 4     | token loader          | loader |
+| 5     | weight loader         | loader |
+| 6     | MMA (even CTA)        | loader |
+| 7     | scheduler, TMEM       | loader |
+| 8-    | epilogue, combine     | epilogue |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from ...config import KernelConfig
+from ...device import tcgen05
+from ...device.mbarrier import fence_init, init
+from ...device.memory import load_shared_u32
+from ...device.ptx import emit
+from ...device.tma import prefetch_tensor_map
+from ...device.warp import cluster_arrive, cluster_wait, elect, set_max_registers, smem_base
+from ...layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
+from .context import Arguments, Context
+from .dispatch import dispatch
+from .epilogue import epilogue
+from .load import load_tokens, load_weights
+from .maps import MAP_BYTES, NUM_MAPS
+from .mma import issue_mma
+from .table import fill_table
+
+TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
+FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
+
+
+@cute.jit
+def initialise(ctx: Context, warp: Any):
+    """mbarriers and TMEM, visible to the pair."""
+    if warp == WEIGHTS_WARP:
+        if elect():
+            for row in ctx.config.smem.barriers:
+                for i in cutlass.range_constexpr(row.count):
+                    init(ctx.barrier(row.name, i), row.arrivals)
+            fence_init()
+    if warp == TOKENS_WARP:
+        if elect():
+            for i in cutlass.range_constexpr(NUM_MAPS):
+                prefetch_tensor_map(ctx.args.maps + i * MAP_BYTES)
+    if warp == SCHEDULER_WARP:
+        tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
+    cluster_arrive()
+    cluster_wait()
+
+
+@cute.jit
+def finalise(ctx: Context, warp: Any):
+    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
+    cluster_arrive()
+    cluster_wait()
+    if warp == SCHEDULER_WARP:
+        tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
+
+
+@cute.jit
+def run_loader_warp(ctx: Context, warp: Any):
+    if warp == TOKENS_WARP:
+        load_tokens(ctx)
+    elif warp == WEIGHTS_WARP:
+        load_weights(ctx)
+    elif warp == MMA_WARP:
+        if ctx.cta_rank == 0:
+            issue_mma(ctx)
+    else:
+        # The plan counts columns from 0: nothing else allocates TMEM in this CTA.
+        if load_shared_u32(ctx.shared("tmem_address")) != 0:
+            emit("trap;")
+        fill_table(ctx)
+
+
+@cute.kernel
+def mega_moe_kernel(config: cutlass.Constexpr[KernelConfig], args: Arguments):
+    buffer = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=config.smem.region.alignment)
+    warp = cute.arch.warp_idx()
+    thread = cute.arch.thread_idx()[0]
+    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    initialise(ctx, warp)
+    if warp < DISPATCH_WARPS:
+        set_max_registers(config.registers.dispatch, grow=False)
+        dispatch(ctx, thread)
+    elif warp < FIRST_EPILOGUE_WARP:
+        set_max_registers(config.registers.loader, grow=False)
+        run_loader_warp(ctx, warp)
+    else:
+        set_max_registers(config.registers.epilogue, grow=True)
+        epilogue(ctx, thread - 32 * FIRST_EPILOGUE_WARP)
+    finalise(ctx, warp)
+
+
+@cute.jit
+def mega_moe(config: cutlass.Constexpr[KernelConfig], args: Arguments, stream: Any):
+    """Launches the kernel on one rank."""
+    mega_moe_kernel(config, args).launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(CLUSTER, 1, 1),
+        min_blocks_per_mp=1,
+        stream=stream,
+    )

@@ -1,0 +1,89 @@
+"""The two loader warps: token tiles and weight tiles, with their scales, into the SMEM ring (article 4.2, 4.3).
+
+| role         | waits                                                                       | signals                          |
+|---|---|---|
+| load_tokens  | counts, once; L1 arrival count or L2 arrival mask, per tile; empty, per stage | full of the even CTA, per stage |
+| load_weights | counts, once; empty, per stage                                               | full of the even CTA, per stage |
+
+The whole warp runs the loops and elects around the issue only: a loader in a single-lane branch costs half as many instructions again.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device.mbarrier import LEADER, arrive_expect_cluster, wait
+from ...device.memory import fence_async_global
+from ...device.ring import Ring
+from ...device.sync import Equals32, Equals64, spin
+from ...device.tma import load_tile
+from ...device.warp import elect
+from ...layouts.arith import select
+from ...layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
+from ...layouts.watchdog import Wait
+from ...schedule import LINEAR1
+from .context import Context
+from .maps import Map
+from .table import Walk, as_signed64, expected_l2_mask, next_block, start_walk
+
+
+@cute.jit
+def wait_arrival(ctx: Context, blocks: Walk):
+    """Until the tile's tokens are in the pool, visible to TMA."""
+    if blocks.phase == LINEAR1:
+        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
+        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+    else:
+        mask = Equals64(ctx.at("l2_arrival_mask", blocks.pool_block), as_signed64(expected_l2_mask(ctx)))
+        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, blocks.pool_block)
+    # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
+    fence_async_global()
+
+
+@cute.jit
+def load_tokens(ctx: Context):
+    """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
+    config, plan = ctx.config, ctx.config.smem
+    blocks = start_walk(ctx, Int32(0), 1)
+    ring = Ring.start(config.num_stages)
+    while blocks.valid():
+        wait_arrival(ctx, blocks)
+        tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
+        # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
+        row = blocks.pool_block * config.block_m + ctx.cta_rank * (blocks.mma_n >> 1)
+        sf_row = blocks.pool_block * config.sf_block_m
+        for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+            wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
+            full = ctx.barrier("full", ring.index) & LEADER
+            if elect():
+                arrive_expect_cluster(full, plan.token_transaction)
+                load_tile(ctx.shared("tokens", ring.index), tokens, full, k * BLOCK_K, row)
+                load_tile(ctx.shared("sfa", ring.index), scales, full, sf_row, k)
+            ring = ring.next()
+        blocks = next_block(blocks)
+
+
+@cute.jit
+def load_weights(ctx: Context):
+    """TMA-B: each CTA loads its 128 of the tile's 256 weight rows, unpacked to a byte per value, and their scales."""
+    config, plan = ctx.config, ctx.config.smem
+    blocks = start_walk(ctx, Int32(0), 1)
+    ring = Ring.start(config.num_stages)
+    while blocks.valid():
+        weights, scales = ctx.map(Map.WEIGHTS, blocks.phase), ctx.map(Map.SFB, blocks.phase)
+        is_l1 = blocks.phase == LINEAR1
+        k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
+        channel = (blocks.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
+        row = blocks.expert * select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden)) + channel
+        sf_k = blocks.expert * k_blocks
+        for k in cutlass.range(k_blocks, unroll=1):
+            wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
+            full = ctx.barrier("full", ring.index) & LEADER
+            if elect():
+                arrive_expect_cluster(full, plan.weight_transaction)
+                load_tile(ctx.shared("weights", ring.index), weights, full, k * BLOCK_K, row)
+                load_tile(ctx.shared("sfb", ring.index), scales, full, channel, sf_k + k)
+            ring = ring.next()
+        blocks = next_block(blocks)

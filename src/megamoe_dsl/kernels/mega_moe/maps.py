@@ -1,0 +1,67 @@
+"""The tensor maps of the mega kernel: nine descriptors in one table, encoded once per buffer and set of weights.
+
+The kernel gets the address of the table.  L2 maps follow their L1 counterparts at a fixed distance, so a role finds its map from the phase.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ...config import KernelConfig
+from ...layouts.scale_factors import CHANNELS_PER_WORD
+from ...layouts.symmetric import symmetric_buffer
+from ...layouts.tensor_map import TensorMap, TensorMapDtype
+from ...layouts.tile import BLOCK_K, BLOCK_N
+
+MAP_BYTES = 128
+PHASE_STRIDE = 4 * MAP_BYTES  # from a map of Linear1 to that of Linear2
+
+
+class Map(IntEnum):
+    """Position in the table; add 4 for Linear2."""
+
+    TOKENS = 0
+    SFA = 1
+    WEIGHTS = 2
+    SFB = 3
+    L1_OUTPUT = 8
+
+
+NUM_MAPS = 9
+
+
+def tensor_maps(config: KernelConfig, *, sym: int, l1: int, l1_sf: int, l2: int, l2_sf: int) -> list[TensorMap]:
+    """Descriptors in table order.
+
+    sym          address of this rank's symmetric buffer
+    l1, l2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2]
+    l1_sf, l2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
+    """
+    problem = config.problem
+    region = symmetric_buffer(problem)
+    experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
+    pool = region["l1_topk_weights"].field.shape[0]
+
+    def rows(address: int, width: int, height: int, box_height: int, box_width: int = BLOCK_K, swizzle: int = 128) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (box_width, box_height), swizzle)
+
+    def words(address: int, width: int, height: int, box_width: int) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U32, (width, height), (4 * width,), (box_width, 1), 0)
+
+    def nibbles(address: int, k: int, height: int) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), (BLOCK_K, BLOCK_N), 128)
+
+    def phase(acts: str, sf: str, k: int, n: int, weights: int, weights_sf: int) -> list[TensorMap]:
+        sf_words, sf_rows = region[sf].field.shape
+        return [
+            rows(region.address(sym, acts), k, pool, config.block_m // 2),
+            words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m),
+            nibbles(weights, k, experts * n),
+            words(weights_sf, n, experts * k // CHANNELS_PER_WORD, BLOCK_N),
+        ]
+
+    return [
+        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, l1, l1_sf),
+        *phase("l2_acts", "l2_sf", intermediate, hidden, l2, l2_sf),
+        rows(region.address(sym, "l2_acts"), intermediate, pool, config.store_block_m, BLOCK_N // 2, 64),
+    ]

@@ -1,0 +1,139 @@
+"""Dispatch warps, second part: tokens from their ranks into the pool (article 4.1.6).
+
+waits     counts, once; pull barrier of the warp, per token
+signals   l1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
+
+A warp takes every (4 * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source ranks take turns as long as
+they have tokens left (min-peeling), so that at any time the warps of the grid pull from all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
+
+from ...device.mbarrier import arrive_expect, wait
+from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store_f32, store_u32, store_u64
+from ...device.tma import commit_group, load_bytes, store_bytes, wait_group
+from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
+from ...layouts.arith import div, minimum, select
+from ...layouts.scale_factors import CHANNELS_PER_WORD, pool_sf_row
+from ...layouts.tile import DISPATCH_WARPS
+from .context import Context
+from .table import SharedTable
+
+NO_TOKENS_LEFT = 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Position in the received tokens: `index` within the tokens of `expert`, of which there are `tokens`."""
+
+    table: SharedTable
+    expert: Int32
+    index: Int32
+    tokens: Int32
+
+    def advance(self) -> Cursor:
+        expert = self.expert + 1
+        return dataclasses.replace(self, expert=expert, index=self.index - self.tokens, tokens=self.table.tokens(expert))
+
+
+@dataclass(frozen=True)
+class Source:
+    """The `index`-th token that `rank` sends to an expert."""
+
+    rank: Int32
+    index: Int32
+
+
+@cute.jit
+def settle(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
+    while (cursor.expert < experts) & (cursor.index >= cursor.tokens):
+        cursor = cursor.advance()
+    return cursor
+
+
+@cute.jit
+def pull_tokens(ctx: Context, warp: Int32):
+    """One dispatch warp."""
+    problem = ctx.config.problem
+    lane = cute.arch.lane_idx()
+    wait(ctx.barrier("counts"), Int32(0))
+    table = SharedTable(ctx.shared("expert_table"))
+    cursor = settle(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
+    parity, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
+    while cursor.expert < problem.experts_per_rank:
+        if cursor.expert != loaded:
+            loaded = cursor.expert
+            if lane < problem.num_ranks:
+                rank_tokens = Int32(load_u64(ctx.at("expert_recv_count", lane, loaded)))
+            sync_warp()
+        source = choose_source(problem.num_ranks, rank_tokens, cursor.index)
+        pull_token(ctx, cursor, source, warp, lane, parity)
+        parity = parity ^ 1
+        cursor = settle(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * DISPATCH_WARPS), problem.experts_per_rank)
+
+
+@cute.jit
+def choose_source(num_ranks: cutlass.Constexpr[int], rank_tokens: Int32, slot: Int32) -> Source:
+    """Min-peeling: lane r holds the tokens of rank r (0 beyond the ranks).  The reference is `reference.dispatch_order`."""
+    source = Source(Int32(0), slot)
+    if cutlass.const_expr(num_ranks > 1):
+        remaining, taken = rank_tokens, Int32(0)
+        ranks = popc(ballot(Int32(remaining > 0)))
+        length = warp_min_u32(select(remaining > 0, remaining, Int32(NO_TOKENS_LEFT)))
+        while slot >= length * ranks:
+            slot = slot - length * ranks
+            taken = taken + length
+            remaining = remaining - minimum(remaining, length)
+            ranks = popc(ballot(Int32(remaining > 0)))
+            length = warp_min_u32(select(remaining > 0, remaining, Int32(NO_TOKENS_LEFT)))
+        row = Int32(Uint32(slot) // Uint32(ranks))
+        turn = slot - row * ranks
+        active = ballot(Int32(remaining > 0))
+        mine = (remaining > 0) & (popc(active & lanes_below()) == turn)
+        source = Source(lowest_bit(ballot(Int32(mine))), taken + row)
+    return source
+
+
+@cute.jit
+def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: Int32, parity: Int32):
+    """Row by TMA through SMEM; scales, weight and metadata by the lanes meanwhile."""
+    config, problem = ctx.config, ctx.config.problem
+    token_topk = load_u32(ctx.at("src_token_topk_idx", cursor.expert, source.rank, source.index))
+    token = div(token_topk, problem.topk)
+    slot = token_topk - token * problem.topk
+    peer = ctx.peer(source.rank)
+    buffer, barrier = ctx.shared("pull", warp), ctx.barrier("pull", warp)
+    if elect():
+        arrive_expect(barrier, problem.hidden)
+        load_bytes(buffer, ctx.at_peer(peer, "x", token), problem.hidden, barrier)
+    sync_warp()
+
+    m_block = div(cursor.index, config.block_m)
+    pool_block = cursor.table.pool_block(cursor.expert) + m_block
+    row = pool_block * config.block_m + (cursor.index - m_block * config.block_m)
+    sf_row = pool_sf_row(pool_block, cursor.index - m_block * config.block_m, config.sf_block_m)
+    source_scales = ctx.at_peer(peer, "x_sf", token)
+    words = problem.hidden // CHANNELS_PER_WORD
+    for first in cutlass.range_constexpr(0, words, 32):
+        word = lane + first
+        if word < words:
+            store_u32(ctx.at("l1_sf", word, sf_row), load_u32(source_scales + Int64(word) * 4))
+    sync_warp()
+    wait(barrier, parity)
+    if lane == 0:
+        store_f32(ctx.at("l1_topk_weights", row), load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk)))
+        store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
+        store_bytes(ctx.at("l1_acts", row), buffer, problem.hidden)
+        commit_group()
+        wait_group(0)
+        reduce_add_u32(ctx.at("l1_arrival_count", pool_block), 1, "release", "gpu")
+    sync_warp()
+
+

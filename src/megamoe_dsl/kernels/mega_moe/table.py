@@ -1,0 +1,106 @@
+"""The per-expert table of a CTA, and the scheduler warp that fills it.
+
+Every role walks the same blocks and needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for
+the counts, scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.
+
+scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog)   signals: counts barrier, once
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...config import KernelConfig
+from ...device.mbarrier import arrive, wait
+from ...device.memory import load_shared_u32, store_shared_v2
+from ...device.sync import HighWordEquals, spin
+from ...device.warp import shuffle, shuffle_up, sync_warp
+from ...layouts.arith import ceil_div
+from ...layouts.watchdog import Wait
+from ...schedule import Scheduler
+from .context import Context
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """An expert table in SMEM: (tokens, first pool block) per local expert, then an entry with no tokens."""
+
+    address: Int32
+
+    def tokens(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8)
+
+    def pool_block(self, expert: Any) -> Any:
+        return load_shared_u32(self.address + expert * 8 + 4)
+
+
+@dataclass(frozen=True)
+class Walk(Scheduler):
+    """The scheduler in a kernel: the DSL is told which fields are compile-time."""
+
+    config: cutlass.Constexpr[KernelConfig]
+    table: SharedTable
+    stride: cutlass.Constexpr[int]
+
+
+@cute.jit
+def fill_table(ctx: Context):
+    """The scheduler warp: lane l handles experts l, l + 32, ..."""
+    local = ctx.config.problem.experts_per_rank
+    lane = cute.arch.lane_idx()
+    first = Int32(0)  # pool blocks of all experts before this round of 32
+    for base in cutlass.range_constexpr(0, local + 1, 32):
+        expert = lane + base
+        tokens = Int32(0)
+        if expert < local:
+            counter = HighWordEquals(ctx.at("expert_recv_count_sum", expert), Int32(ctx.config.problem.num_ranks))
+            tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
+        sync_warp()
+        blocks = ceil_div(tokens, ctx.config.block_m)
+        upto = blocks
+        for distance in cutlass.range_constexpr(5):
+            upto = upto + shuffle_up(upto, 1 << distance)
+        if expert <= local:
+            store_shared_v2(ctx.shared("expert_table", expert), tokens, first + upto - blocks)
+        first = first + shuffle(upto, 31)
+    sync_warp()
+    if lane == 0:
+        arrive(ctx.barrier("counts"))
+
+
+@cute.jit
+def settle(blocks: Walk) -> Walk:
+    """`Scheduler.settle` on traced integers."""
+    while blocks.unsettled():
+        blocks = blocks.advance()
+    return blocks
+
+
+@cute.jit
+def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
+    """Waits for the table; the walk over this pair's blocks that begins with block number `first` of the pair and takes every `every`-th."""
+    wait(ctx.barrier("counts"), Int32(0))
+    cluster = ctx.sm >> 1
+    table = SharedTable(ctx.shared("expert_table"))
+    return settle(Walk.start(ctx.config, table, cluster + first * ctx.config.num_clusters, every, Int32))
+
+
+@cute.jit
+def next_block(blocks: Walk) -> Walk:
+    return settle(blocks.skip())
+
+
+def expected_l2_mask(ctx: Context) -> int:
+    """Arrival bits of a finished pool block: one per 64 intermediate channels."""
+    return (1 << (ctx.config.problem.intermediate // 64)) - 1
+
+
+def as_signed64(value: int) -> Any:
+    """A 64-bit pattern as a traced integer."""
+    return Int64(value - (1 << 64) if value >> 63 else value)
+

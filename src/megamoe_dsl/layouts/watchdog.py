@@ -1,0 +1,46 @@
+"""The record that a kernel leaves when a wait on global memory exceeds its limit, and the message it becomes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from .region import U32, Field, Region
+
+
+class Wait(IntEnum):
+    """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
+
+    COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
+    L1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
+    L2_ARRIVAL = 3  # token loader: L1 output of a pool block
+    GRID = 4  # SM 0: all CTAs at a rank barrier
+    RANK = 5  # all CTAs: every rank at a rank barrier
+
+
+RECORD = Region.stack(
+    "watchdog",
+    Field("wait", (1,), U32),
+    Field("rank", (1,), U32),
+    Field("sm", (1,), U32),
+    Field("detail", (1,), U32),
+    Field("expected", (2,), U32),
+    Field("observed", (2,), U32),
+)
+
+DETAIL = {
+    Wait.COUNTS: "local expert",
+    Wait.L1_ARRIVAL: "pool block",
+    Wait.L2_ARRIVAL: "pool block",
+    Wait.GRID: "rank barrier",
+    Wait.RANK: "rank barrier",
+}
+
+
+def describe(words: list[int]) -> str | None:
+    """Message for a record of eight words; None when no watchdog has fired."""
+    wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
+    if not wait:
+        return None
+    expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
+    name = Wait(wait)
+    return f"rank {rank}, SM {sm}: wait {name.name} ({DETAIL[name]} {detail}) exceeded its limit: expected {expected:#x}, saw {observed:#x}"

@@ -1,0 +1,1 @@
+"""Running a compiled kernel: buffers of a rank, and backends."""

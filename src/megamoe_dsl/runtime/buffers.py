@@ -1,0 +1,97 @@
+"""Memory of one rank: the symmetric buffer, weights in kernel order, and the small tables that a launch points to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ..config import KernelConfig
+from ..kernels.mega_moe.maps import tensor_maps
+from ..layouts.symmetric import symmetric_buffer
+from ..layouts.watchdog import RECORD, describe
+from ..problem import Problem, ProblemError
+from ..quant import ExpertWeights, TransformedWeights, transform_weights
+
+
+def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raises `ProblemError` unless dtype and shape match and the tensor is contiguous."""
+    if tensor.dtype != dtype:
+        raise ProblemError(f"{name}.dtype", tensor.dtype, str(dtype))
+    if tuple(tensor.shape) != shape:
+        raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
+    if not tensor.is_contiguous():
+        raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tokens of one rank, T of them.
+
+    x             e4m3 [T, hidden]
+    x_sf          uint8 [T, hidden / 32], UE8M0, K-major
+    topk_idx      int64 [T, topk], distinct experts per token, -1 masks a slot
+    topk_weights  float32 [T, topk]
+    """
+
+    x: torch.Tensor
+    x_sf: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.x.shape[0]
+
+    def check(self, problem: Problem) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it."""
+        tokens = self.num_tokens
+        problem.check_num_tokens(tokens, "x.shape[0]")
+        check_tensor("x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
+        check_tensor("x_sf", self.x_sf, torch.uint8, (tokens, problem.hidden // 32))
+        check_tensor("topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
+        check_tensor("topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+        for value in self.topk_idx.unique().tolist():
+            if not -1 <= value < problem.num_experts:
+                raise ProblemError("topk_idx", value, f"-1 or an expert in [0, {problem.num_experts})")
+        rows = self.topk_idx.sort(dim=1).values
+        if bool(((rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)).any()):
+            raise ProblemError("topk_idx", "a repeated expert", "distinct within a token")
+
+
+class RankBuffers:
+    """Everything one rank's kernel reads and writes, on any torch device.
+
+    sym      uint8, the symmetric buffer, zero at first
+    weights  the local experts' weights in kernel order
+    maps     uint8 table of tensor maps
+    """
+
+    def __init__(self, config: KernelConfig, weights: ExpertWeights, sym: torch.Tensor | None = None) -> None:
+        self.config = config
+        self.region = symmetric_buffer(config.problem)
+        self.sym = torch.zeros(self.region.size, dtype=torch.uint8) if sym is None else sym
+        self.weights: TransformedWeights = transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
+        self.watchdog = torch.zeros(RECORD.size // 4, dtype=torch.int32)
+        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32)
+
+    @cached_property
+    def maps(self) -> torch.Tensor:
+        w = self.weights
+        pointers = {name: getattr(w, name).data_ptr() for name in ("l1", "l1_sf", "l2", "l2_sf")}
+        table = b"".join(m.encode() for m in tensor_maps(self.config, sym=self.sym.data_ptr(), **pointers))
+        return torch.frombuffer(bytearray(table), dtype=torch.uint8)
+
+    def view(self, name: str) -> torch.Tensor:
+        """A field of the symmetric buffer."""
+        return self.region.view(self.sym, name)
+
+    def load(self, inputs: Inputs) -> None:
+        """Copies a rank's tokens into the symmetric buffer, after checking them."""
+        inputs.check(self.config.problem)
+        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
+            self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
+
+    def watchdog_message(self) -> str | None:
+        return describe(self.watchdog.tolist())

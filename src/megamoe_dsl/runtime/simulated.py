@@ -1,0 +1,102 @@
+"""The simulator backend: the compiled PTX on all ranks at once, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..compile import Artifact
+from ..layouts.tile import CLUSTER
+from ..problem import ProblemError
+from ..quant import ExpertWeights
+from ..sim import GlobalMemory, Launch, SimError, Simulator
+from ..sim.report import Report
+from .buffers import Inputs, RankBuffers, check_tensor
+
+WATCHDOG_NS = 10**12
+
+
+class WatchdogError(RuntimeError):
+    """A wait on global memory exceeded its limit; the message says whose and where."""
+
+
+class SimulatedMoE:
+    """An expert-parallel MoE layer whose ranks are simulated.  Buffers persist over calls, as they do on GPUs.
+
+    weights      per rank, the local experts' weights as `quant` makes them
+    seed, race   scheduling seed and race detector of the simulator
+    watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        weights: Sequence[ExpertWeights],
+        *,
+        seed: int = 0,
+        race: bool = True,
+        watchdog_ns: int = WATCHDOG_NS,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        problem = artifact.config.problem
+        if len(weights) != problem.num_ranks:
+            raise ProblemError("len(weights)", len(weights), f"num_ranks = {problem.num_ranks}")
+        self.artifact = artifact
+        self.problem = problem
+        self.watchdog_ns = watchdog_ns
+        self.ranks = [RankBuffers(artifact.config, w) for w in weights]
+        self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64)
+        self.memory = GlobalMemory()
+        self.memory.add(self.peers, name="peers")
+        for index, rank in enumerate(self.ranks):
+            tensors = {"sym": rank.sym, "maps": rank.maps, "watchdog": rank.watchdog, "stats": rank.stats}
+            tensors |= {name: getattr(rank.weights, name) for name in ("l1", "l1_sf", "l2", "l2_sf")}
+            for name, tensor in tensors.items():
+                self.memory.add(tensor, name=name, rank=index)
+        self.simulator = Simulator(artifact.ptx, self.memory, seed=seed, race=race, progress=progress)
+
+    def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
+        """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).
+
+        Raises `ProblemError` before anything runs when an input is malformed, `WatchdogError` when a wait exceeds its limit, and
+        `SimError` for a fault or a deadlock.
+        """
+        if len(inputs) != self.problem.num_ranks:
+            raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
+        for one in inputs:
+            one.check(self.problem)
+        if y is None:
+            y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16) for one in inputs]
+        for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
+            check_tensor(f"y[{rank}]", out, torch.bfloat16, (one.num_tokens, self.problem.hidden))
+        for buffers, one in zip(self.ranks, inputs, strict=True):
+            buffers.load(one)
+        # An empty tensor has no address; its kernel never writes it.
+        outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
+        for rank, out in enumerate(outputs):
+            self.memory.add(out, name="y", rank=rank, initialised=False)
+        try:
+            report = self.simulator.run([self._launch(rank, one, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))])
+        except SimError as error:
+            messages = [m for m in (rank.watchdog_message() for rank in self.ranks) if m]
+            if messages:
+                raise WatchdogError("; ".join(messages)) from error
+            raise
+        finally:
+            for out in outputs:
+                self.memory.remove(out)
+        return list(y), report
+
+    def _launch(self, rank: int, inputs: Inputs, y: torch.Tensor) -> Launch:
+        buffers, config = self.ranks[rank], self.artifact.config
+        pointers = (buffers.sym, self.peers, buffers.maps, y, buffers.stats)
+        arguments = (*(t.data_ptr() for t in pointers), inputs.num_tokens, rank, buffers.watchdog.data_ptr(), self.watchdog_ns)
+        return Launch(
+            grid=(config.num_sms, 1, 1),
+            block=(config.num_threads, 1, 1),
+            cluster=(CLUSTER, 1, 1),
+            dynamic_smem=self.artifact.dynamic_smem,
+            args=arguments,
+            rank=rank,
+        )
