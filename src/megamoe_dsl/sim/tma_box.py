@@ -77,6 +77,12 @@ def shared_bytes(start: int, box_bytes: int, span: int) -> IndexArray:
     return swizzle(start + np.arange(box_bytes), span)
 
 
+@lru_cache(maxsize=1024)
+def shared_chunks(start: int, box_bytes: int, span: int) -> IndexArray:
+    """Shared-memory offset of every 16-byte chunk of a box in box order; swizzles move whole chunks."""
+    return swizzle(start + np.arange(0, box_bytes, 16), span)
+
+
 def to_shared_format(tensor_map: TensorMap, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Box bytes as shared memory holds them: unpacked FP4 gains its padding, everything else is unchanged."""
     if tensor_map.dtype is not TensorMapDtype.FP4_UNPACKED:

@@ -1,0 +1,143 @@
+"""mbarrier objects: phase, pending arrivals and transaction bytes.
+
+Source: PTX ISA, "mbarrier" ("Contents of the mbarrier object", "Phase Completion of the mbarrier object"). A phase completes when no
+arrival is pending and the transaction count is zero; completion starts the next phase with the full arrival count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import SimError
+from .memory import SMEM_RESERVED
+from .sync import SCOPES, SyncPoint
+
+if TYPE_CHECKING:
+    from .clock import Clock
+    from .machine import Cta, Warp
+
+MAX_COUNT = (1 << 20) - 1
+BYTES = 8
+
+
+class Mbarrier:
+    """One barrier object in the shared memory of `cta`.
+
+    Attributes:
+        count, pending: arrivals expected per phase, and still missing in this one.
+        transactions: bytes expected minus bytes that arrived.
+        phase: number of completed phases.
+        point, done: what arrivals of the current phase, and of completed phases, released (race detector).
+        checked: warps whose access was checked against the initialisation.
+    """
+
+    __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
+
+    def __init__(self, cta: Cta, offset: int, count: int) -> None:
+        if not 1 <= count <= MAX_COUNT:
+            raise SimError(f"mbarrier.init with count {count}: must be between 1 and {MAX_COUNT}")
+        self.cta, self.offset = cta, offset
+        self.count = self.pending = count
+        self.transactions = self.phase = 0
+        self.point, self.done = SyncPoint(), SyncPoint()
+        self.checked: set[Warp] = set()
+        self.agent = -1  # the TMA engine behind this barrier, registered at its first load
+        self.accesses = 0
+
+    def __repr__(self) -> str:
+        return f"mbarrier {self.cta} smem+{self.offset - SMEM_RESERVED}"
+
+    def __str__(self) -> str:
+        arrived = self.count - self.pending
+        return f"{arrived}/{self.count} arrived, {self.transactions} transaction bytes missing, phase {self.phase}, parity {self.phase & 1}"
+
+    def arrive(self, count: int, expected_bytes: int = 0) -> None:
+        """Arrivals of threads or engines, after raising the transaction count by `expected_bytes`."""
+        if count > self.pending:
+            raise SimError(f"{self!r}: {count} arrivals but {self.pending} of {self.count} are pending: more arrivals than expected")
+        self._add_transactions(expected_bytes)
+        self.pending -= count
+        self._check()
+
+    def expect(self, count: int) -> None:
+        """`mbarrier.expect_tx`."""
+        self._add_transactions(count)
+
+    def complete(self, count: int) -> None:
+        """`complete_tx`: `count` bytes have arrived."""
+        self._add_transactions(-count)
+        self._check()
+
+    def completed(self, parity: int) -> bool:
+        """Whether the phase with this parity has completed, as `try_wait.parity` sees it."""
+        return self.phase & 1 != parity & 1
+
+    def release(self, clock: Clock, place: Cta, scope: int) -> None:
+        """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
+        self.point.release(clock, place, scope)
+
+    def left_over(self) -> str | None:
+        """Text for a barrier that is in the middle of a phase, else None."""
+        return f"{self!r} left mid-phase at exit ({self})" if self.pending != self.count or self.transactions else None
+
+    def _add_transactions(self, count: int) -> None:
+        self.transactions += count
+        if abs(self.transactions) > MAX_COUNT:
+            raise SimError(f"{self!r}: transaction count {self.transactions} is out of range (at most {MAX_COUNT})")
+
+    def _check(self) -> None:
+        if self.pending == 0 and self.transactions == 0:
+            self.phase += 1
+            self.pending = self.count
+            if self.cta.world.race:
+                self.done = self.point.copy()
+            self.cta.world.progress += 1
+
+
+def mbarrier_at(cta: Cta, offset: int) -> Mbarrier:
+    """The barrier at a byte offset in the shared memory of `cta`; an error when there is none."""
+    barrier = cta.mbarriers.get(offset)
+    if barrier is None:
+        raise SimError(f"no initialised mbarrier at {cta} smem+{offset - SMEM_RESERVED}")
+    return barrier  # type: ignore[no-any-return]
+
+
+def scope_of(parts: tuple[str, ...]) -> int:
+    """Scope of an mbarrier operation.
+
+    Without a qualifier the ISA says `.cta`; CUTLASS pipelines rely on unqualified remote arrives, so that case counts as `.cluster`
+    here. An explicit qualifier is taken literally.
+    """
+    return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
+
+
+def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) -> None:
+    """Publish what an arriving warp has done; a relaxed arrive publishes what an earlier fence covers."""
+    if relaxed:
+        for level, clock in warp.fences.items():
+            barrier.release(clock, warp.cta, min(level, scope))
+    else:
+        barrier.release(warp.clock, warp.cta, scope)
+        warp.clock.tick(warp.agent)
+
+
+def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) -> None:
+    """Let a waiting warp learn what the completed phases released; a relaxed wait takes effect at a later fence."""
+    race = warp.world.race
+    assert race is not None
+    if relaxed:
+        clock = warp.pending.get(barrier.cta)
+        if clock is None:
+            clock = warp.pending[barrier.cta] = race.clock()
+        barrier.done.acquire(clock, warp.cta, scope)
+        return
+    missed = barrier.done.acquire(warp.clock, warp.cta, scope)
+    if missed is not None:
+        race.report("insufficient mbarrier scope", repr(missed), race.names[warp.agent], repr(barrier), 0, warp)
+
+
+def finish_async_store(barrier: Mbarrier, size: int, clock: Clock | None) -> None:
+    """A `complete_tx` that follows an asynchronous store: release at cluster scope in the CTA of the barrier."""
+    if clock is not None:
+        barrier.release(clock, barrier.cta, SCOPES["cluster"])
+    barrier.complete(size)

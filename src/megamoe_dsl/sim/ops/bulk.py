@@ -1,0 +1,186 @@
+"""Linear bulk copies and async-groups: cp.async.bulk, cp.reduce.async.bulk, commit_group, wait_group.
+
+Source: PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy" and "Bulk copy". Size and addresses of bulk copies are
+multiples of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..async_groups import AsyncCopy, groups_of
+from ..errors import SimError
+from ..mbarrier import Mbarrier, mbarrier_at
+from ..memory import Bytes
+from ..operands import Binder, Mask
+from ..parser import Instruction
+from ..tma_engine import (
+    CHUNK,
+    Issue,
+    Reduction,
+    StoreActors,
+    finish_load,
+    read_global_rows,
+    read_shared_chunks,
+    reduce_global_rows,
+    write_global_rows,
+    write_shared_chunks,
+)
+from . import Handler, Outcome, Straight, register
+from .common import origin, shared_target
+
+if TYPE_CHECKING:
+    from ..machine import Cta, Warp
+
+
+def _aligned(**values: int) -> None:
+    for name, value in values.items():
+        if value % CHUNK:
+            raise SimError(f"bulk copy: {name} {value:#x} must be a multiple of {CHUNK}")
+
+
+def _chunks(offset: int, size: int) -> np.ndarray:
+    return np.arange(offset, offset + size, CHUNK)
+
+
+@register("cp.async.bulk")
+def build_bulk(ins: Instruction, b: Binder) -> Straight:
+    """Load (`.shared::* .global`), store (`.global .shared::cta`) or copy between CTAs (`.shared::cluster .shared::cta`)."""
+    spaces = [part for part in ins.parts if part == "global" or part.startswith("shared")]
+    return _build_store(ins, b, None) if spaces[0] == "global" else _build_load(ins, b, spaces[1] == "global")
+
+
+@register("cp.reduce.async.bulk")
+def build_reduce(ins: Instruction, b: Binder) -> Straight:
+    """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
+    if "global" not in ins.parts:
+        raise SimError(f"{ins.opcode}: only reductions into global memory are modelled")
+    after = ins.parts[ins.parts.index("bulk_group") + 1 :]
+    operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
+    return _build_store(ins, b, Reduction(operation, element))
+
+
+def _build_load(ins: Instruction, b: Binder, from_global: bool) -> Straight:
+    """[destination], [source], size, [mbarrier] [, cta mask] [, policy]"""
+    destination, source, barrier_address = (b.address(ins.operands[k]) for k in (0, 1, 3))
+    sizes = b.read(ins.operands[2], np.uint32)
+    multicast = b.read(ins.operands[4], np.uint16) if "multicast::cluster" in ins.parts else None
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, sources, size, barriers = destination(w), source(w), sizes(w), barrier_address(w)
+        masks = multicast(w) if multicast else None
+        for lane in w.lanes(mask):
+            cta, offset = shared_target(w, int(where[lane]))
+            barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
+            start, count = int(sources[lane]), int(size[lane])
+            _aligned(destination=offset, source=start, size=count)
+            if masks is None and barrier_cta is not cta:
+                raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
+            ctas = w.cta.cluster.ctas
+            targets = [cta] if masks is None else [c for r, c in enumerate(ctas) if int(masks[lane]) >> r & 1]
+            issue = Issue.of(w)
+            for target in targets:
+                target.shared.check(offset, offset + count)
+                fetch = None if from_global else shared_target(w, start)
+                action = _loader(issue, start, fetch, target, offset, count, mbarrier_at(target, barrier_offset))
+                w.world.post(action, origin(w))
+
+    return Straight(run)
+
+
+def _loader(
+    issue: Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier
+) -> Callable[[], None]:
+    def run() -> None:
+        actor = issue.load_actor(barrier)
+        if count:
+            if fetch is None:
+                values = read_global_rows(issue.world, np.array([start]), count, actor)
+            else:
+                values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
+            write_shared_chunks(target, _chunks(offset, count), values, actor)
+        finish_load(barrier, count, actor)
+
+    return run
+
+
+def _build_store(ins: Instruction, b: Binder, reduction: Reduction | None) -> Straight:
+    """[destination], [source], size [, policy]"""
+    destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
+    if "cp_mask" in ins.parts:
+        raise SimError(f"{ins.opcode}: .cp_mask is not modelled")
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, sources, size = destination(w), source(w), sizes(w)
+        for lane in w.lanes(mask):
+            cta, offset = shared_target(w, int(sources[lane]))
+            start, count = int(where[lane]), int(size[lane])
+            _aligned(destination=start, source=offset, size=count)
+            if cta is not w.cta:
+                raise SimError(f"bulk store from the shared memory of {cta}")
+            cta.shared.check(offset, offset + count)
+            _post_store(w, lane, start, offset, count, reduction)
+
+    return Straight(run)
+
+
+def _post_store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+    world, cta, label = w.world, w.cta, origin(w)
+    actors = StoreActors.of(w)
+    copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
+    groups_of(w, "bulk", lane).open.append(copy)
+    rows = np.array([start])
+
+    def read() -> None:
+        values = read_shared_chunks(cta, _chunks(offset, count), "bulk store", actors.source if actors else None) if count else None
+        copy.read_done = True
+        world.post(lambda: write(values), label)
+
+    def write(values: Bytes | None) -> None:
+        if values is not None:
+            destination = actors.destination if actors else None
+            if reduction is not None:
+                reduce_global_rows(world, rows, values.reshape(1, -1), reduction, destination)
+            else:
+                write_global_rows(world, rows, values.reshape(1, -1), destination)
+        copy.done = True
+
+    world.post(read, label)
+
+
+@register("cp.async.bulk.commit_group", "cp.async.commit_group")
+def build_commit(ins: Instruction, b: Binder) -> Straight:
+    """Close the open group of every lane."""
+    kind = "bulk" if "bulk" in ins.parts else "cp.async"
+
+    def run(w: Warp, mask: Mask) -> None:
+        for lane in w.lanes(mask):
+            groups_of(w, kind, lane).commit()
+        w.world.progress += 1
+
+    return Straight(run)
+
+
+@register("cp.async.bulk.wait_group", "cp.async.wait_group", "cp.async.wait_all")
+def build_wait(ins: Instruction, b: Binder) -> Handler:
+    """Wait until at most N of the most recent groups are pending."""
+    kind, read = "bulk" if "bulk" in ins.parts else "cp.async", "read" in ins.parts
+    keep = int(ins.operands[0], 0) if ins.operands else 0
+    commit_first = ins.parts[-1] == "wait_all"
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        groups = [w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state]
+        if commit_first:
+            for group in groups:
+                if group.open:
+                    group.commit()
+        if not all(group.ready(keep, read) for group in groups):
+            return w.block(f"{ins.opcode} {keep}", lambda: all(group.ready(keep, read) for group in groups))
+        for group in groups:
+            group.retire(w, keep, read)
+        return None
+
+    return run

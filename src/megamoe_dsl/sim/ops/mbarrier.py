@@ -1,0 +1,179 @@
+"""mbarrier instructions (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import SimError
+from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
+from ..operands import Binder, Mask
+from ..parser import Instruction
+from . import YIELD, Handler, Outcome, Straight, register
+from .common import shared_target
+
+if TYPE_CHECKING:
+    from ..machine import Cta, Warp
+
+_SUSPEND_SWEEPS = 16
+"""How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
+
+
+def _barrier(w: Warp, address: int) -> Mbarrier:
+    barrier = mbarrier_at(*shared_target(w, address))
+    race = w.world.race
+    if race and w not in barrier.checked:
+        barrier.checked.add(w)
+        shadow = barrier.cta.shared.shadow
+        if shadow is not None:
+            race.strong(shadow, shadow.index(np.array([barrier.offset]), BYTES), w)
+    return barrier
+
+
+def _by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
+    """Lanes grouped by the barrier they address."""
+    groups: dict[int, list[int]] = {}
+    for lane in lanes:
+        groups.setdefault(int(addresses[lane]), []).append(lane)
+    return list(groups.items())
+
+
+@register("mbarrier.init")
+def build_init(ins: Instruction, b: Binder) -> Straight:
+    """mbarrier.init [address], count"""
+    address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, counts = address(w), count(w)
+        for lane in w.lanes(mask):
+            cta, offset = shared_target(w, int(where[lane]))
+            if offset % BYTES:
+                raise SimError(f"mbarrier.init at smem address {int(where[lane]):#x}: must be 8-byte aligned")
+            if w.world.race:
+                w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w)
+            cta.shared.write(offset, np.zeros(BYTES, np.uint8))
+            if not cta.state.setdefault("mbarrier exit check", False):
+                cta.state["mbarrier exit check"] = True
+                cta.exit_checks.append(lambda cta=cta: _exit_check(cta))  # type: ignore[misc]
+            cta.mbarriers[offset] = Mbarrier(cta, offset, int(counts[lane]))
+            w.world.progress += 1
+
+    return Straight(run)
+
+
+def _exit_check(cta: Cta) -> None:
+    for _, barrier in sorted(cta.mbarriers.items()):
+        if text := barrier.left_over():
+            cta.world.warnings[text] += 1
+
+
+@register("mbarrier.inval")
+def build_inval(ins: Instruction, b: Binder) -> Straight:
+    """mbarrier.inval [address]"""
+    address = b.address(ins.operands[0])
+
+    def run(w: Warp, mask: Mask) -> None:
+        where = address(w)
+        for lane in w.lanes(mask):
+            barrier = _barrier(w, int(where[lane]))
+            if w.world.race:
+                w.world.race.write_shared(barrier.cta, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+            del barrier.cta.mbarriers[barrier.offset]
+
+    return Straight(run)
+
+
+@register("mbarrier.arrive")
+def build_arrive(ins: Instruction, b: Binder) -> Straight:
+    """mbarrier.arrive[.expect_tx] [state,] [address] [, count]"""
+    operands = list(ins.operands)
+    state = b.write(operands.pop(0)) if not operands[0].startswith("[") else None
+    address = b.address(operands.pop(0))
+    argument = b.read(operands[0], np.uint32) if operands else None
+    expect = "expect_tx" in ins.parts
+    scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, values = address(w), argument(w) if argument else None
+        token = np.zeros(32, np.uint64)
+        for target, lanes in _by_address(w.lanes(mask), where):
+            barrier = _barrier(w, target)
+            token[lanes] = barrier.phase
+            if w.world.race:
+                release_from_warp(barrier, w, scope, relaxed)
+            total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
+            if expect:
+                barrier.arrive(len(lanes), expected_bytes=total)
+            else:
+                barrier.arrive(total)
+            w.world.progress += 1
+        if state:
+            state(w, token, mask)
+
+    return Straight(run)
+
+
+@register("mbarrier.expect_tx", "mbarrier.complete_tx")
+def build_transactions(ins: Instruction, b: Binder) -> Straight:
+    """mbarrier.expect_tx / complete_tx [address], count"""
+    address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
+    sign = 1 if ins.parts[1] == "expect_tx" else -1
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, counts = address(w), count(w)
+        for lane in w.lanes(mask):
+            barrier = _barrier(w, int(where[lane]))
+            if sign > 0:
+                barrier.expect(int(counts[lane]))
+            else:
+                barrier.complete(int(counts[lane]))
+            w.world.progress += 1
+
+    return Straight(run)
+
+
+@register("mbarrier.try_wait", "mbarrier.test_wait")
+def build_wait(ins: Instruction, b: Binder) -> Handler:
+    """mbarrier.try_wait[.parity] done, [address], state-or-parity [, hint]"""
+    done, address = b.write(ins.operands[0]), b.address(ins.operands[1])
+    parity_form, suspends = "parity" in ins.parts, ins.parts[1] == "try_wait"
+    expected = b.read(ins.operands[2], np.uint32 if parity_form else np.uint64)
+    scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
+    key = ("try_wait", ins.line)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        where, wanted = address(w), expected(w)
+        result = np.zeros(32, np.bool_)
+        blocker: tuple[Mbarrier, int] | None = None
+        for target, lanes in _by_address(w.lanes(mask), where):
+            barrier = _barrier(w, target)
+            if barrier.cta is not w.cta:
+                raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
+            ready = False
+            for lane in lanes:
+                value = int(wanted[lane])
+                ready = barrier.completed(value) if parity_form else barrier.phase != value
+                result[lane] = ready
+                if not ready:
+                    blocker = (barrier, barrier.phase)
+            if w.world.race and result[lanes].any():
+                acquire_into_warp(barrier, w, scope, relaxed)
+        if blocker is None:
+            w.state.pop(key, None)
+        elif suspends and (outcome := _suspend(w, key, *blocker)):
+            return outcome
+        done(w, result, mask)
+        return None if blocker is None else YIELD
+
+    return run
+
+
+def _suspend(w: Warp, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
+    world = w.world
+    deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
+    if world.sweeps >= deadline:
+        del w.state[key]
+        w.why = f"{barrier!r}: {barrier}"
+        return None
+    return w.block(lambda: f"{barrier!r}: {barrier}", lambda: barrier.phase != phase or world.sweeps >= deadline)

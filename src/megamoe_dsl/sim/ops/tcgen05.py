@@ -1,0 +1,290 @@
+"""tcgen05 instructions that warps execute: allocation, fences, commit, ld, st and their waits.
+
+Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
+access itself also happens at the wait, so an arrive before the wait does not cover it. Reading a result register before the wait in the
+same basic block is an error at load time. Stores take effect at `wait::st`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import SimError
+from ..mbarrier import Mbarrier, mbarrier_at
+from ..operands import Binder, Lanes, Mask, vector
+from ..parser import Instruction
+from ..swizzle import IndexArray
+from ..sync import SCOPES
+from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
+from ..tmem import fragment, granules
+from . import Handler, Outcome, Straight, register
+from .common import origin, shared_target
+
+if TYPE_CHECKING:
+    from ..machine import Warp
+
+_POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
+_POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
+_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
+
+
+@register("tcgen05.alloc")
+def build_alloc(ins: Instruction, b: Binder) -> Handler:
+    """tcgen05.alloc.cta_group.sync.aligned [destination], columns"""
+    destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        cta_group(w, ins.parts)
+        lane = w.first(mask)
+        start = tensor_unit(w.cta).memory.allocate(int(count(w)[lane]))
+        if start is None:
+            return w.block(f"tcgen05.alloc of {int(count(w)[lane])} columns: no room")
+        cta, offset = shared_target(w, int(destination(w)[lane]))
+        if w.world.race:
+            w.world.race.write_shared(cta, slice(offset, offset + 4), 4, w)
+        cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
+        w.world.progress += 1
+        return None
+
+    return run
+
+
+@register("tcgen05.dealloc")
+def build_dealloc(ins: Instruction, b: Binder) -> Handler:
+    """tcgen05.dealloc.cta_group.sync.aligned address, columns"""
+    address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        unit = tensor_unit(w.cta)
+        if unit.pipe.actions:
+            raise SimError(f"tcgen05.dealloc while {len(unit.pipe.actions)} operations of {w.cta} are in flight")
+        lane = w.first(mask)
+        unit.memory.free(int(address(w)[lane]), int(count(w)[lane]))
+        w.world.progress += 1
+        return None
+
+    return run
+
+
+@register("tcgen05.relinquish_alloc_permit")
+def build_relinquish(ins: Instruction, b: Binder) -> Straight:
+    """No allocation may follow in this CTA."""
+
+    def run(w: Warp, mask: Mask) -> None:
+        tensor_unit(w.cta).memory.may_allocate = False
+
+    return Straight(run)
+
+
+@register("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def build_fence(ins: Instruction, b: Binder) -> Straight:
+    """See `tensor_unit` for what the fences order."""
+    before = ins.parts[1] == "fence::before_thread_sync"
+
+    def run(w: Warp, mask: Mask) -> None:
+        thread = tensor_thread(w)
+        if before:
+            thread.before_thread_sync()
+        else:
+            thread.after_thread_sync()
+
+    return Straight(run)
+
+
+@register("tcgen05.commit")
+def build_commit(ins: Instruction, b: Binder) -> Straight:
+    """tcgen05.commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
+    address = b.address(ins.operands[0])
+    masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
+
+    def run(w: Warp, mask: Mask) -> None:
+        where, cta_masks = address(w), masks(w) if masks else None
+        cta_group(w, ins.parts)
+        unit = tensor_unit(w.cta)
+        for lane in w.lanes(mask):
+            cta, offset = shared_target(w, int(where[lane]))
+            ctas = w.cta.cluster.ctas
+            if cta_masks is not None and int(cta_masks[lane]) >> len(ctas):
+                raise SimError(f"multicast mask {int(cta_masks[lane]):#x} in a cluster of {len(ctas)} CTAs")
+            targets = [cta] if cta_masks is None else [c for r, c in enumerate(ctas) if int(cta_masks[lane]) >> r & 1]
+            issue = PipeIssue(w)
+            barriers = [mbarrier_at(target, offset) for target in targets]
+            unit.pipe.push(lambda issue=issue, barriers=barriers: _commit(unit, issue, barriers), origin(w))  # type: ignore[misc]
+
+    return Straight(run)
+
+
+def _commit(unit: TensorUnit, issue: PipeIssue, barriers: list[Mbarrier]) -> None:
+    clock = unit.committed(issue)
+    for barrier in barriers:
+        if clock is not None:
+            barrier.release(clock, barrier.cta, SCOPES["cluster"])
+        barrier.arrive(1)
+
+
+@dataclass
+class _Access:
+    """A tcgen05.ld or st in flight: registers by position in `R` with their poison, and where they lie in the tensor memory of the CTA."""
+
+    registers: list[tuple[int, Lanes]]
+    lane: IndexArray
+    column: IndexArray
+    first: int
+    columns: int
+    packed: bool
+    line: int
+    values: list[Lanes]
+
+    def check(self, w: Warp, load: bool) -> None:
+        """Allocation and race checks."""
+        unit = tensor_unit(w.cta)
+        unit.memory.check(self.first, self.columns, "tcgen05.ld" if load else "tcgen05.st")
+        actor = tensor_thread(w).actor(self.line)
+        race = w.world.race
+        if race and actor and unit.shadow:
+            index = granules((w.index % 4,), self.first, self.columns)
+            if load:
+                race.read(unit.shadow, index, actor)
+            else:
+                race.write(unit.shadow, index, actor)
+
+    def load(self, w: Warp) -> None:
+        """Perform a load: fill the registers."""
+        self.check(w, True)
+        memory = tensor_unit(w.cta).memory
+        words, valid = memory.words[self.lane, self.column], memory.valid[self.lane, self.column]
+        if self.packed:
+            high, high_valid = memory.words[self.lane, self.column + 1], memory.valid[self.lane, self.column + 1]
+            words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
+        if not valid.all():
+            words = np.where(valid, words, _POISON_WORD)
+            w.world.warnings[f"PTX line {self.line}: tcgen05.ld of uninitialised TMEM"] += 1
+        for (index, poison), row in zip(self.registers, words, strict=True):
+            if w.R[index] is not poison:
+                raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
+            w.R[index] = row.view(poison.dtype)
+
+    def store(self, w: Warp) -> None:
+        """Perform a store."""
+        self.check(w, False)
+        memory = tensor_unit(w.cta).memory
+        for row, lane, column in zip(self.values, self.lane, self.column, strict=True):
+            memory.words[lane, column] = row & np.uint32(0xFFFF) if self.packed else row
+            memory.valid[lane, column] = True
+            if self.packed:
+                memory.words[lane, column + 1] = row >> np.uint32(16)
+                memory.valid[lane, column + 1] = True
+
+
+Layout = tuple[IndexArray, IndexArray, int, bool]
+
+
+def _layout(ins: Instruction) -> Layout:
+    shape = next((part for part in ins.parts if re.fullmatch(r"\d+x\d+b(x2)?", part)), "")
+    repeat = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part)), 1)
+    lane, column, columns = fragment(shape, repeat)
+    packed = "pack::16b" in ins.parts or "unpack::16b" in ins.parts
+    return lane, column * 2 if packed else column, columns * 2 if packed else columns, packed
+
+
+def _base(w: Warp, address: int, lane: IndexArray) -> tuple[int, int]:
+    """Lane and column of an access. The warp bits of the lane field are ignored when they are zero, and must match otherwise."""
+    lane_field, column = address >> 16 & 0x7F, address & 0xFFFF
+    quarter = w.index % 4
+    span = int(lane.max()) + 1
+    if lane_field // 32 not in (0, quarter) or lane_field % 32 not in ((0,) if span > 16 else (0, 16)):
+        raise SimError(f"TMEM lane {lane_field} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
+    return 32 * quarter + lane_field % 32, column
+
+
+def _access(w: Warp, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
+    lane, column, columns, packed = layout
+    base_lane, base_column = _base(w, address, lane)
+    return _Access(registers, lane + base_lane, column + base_column, base_column, columns, packed, w.line, [])
+
+
+@register("tcgen05.ld")
+def build_load(ins: Instruction, b: Binder) -> Handler:
+    """tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
+    if "red" in ins.parts:
+        raise SimError("tcgen05.ld.red is not modelled")
+    names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
+    if len(names) != len(layout[0]):
+        raise SimError(f"{len(names)} registers, the shape has {len(layout[0])}")
+    registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
+    _check_uses(ins, b, set(names))
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
+        tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
+        for index, poison in registers:
+            w.R[index] = poison
+        tensor_thread(w).loads.append(access)
+        return None
+
+    return run
+
+
+def _check_uses(ins: Instruction, b: Binder, names: set[str]) -> None:
+    """No instruction between the load and its wait, in the same basic block, may read a result."""
+    code = b.kernel.code
+    at = next(i for i, other in enumerate(code) if other is ins)
+    for other in code[at + 1 :]:
+        if other.parts[0] in ("bra", "ret", "exit") or other.opcode.startswith("tcgen05.wait::ld"):
+            return
+        if other.opcode.startswith("tcgen05.ld"):
+            continue
+        if other.predicate in names or any(name in names for text in other.operands for name in _REGISTER.findall(text)):
+            raise SimError(f"PTX line {other.line}: {other.opcode} uses a register of this tcgen05.ld before tcgen05.wait::ld")
+
+
+@register("tcgen05.st")
+def build_store(ins: Instruction, b: Binder) -> Handler:
+    """tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
+    address, layout = b.address(ins.operands[0]), _layout(ins)
+    values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
+    if len(values) != len(layout[0]):
+        raise SimError(f"{len(values)} registers, the shape has {len(layout[0])}")
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        access = _access(w, int(address(w)[w.first(mask)]), layout, [])
+        access.values = [value(w) for value in values]
+        tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.st")
+        tensor_thread(w).stores.append(access)
+        return None
+
+    return run
+
+
+@register("tcgen05.wait::ld", "tcgen05.wait::st")
+def build_wait(ins: Instruction, b: Binder) -> Handler:
+    """Deliver the loads, or perform the stores, that the warp has issued."""
+    loads = ins.parts[1] == "wait::ld"
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        thread = tensor_thread(w)
+        if loads:
+            for access in thread.loads:
+                access.load(w)
+            thread.loads.clear()
+        else:
+            for access in thread.stores:
+                access.store(w)
+            thread.stores.clear()
+        return None
+
+    return run

@@ -1,0 +1,258 @@
+"""tcgen05.mma and tcgen05.cp: operations of the asynchronous tensor pipe.
+
+Source: PTX ISA, "tcgen05.mma", "tcgen05.cp", "Data path layout organization" (which lanes and columns hold the accumulator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import SimError
+from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
+from ..memory import Bytes
+from ..operands import Binder, Mask, vector
+from ..parser import Instruction
+from ..race import Actor
+from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
+from ..swizzle import IndexArray
+from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
+from ..tma_engine import CHUNK, read_shared_chunks
+from ..tmem import granules
+from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
+from . import Straight, register
+from .common import origin
+
+if TYPE_CHECKING:
+    from ..formats import Float64Array
+    from ..machine import Cta, Warp
+
+_ALL_QUARTERS = tuple(range(QUARTERS))
+_ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
+Actors = tuple[Actor, Actor] | None
+
+
+@dataclass(frozen=True)
+class _Mma:
+    """Operands of one tcgen05.mma, read at issue."""
+
+    kind: str
+    qualifiers: tuple[str, ...]
+    fields: InstructionDescriptor
+    accumulator: int
+    a: SmemDescriptor | int
+    b: SmemDescriptor
+    a_scales: int
+    b_scales: int
+    accumulate: bool
+    shift: int
+    ctas: tuple[Cta, ...]
+
+
+def _decode(word: int) -> SmemDescriptor:
+    try:
+        return SmemDescriptor.decode_sm100(word)
+    except DescriptorError as error:
+        raise SimError(str(error)) from None
+
+
+@register("tcgen05.mma")
+def build_mma(ins: Instruction, b: Binder) -> Straight:
+    """[d], a-desc or [a], b-desc, idesc, ([scale A], [scale B] | [{disable lanes}]) enable-input-d [, scale-input-d]"""
+    kind = next(part for part in ins.parts if part.startswith("kind::")).removeprefix("kind::")
+    for unsupported in ("sp", "ws"):
+        if unsupported in ins.parts:
+            raise SimError(f"tcgen05.mma.{unsupported} is not modelled")
+    operands = list(ins.operands)
+    a_in_tmem = operands[1].startswith("[")
+    accumulator, idesc, b_word = b.address(operands[0]), b.read(operands[3], np.uint32), b.read(operands[2], np.uint64)
+    a_word = b.address(operands[1]) if a_in_tmem else b.read(operands[1], np.uint64)
+    rest = operands[4:]
+    scaled = kind in BLOCK_SCALED_KINDS
+    scales = [b.address(rest.pop(0)), b.address(rest.pop(0))] if scaled else []
+    disabled = [b.read(name, np.uint32) for name in vector(rest.pop(0))] if rest[0].startswith("{") else []
+    enable = b.read(rest[0], np.bool_)
+    shift = int(rest[1], 0) if len(rest) > 1 else 0
+    qualifiers = tuple(part for part in ins.parts if part in ("block16", "block32") or part.startswith("scale_vec::"))
+
+    def run(w: Warp, mask: Mask) -> None:
+        ctas = tuple(cta_group(w, ins.parts))
+        if ctas[0] is not w.cta:
+            raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
+        for lane in w.lanes(mask):
+            if any(int(reader(w)[lane]) for reader in disabled):
+                raise SimError("tcgen05.mma with disabled output lanes is not modelled")
+            try:
+                fields = InstructionDescriptor.decode(int(idesc(w)[lane]), kind)
+                fields.check_shape(len(ctas))
+            except InstructionDescriptorError as error:
+                raise SimError(str(error)) from None
+            a_value, target = int(a_word(w)[lane]), int(accumulator(w)[lane])
+            a_scales, b_scales = (int(address(w)[lane]) & _ADDRESS_MASK for address in scales or (accumulator, accumulator))
+            a, b_operand = a_value if a_in_tmem else _decode(a_value), _decode(int(b_word(w)[lane]))
+            mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
+            unit, issue = tensor_unit(w.cta), PipeIssue(w)
+            unit.pipe.push(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
+
+    return Straight(run)
+
+
+@lru_cache(maxsize=4096)
+def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[IndexArray, IndexArray]:
+    """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read)."""
+    index = operand_bytes(descriptor, rows, K_BYTES, size, mn_major)
+    starts, inverse = np.unique(index // CHUNK, return_inverse=True)
+    return starts * CHUNK, inverse.reshape(index.shape) * CHUNK + index % CHUNK
+
+
+def fetch_operand(cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
+    """Values (rows, k) of one K slice of an operand in shared memory."""
+    starts, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
+    chunks = read_shared_chunks(cta, starts, "MMA operand", actor)
+    return decode_operand(chunks.reshape(-1)[inside], name)
+
+
+def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
+    fields, ctas = mma.fields, mma.ctas
+    shared_actor, tensor_actor = actors if actors else (None, None)
+    rows, columns = fields.m // len(ctas), fields.n // len(ctas)
+    b = np.concatenate([fetch_operand(cta, mma.b, columns, fields.b_format, fields.b_mn_major, shared_actor) for cta in ctas])
+    if fields.b_negate:
+        b = -b
+    for cta in ctas:
+        if isinstance(mma.a, SmemDescriptor):
+            a = fetch_operand(cta, mma.a, rows, fields.a_format, fields.a_mn_major, shared_actor)
+        else:
+            a = _tensor_operand(cta, mma.a, rows, fields.a_format, tensor_actor)
+        if fields.a_negate:
+            a = -a
+        scaled_b = b
+        if fields.scale_format:
+            blocks = scale_blocks(mma.kind, mma.qualifiers)
+            folded = len(ctas) == 2 and fields.m == 128
+            a = scale_rows(a, _scales(cta, mma.a_scales, fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
+            scales = _scales(cta, mma.b_scales, fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
+            scaled_b = scale_rows(b, scales)
+        _accumulate(cta, mma, a, scaled_b, tensor_actor)
+
+
+def _tensor_operand(cta: Cta, address: int, rows: int, name: str, actor: Actor | None) -> Float64Array:
+    """Operand A in tensor memory: row m in lane m, K packed along 8 columns."""
+    if rows != 128:
+        raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modelled, 128 are")
+    column = address & 0xFFFF
+    words = _read_tensor(cta, column, K_BYTES // 4, slice(0, 128), "MMA operand A", actor)
+    return decode_operand(np.ascontiguousarray(words).view(np.uint8), name)
+
+
+def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
+    unit = tensor_unit(cta)
+    unit.memory.check(column, count, what)
+    if not unit.memory.valid[lanes, column : column + count].all():
+        raise SimError(f"{what} reads uninitialised TMEM: {cta} columns [{column}, {column + count})")
+    if actor is not None and unit.shadow and cta.world.race:
+        quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
+        cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
+    return unit.memory.words[lanes, column : column + count]
+
+
+def _scales(
+    cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None
+) -> Float64Array:
+    """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
+
+    With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.
+    """
+    if first_byte + blocks > 4:
+        raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")
+    half = rows // 2 if folded else rows
+    column = address & 0xFFFF
+    words = _read_tensor(cta, column, -(-half // 32), slice(0, 128), "MMA scale factors", actor)
+    row = np.arange(rows)
+    lanes = row % 32 + 64 * (row // half)
+    picked = np.ascontiguousarray(words[lanes, row % half // 32]).view(np.uint8).reshape(rows, 4)
+    return decode_scales(picked[:, first_byte : first_byte + blocks], name)
+
+
+def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
+    """How the (rows, n) result of one CTA lies in TMEM: lanes, columns of the result, first TMEM column, one entry per lane block."""
+    if m // ctas == 128:
+        return [(slice(0, 128), slice(0, n), 0)]
+    if ctas == 2:  # M = 128 over a pair: the halves of N one below the other
+        return [(slice(0, 64), slice(0, n // 2), 0), (slice(64, 128), slice(n // 2, n), 0)]
+    return [(slice(32 * q, 32 * q + 16), slice(0, n), 0) for q in range(QUARTERS)]  # M = 64: 16 rows per lane quarter
+
+
+def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
+    memory, unit, n = tensor_unit(cta).memory, tensor_unit(cta), mma.fields.n
+    column, lane_base = mma.accumulator & 0xFFFF, mma.accumulator >> 16 & 0x7F
+    blocks = _blocks(mma.fields.m, n, len(mma.ctas))
+    width = blocks[0][1].stop - blocks[0][1].start
+    if lane_base and (len(blocks) != QUARTERS or lane_base != 16):
+        raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
+    memory.check(column, width, "tcgen05.mma accumulator")
+    where = [(slice(lanes.start + lane_base, lanes.stop + lane_base), slice(column, column + width)) for lanes, _, _ in blocks]
+    accumulator = None
+    by_rows = len(blocks) == QUARTERS
+    if mma.accumulate:
+        if not all(memory.valid[place].all() for place in where):
+            raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
+        parts = [memory.words[place].view(np.float32) for place in where]
+        accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
+        if mma.shift:
+            accumulator = accumulator * np.float32(2.0**-mma.shift)
+    result = multiply_accumulate(a, b, accumulator).view(np.uint32)
+    for k, place in enumerate(where):
+        memory.words[place] = result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]]
+        memory.valid[place] = True
+    if actor is not None and unit.shadow and cta.world.race:
+        cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
+
+
+_COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
+# Which rows of 32 each lane quarter receives.
+_COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2::02_13": (0, 1, 0, 1), "": (0, 1, 2, 3)}
+
+
+@register("tcgen05.cp")
+def build_copy(ins: Instruction, b: Binder) -> Straight:
+    """tcgen05.cp.cta_group.SHAPE[.multicast] [address], descriptor"""
+    address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
+    shape = ins.parts[3]
+    multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
+    rows, row_bytes = _COPY_SHAPES.get(shape, (0, 0))
+    expands = any(part.startswith(("b8x16", "b6x16", "b4x16")) for part in ins.parts)
+    if expands or not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
+        raise SimError(f"{ins.opcode}: this shape is not modelled")
+
+    def run(w: Warp, mask: Mask) -> None:
+        ctas = cta_group(w, ins.parts)
+        unit = tensor_unit(w.cta)
+        for lane in w.lanes(mask):
+            target, descriptor, issue = int(address(w)[lane]), _decode(int(word(w)[lane])), PipeIssue(w)
+            if target >> 16:
+                raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
+            unit.pipe.push(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
+
+    def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
+        starts = copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK]
+        for cta in ctas:
+            values: Bytes = read_shared_chunks(cta, starts.reshape(-1), "tcgen05.cp", actors[0] if actors else None)
+            words = np.ascontiguousarray(values).view(np.uint32).reshape(rows, row_bytes // 4)
+            _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
+
+    return Straight(run)
+
+
+def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
+    unit, count = tensor_unit(cta), words.shape[1]
+    unit.memory.check(column, count, "tcgen05.cp")
+    for quarter, block in enumerate(quarters):
+        lanes = slice(32 * quarter, 32 * quarter + 32)
+        unit.memory.words[lanes, column : column + count] = words[32 * block : 32 * block + 32]
+        unit.memory.valid[lanes, column : column + count] = True
+    if actor is not None and unit.shadow and cta.world.race:
+        cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, count), actor)

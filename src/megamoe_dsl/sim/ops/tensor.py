@@ -1,0 +1,228 @@
+"""TMA tensor copies: cp.async.bulk.tensor, its reduction and its prefetch, tiled mode.
+
+Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "Tensors". A load of a CTA pair (`cta_group::2`) may signal
+the barrier of either CTA of the pair. Out-of-bounds elements are filled with zeros and count as transaction bytes; in a store
+they are clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+
+from ..async_groups import AsyncCopy, groups_of
+from ..errors import SimError
+from ..mbarrier import Mbarrier, mbarrier_at
+from ..memory import SMEM_RESERVED
+from ..operands import Binder, Mask
+from ..parser import Instruction
+from ..tma_box import box_at, shared_chunks, to_shared_format
+from ..tma_engine import (
+    Issue,
+    Reduction,
+    StoreActors,
+    finish_load,
+    read_global_rows,
+    read_shared_chunks,
+    reduce_global_rows,
+    write_global_rows,
+    write_shared_chunks,
+)
+from . import Straight, register
+from .common import generic_bytes, origin, shared_target
+
+if TYPE_CHECKING:
+    from ..machine import Cta, Warp
+
+_SMEM_ALIGNMENT = 128
+_MAP_ALIGNMENT = 64
+_UNSUPPORTED = ("im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4")
+_ELEMENT = {
+    TensorMapDtype.U32: "u32", TensorMapDtype.U64: "u64", TensorMapDtype.F16: "f16", TensorMapDtype.BF16: "bf16",
+    TensorMapDtype.F32: "f32", TensorMapDtype.F64: "f64", TensorMapDtype.TF32: "f32",
+}  # fmt: skip
+
+Coordinates = tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _decoded(descriptor: bytes) -> TensorMap:
+    try:
+        return TensorMap.decode(descriptor)
+    except ValueError as error:
+        raise SimError(f"bad tensor map: {error}") from None
+
+
+def _dimensions(ins: Instruction) -> int:
+    for mode in _UNSUPPORTED:
+        if mode in ins.parts:
+            raise SimError(f"{ins.opcode}: mode .{mode} is not modelled, only .tile is")
+    dimensions = next((part for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
+    if dimensions is None:
+        raise SimError(f"{ins.opcode}: no dimension")
+    return int(dimensions[0])
+
+
+def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
+    """Reads descriptor and coordinates of every issuing lane."""
+    dimensions = _dimensions(ins)
+    address, coordinate_readers = b.tensor_address(operand)
+    if len(coordinate_readers) != dimensions:
+        raise SimError(f"{len(coordinate_readers)} coordinates for a {dimensions}d copy")
+
+    def read(w: Warp, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
+        where, coordinates = address(w), [reader(w) for reader in coordinate_readers]
+        out = []
+        for lane in lanes:
+            at = int(where[lane])
+            if at % _MAP_ALIGNMENT:
+                raise SimError(f"tensor map at {at:#x}: must be {_MAP_ALIGNMENT}-byte aligned")
+            tensor_map = _decoded(bytes(generic_bytes(w, at, DESCRIPTOR_BYTES)))
+            if tensor_map.rank != dimensions:
+                raise SimError(f"a {dimensions}d copy through a tensor map of rank {tensor_map.rank}")
+            place = tuple(int(c[lane]) for c in coordinates)
+            if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED and place[0] % 128:
+                raise SimError(f"unpacked FP4 copy at innermost coordinate {place[0]}: must be a multiple of 128")
+            out.append((tensor_map, place))
+        return out
+
+    return read
+
+
+def _check_box(cta: Cta, offset: int, tensor_map: TensorMap) -> None:
+    if offset % _SMEM_ALIGNMENT:
+        raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
+    cta.shared.check(offset, offset + tensor_map.box_bytes)
+
+
+def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
+    """The action of one load: global box to shared memory, then complete_tx."""
+    actor = issue.load_actor(barrier)
+    box = box_at(tensor_map, place)
+    rows = np.zeros((box.row_count, box.row_bytes), np.uint8)
+    if not box.empty:
+        rows[box.row_index, box.first : box.last] = read_global_rows(issue.world, box.rows, box.last - box.first, actor)
+    write_shared_chunks(cta, shared_chunks(offset, tensor_map.box_bytes, tensor_map.swizzle), to_shared_format(tensor_map, rows), actor)
+    finish_load(barrier, tensor_map.transaction_bytes, actor)
+
+
+@register("cp.async.bulk.tensor")
+def build_copy(ins: Instruction, b: Binder) -> Straight:
+    """Load or store, by destination."""
+    destination = next(part for part in ins.parts if part == "global" or part.startswith("shared"))
+    return _build_store(ins, b, None) if destination == "global" else _build_load(ins, b)
+
+
+@register("cp.reduce.async.bulk.tensor")
+def build_reduce(ins: Instruction, b: Binder) -> Straight:
+    """cp.reduce.async.bulk.tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
+    operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
+    Reduction(operation, "u32")  # an unknown operation is an error at load time
+    return _build_store(ins, b, operation)
+
+
+@register("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
+def build_prefetch(ins: Instruction, b: Binder) -> Straight:
+    """Prefetches have no functional effect."""
+    return Straight(lambda w, mask: None)
+
+
+def _build_load(ins: Instruction, b: Binder) -> Straight:
+    """cp.async.bulk.tensor.Nd[.cta_group].shared::{cta,cluster}.global ... [dst], [map, {coordinates}], [mbar] [, mask] [, policy]"""
+    destination, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
+    maps = _map_reader(ins, b, ins.operands[1])
+    pair, multicast = "cta_group::2" in ins.parts, "multicast::cluster" in ins.parts
+    own_only = "shared::cta" in ins.parts
+    masks = b.read(ins.operands[3], np.uint16) if multicast else None
+
+    def run(w: Warp, mask: Mask) -> None:
+        lanes = w.lanes(mask)
+        where, barriers, cta_masks = destination(w), barrier_address(w), masks(w) if masks else None
+        for lane, (tensor_map, place) in zip(lanes, maps(w, lanes), strict=True):
+            cta, offset = shared_target(w, int(where[lane]))
+            barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
+            if own_only and cta is not w.cta:
+                raise SimError(f"TMA load .shared::cta into {cta}")
+            targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
+            issue = Issue.of(w)
+            for target, signalled in targets:
+                _check_box(target, offset, tensor_map)
+                barrier = mbarrier_at(signalled, barrier_offset)
+                w.world.post(_loader(issue, tensor_map, place, target, offset, barrier), origin(w))
+
+    return Straight(run)
+
+
+def _loader(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> Callable[[], None]:
+    return lambda: load_box(issue, tensor_map, place, cta, offset, barrier)
+
+
+def _targets(w: Warp, cta: Cta, barrier_cta: Cta, cta_mask: int | None, pair: bool) -> list[tuple[Cta, Cta]]:
+    """(receiving CTA, CTA whose barrier is signalled) for one load."""
+    ctas = w.cta.cluster.ctas
+    if cta_mask is None:
+        same_pair = cta.cluster_rank >> 1 == barrier_cta.cluster_rank >> 1
+        if barrier_cta is not cta and not (pair and same_pair):
+            raise SimError(f"TMA load into {cta} signals an mbarrier of {barrier_cta}: only .cta_group::2 may, inside its pair")
+        return [(cta, barrier_cta)]
+    ranks = [r for r in range(16) if cta_mask >> r & 1]
+    if not ranks or ranks[-1] >= len(ctas):
+        raise SimError(f"multicast mask {cta_mask:#x} in a cluster of {len(ctas)} CTAs")
+    parity = barrier_cta.cluster_rank & 1
+    return [(ctas[r], ctas[(r & ~1) | parity] if pair else ctas[r]) for r in ranks]
+
+
+def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight:
+    """cp[.reduce].async.bulk.tensor.Nd.global.shared::cta ... .bulk_group [map, {coordinates}], [source] [, policy]"""
+    maps, source = _map_reader(ins, b, ins.operands[0]), b.address(ins.operands[1])
+
+    def run(w: Warp, mask: Mask) -> None:
+        lanes = w.lanes(mask)
+        where = source(w)
+        for lane, (tensor_map, place) in zip(lanes, maps(w, lanes), strict=True):
+            cta, offset = shared_target(w, int(where[lane]))
+            if cta is not w.cta:
+                raise SimError(f"TMA store from the shared memory of {cta}")
+            if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED:
+                raise SimError("TMA store through an unpacked FP4 tensor map")
+            _check_box(cta, offset, tensor_map)
+            _post_store(w, lane, tensor_map, place, offset, operation)
+
+    return Straight(run)
+
+
+def _post_store(w: Warp, lane: int, tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
+    world, cta = w.world, w.cta
+    actors = StoreActors.of(w)
+    copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
+    groups_of(w, "bulk", lane).open.append(copy)
+    reduction = None
+    if operation is not None:
+        if tensor_map.dtype not in _ELEMENT:
+            raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
+        reduction = Reduction(operation, _ELEMENT[tensor_map.dtype])
+    label = origin(w)
+
+    def read() -> None:
+        chunks = shared_chunks(offset, tensor_map.box_bytes, tensor_map.swizzle)
+        values = read_shared_chunks(cta, chunks, "TMA store", actors.source if actors else None)
+        copy.read_done = True
+        world.post(lambda: write(values), label)
+
+    def write(values: np.ndarray) -> None:
+        box = box_at(tensor_map, place)
+        if not box.empty:
+            inside = values.reshape(box.row_count, box.row_bytes)[box.row_index, box.first : box.last]
+            destination = actors.destination if actors else None
+            if reduction is not None:
+                reduce_global_rows(world, box.rows, inside, reduction, destination)
+            else:
+                write_global_rows(world, box.rows, inside, destination)
+        copy.done = True
+
+    world.post(read, label)

@@ -1,0 +1,140 @@
+"""The tensor unit of one CTA: its memory, its in-order pipe, and how the race detector sees both.
+
+Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations of a warp are asynchronous to its other instructions:
+what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
+did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
+for tensor memory. `tcgen05.commit` implies the fence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import SimError
+from .machine import Pipe
+from .race import Actor
+from .tmem import COLUMNS, TensorMemory
+
+if TYPE_CHECKING:
+    from .clock import Clock
+    from .machine import Cta, Warp
+    from .shadow import Shadow
+
+QUARTERS = 4
+
+
+class PipeIssue:
+    """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
+
+    __slots__ = ("line", "shared", "tensor")
+
+    def __init__(self, w: Warp) -> None:
+        self.line = w.line
+        race = w.world.race
+        self.shared: Clock | None = race.snapshot(w) if race else None
+        self.tensor: Clock | None = tensor_thread(w).clock.copy() if race else None
+
+
+class TensorUnit:
+    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.memory = TensorMemory()
+        self.pipe = Pipe(cta.world)
+        self.count = 0
+        race = cta.world.race
+        self.shadow: Shadow | None = None
+        if race:
+            self.shadow = race.tensor_shadow(cta, QUARTERS * COLUMNS)
+            self.agent = race.agent(f"{cta} tensor pipe")
+            self.shared_clock, self.tensor_clock = race.clock(), race.clock()
+        cta.exit_checks.append(self._exit_check)
+
+    def begin(self, issue: PipeIssue) -> tuple[Actor, Actor] | None:
+        """The pipe starts an operation: actors for shared and for tensor memory, None when the detector is off."""
+        race = self.cta.world.race
+        if race is None or issue.shared is None or issue.tensor is None:
+            return None
+        self.count += 1
+        for clock, known in ((self.shared_clock, issue.shared), (self.tensor_clock, issue.tensor)):
+            clock.join(known)
+            clock.fit(race.width)
+            clock.set(self.agent, self.count)
+        return Actor(self.agent, self.shared_clock, issue.line), Actor(self.agent, self.tensor_clock, issue.line)
+
+    def committed(self, issue: PipeIssue) -> Clock | None:
+        """What a `tcgen05.commit` publishes: everything the pipe has done and was told."""
+        if issue.shared is None:
+            return None
+        self.begin(issue)
+        clock = self.shared_clock.copy()
+        clock.join(self.tensor_clock)
+        return clock
+
+    def _exit_check(self) -> None:
+        if self.memory.allocated:
+            held = ", ".join(f"{count} columns at {first}" for first, count in self.memory.allocated.items())
+            raise SimError(f"{self.cta} exited without tcgen05.dealloc of {held}")
+
+
+class TensorThread:
+    """The tcgen05 side of a warp: agent, number of completed accesses, what they may rely on, and loads and stores in flight."""
+
+    def __init__(self, w: Warp) -> None:
+        self.warp = w
+        self.loads: list[Any] = []
+        self.stores: list[Any] = []
+        self.count = 0
+        race = w.world.race
+        if race:
+            self.agent = race.agent(f"{w} tcgen05.ld/st")
+            self.clock = race.clock()
+
+    def actor(self, line: int) -> Actor | None:
+        """Accessor for one ld or st of the warp."""
+        race = self.warp.world.race
+        if race is None:
+            return None
+        self.count += 1
+        self.clock.fit(race.width)
+        self.clock.set(self.agent, self.count)
+        return Actor(self.agent, self.clock, line, asynchronous=False)
+
+    def before_thread_sync(self) -> None:
+        """Later arrives of the warp publish its completed tensor accesses."""
+        race = self.warp.world.race
+        if race:
+            self.warp.clock.fit(race.width)
+            self.warp.clock.set(self.agent, self.count)
+
+    def after_thread_sync(self) -> None:
+        """Later tensor operations of the warp rely on all it has learned."""
+        if self.warp.world.race:
+            self.clock.join(self.warp.clock)
+
+
+def tensor_unit(cta: Cta) -> TensorUnit:
+    """The unit of a CTA, created at first use."""
+    unit = cta.state.get("tensor unit")
+    if unit is None:
+        unit = cta.state["tensor unit"] = TensorUnit(cta)
+    return unit  # type: ignore[no-any-return]
+
+
+def tensor_thread(w: Warp) -> TensorThread:
+    """The tcgen05 side of a warp, created at first use."""
+    thread = w.state.get("tensor thread")
+    if thread is None:
+        thread = w.state["tensor thread"] = TensorThread(w)
+    return thread  # type: ignore[no-any-return]
+
+
+def cta_group(w: Warp, parts: tuple[str, ...]) -> list[Cta]:
+    """The CTAs that an operation works on: its own, or the pair of `cta_group::2` (even CTA first)."""
+    if "cta_group::2" not in parts:
+        return [w.cta]
+    ctas, even = w.cta.cluster.ctas, w.cta.cluster_rank & ~1
+    if even + 1 >= len(ctas):
+        raise SimError(f"cta_group::2 in a cluster of {len(ctas)} CTAs: there is no pair")
+    return [ctas[even], ctas[even + 1]]
