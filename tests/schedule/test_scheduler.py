@@ -1,0 +1,245 @@
+"""The block scheduler on the host: random counts, waves and grids against nested loops; broken schedulers are caught."""
+
+import dataclasses
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_properties import (
+    check_balance,
+    check_complete,
+    check_dependencies,
+    check_order,
+    check_places,
+    check_schedule,
+    dealt,
+    interleaved,
+    oracle,
+)
+
+from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule import LINEAR1, LINEAR2, Block, HostTable, Scheduler
+from megamoe_dsl.testing import configs, problems, token_counts
+
+SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12, max_ranks=2, max_tokens=16)
+
+
+@st.composite
+def launches(draw, max_blocks=3):
+    """(config, tokens per local expert).  Shrinks to no tokens, one cluster."""
+    config = draw(configs(SMALL, max_sms=40))
+    return config, draw(token_counts(config.problem.experts_per_rank, config.block_m, max_blocks=max_blocks))
+
+
+def config_of(experts, wave, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
+    problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=64)
+    return KernelConfig(problem, block_m, 16, 2, wave, num_sms, 2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(launches())
+def test_schedule_equals_nested_loops(launch):
+    check_schedule(Scheduler.blocks, *launch)
+
+
+@settings(max_examples=200, deadline=None)
+@given(launches(), st.integers(1, 3))
+def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
+    """A walk that starts `g` turns later and takes every `every`-th block sees exactly its share of the cluster's blocks."""
+    config, counts = launch
+    table = HostTable.of(counts, config.block_m)
+    for cluster in (0, config.num_clusters - 1):
+        blocks = list(Scheduler.blocks(config, counts, cluster))
+        for group in range(every):
+            walk = Scheduler.start(config, table, cluster + group * config.num_clusters, every).settle()
+            mine = []
+            while walk.valid():
+                mine.append(walk.block())
+                walk = walk.skip().settle()
+            assert mine == blocks[group::every]
+
+
+@settings(max_examples=200, deadline=None)
+@given(launches())
+def test_mma_covers_the_valid_tokens(launch):
+    config, counts = launch
+    position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0).settle()
+    while position.valid():
+        assert position.valid_m <= position.mma_n < position.valid_m + 16
+        assert position.mma_n % 16 == 0 and 16 <= position.mma_n <= config.block_m
+        position = position.skip().settle()
+
+
+@settings(max_examples=200, deadline=None)
+@given(launches())
+def test_settled_positions_are_fixed_points(launch):
+    config, counts = launch
+    position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0)
+    while position.settle().valid():
+        position = position.settle()
+        assert not position.unsettled() and position.settle() == position
+        assert 0 <= position.local < position.m_blocks * position.n_blocks
+        position = position.skip()
+    end = position.settle()
+    assert (end.expert, end.phase, end.tokens) == (config.problem.experts_per_rank, LINEAR1, 0)
+
+
+def test_worked_order():
+    """Two waves of one expert, one cluster, two weight blocks in each phase; the first expert has a short second block."""
+    blocks = list(Scheduler.blocks(config_of(2, 1, num_sms=2), [17, 3], 0))
+    assert blocks == [
+        *(Block(LINEAR1, 0, 0, n, 0, 16) for n in range(2)),
+        *(Block(LINEAR1, 0, 1, n, 1, 1) for n in range(2)),
+        *(Block(LINEAR2, 0, 0, n, 0, 16) for n in range(2)),
+        *(Block(LINEAR2, 0, 1, n, 1, 1) for n in range(2)),
+        *(Block(phase, 1, 0, n, 2, 3) for phase in (LINEAR1, LINEAR2) for n in range(2)),
+    ]
+
+
+@pytest.mark.parametrize("wave", [1, 2, 4])
+def test_l2_of_a_wave_follows_l1_of_the_same_wave_only(wave):
+    blocks = list(Scheduler.blocks(config_of(4, wave, num_sms=2), [1, 1, 1, 1], 0))
+    phases = [(b.expert // wave, b.phase) for b in blocks]
+    assert phases == sorted(phases)
+    assert [(b.phase, b.expert) for b in blocks if b.n_block == 0] == [
+        (phase, expert) for first in range(0, 4, wave) for phase in (0, 1) for expert in range(first, first + wave)
+    ]
+
+
+@pytest.mark.parametrize("wave", [1, 2, 3, 6])
+@pytest.mark.parametrize("counts", [[0] * 6, [0, 0, 0, 0, 0, 5], [5, 0, 0, 0, 0, 0], [0, 40, 0, 0, 16, 0], [0, 0, 7, 7, 0, 0]])
+def test_experts_without_tokens(counts, wave):
+    config = config_of(6, wave, num_sms=6)
+    check_schedule(Scheduler.blocks, config, counts)
+    assert not any(counts[b.expert] == 0 for b in interleaved(dealt(Scheduler.blocks, config, counts)))
+
+
+def test_more_clusters_than_blocks():
+    config = config_of(1, 1, num_sms=148)
+    lists = dealt(Scheduler.blocks, config, [1])
+    assert [len(blocks) for blocks in lists[:5]] == [1, 1, 1, 1, 0] and not any(lists[4:])
+
+
+def test_published_shape():
+    problem = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=512)
+    config = KernelConfig.choose(problem, 512)
+    counts = [(37 * e) % 200 for e in range(32)]
+    check_schedule(Scheduler.blocks, config, counts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.sampled_from((16, 32, 64, 96, 128, 192)))
+def test_host_table(counts, block_m):
+    table = HostTable.of(counts, block_m)
+    assert [table.tokens(e) for e in range(len(counts) + 1)] == [*counts, 0]
+    first = 0
+    for expert, tokens in enumerate([*counts, 0]):
+        assert table.pool_block(expert) == first
+        first += (tokens + block_m - 1) // block_m
+
+
+@pytest.mark.parametrize("counts", [[1, 2, 3], [1, 2, 3, 4, 5]])
+def test_counts_must_match_the_experts(counts):
+    with pytest.raises(ValueError, match=rf"counts has {len(counts)} entries: must have experts_per_rank = 4"):
+        list(Scheduler.blocks(config_of(4, 2), counts, 0))
+
+
+# --- mutations
+class NeverRewinds(Scheduler):
+    """Goes on to the next wave's L1 and never runs L2."""
+
+    def advance(self):
+        return dataclasses.replace(super().advance(), phase=LINEAR1) if self.expert + 1 < len(self.table.counts) else super().advance()
+
+
+class Interleaves(Scheduler):
+    """Runs L2 of an expert right after its L1, whatever the wave."""
+
+    def advance(self):
+        alone = dataclasses.replace(self.config, experts_per_wave=1)
+        return dataclasses.replace(super(Interleaves, dataclasses.replace(self, config=alone)).advance(), config=self.config)
+
+
+class StepsBySm(Scheduler):
+    """Steps over CTAs instead of clusters."""
+
+    def skip(self):
+        return dataclasses.replace(self, local=self.local + self.config.num_sms)
+
+
+class LosesOne(Scheduler):
+    """Subtracts one block too many when it leaves an expert."""
+
+    def advance(self):
+        following = super().advance()
+        return dataclasses.replace(following, local=max(following.local - 1, 0))
+
+
+class FullBlocks(Scheduler):
+    """Takes every block for a full one."""
+
+    @property
+    def valid_m(self):
+        return self.config.block_m
+
+
+class SharesPoolBlocks(Scheduler):
+    """Ignores where the expert starts in the pool."""
+
+    @property
+    def pool_block(self):
+        return self.m_block
+
+
+class SwapsOrder(Scheduler):
+    """Token blocks fastest."""
+
+    @property
+    def m_block(self):
+        return self.local % self.m_blocks
+
+    @property
+    def n_block(self):
+        return self.local // self.m_blocks
+
+
+class OneBlockShort(Scheduler):
+    """Drops the last weight block of Linear2."""
+
+    @property
+    def n_blocks(self):
+        return super().n_blocks - (self.phase == LINEAR2)
+
+
+MUTANTS = {
+    NeverRewinds: check_complete,
+    Interleaves: check_dependencies,
+    StepsBySm: check_complete,
+    LosesOne: check_complete,
+    FullBlocks: check_places,
+    SharesPoolBlocks: check_places,
+    SwapsOrder: check_order,
+    OneBlockShort: check_complete,
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_broken_scheduler_is_caught(mutant):
+    """By the property named for it, and by the whole check."""
+    config, counts = config_of(4, 2, num_sms=4, hidden=768, intermediate=256), [17, 3, 40, 16]
+    lists = [list(islice(mutant.blocks(config, counts, cluster), 200)) for cluster in range(config.num_clusters)]
+    arguments = {check_dependencies: (config,), check_order: (config,)}.get(MUTANTS[mutant], (config, counts))
+    MUTANTS[mutant](dealt(Scheduler.blocks, config, counts), *arguments)
+    with pytest.raises(AssertionError):
+        MUTANTS[mutant](lists, *arguments)
+    with pytest.raises(AssertionError):
+        check_schedule(mutant.blocks, config, counts)
+
+
+def test_unfair_dealing_is_caught():
+    blocks = oracle(config_of(2, 1), [3, 20])
+    check_balance([blocks[0::2], blocks[1::2]])
+    with pytest.raises(AssertionError):
+        check_balance([blocks[:2], blocks[2:]])

@@ -1,0 +1,151 @@
+"""Traced and host evaluation of the scheduler agree: `@cute.jit` host functions walk on the CPU, with run-time Int32 state, no GPU."""
+
+import os
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megamoe_dsl.config import TIERS, KernelConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule import HostTable, Scheduler
+
+STATES = 2000
+TRACED = ("unsettled", "valid", "n_blocks", "m_blocks", "m_block", "n_block", "pool_block", "valid_m", "mma_n")
+MOVES = ("phase", "expert", "local", "tokens", "pool_first")
+WIDTH = len(TRACED) + 2 * len(MOVES)
+
+# Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
+CONFIGS = [
+    KernelConfig(Problem(512, 384, 12, 2), 16, 16, 2, 4, 6, 2),
+    KernelConfig(Problem(1792, 256, 7, 2), 96, 32, 2, 7, 10, 2),
+    KernelConfig(Problem(4096, 2048, 256, 6, num_ranks=8), 192, 32, 2, 8, 148, 2),
+]
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """(step, walk): host functions compiled from the same `Scheduler` that the tests above prove."""
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+    import cutlass
+    import cutlass.cute as cute
+    from cutlass import Int32
+
+    @dataclass(frozen=True)
+    class MemoryTable:
+        words: cute.Tensor
+
+        def tokens(self, expert: Any) -> Any:
+            return self.words[2 * expert]
+
+        def pool_block(self, expert: Any) -> Any:
+            return self.words[2 * expert + 1]
+
+    @dataclass(frozen=True)
+    class Walk(Scheduler):
+        config: cutlass.Constexpr[KernelConfig]
+        table: MemoryTable
+        stride: cutlass.Constexpr[int]
+
+    @cute.jit
+    def settle(position: Walk) -> Walk:
+        while position.unsettled():
+            position = position.advance()
+        return position
+
+    @cute.jit
+    def step(config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):
+        """Row i of `out`: every property of state i, then the fields after `advance` and after `skip`."""
+        table = MemoryTable(words)
+        for i in range(count):
+            expert = states[i, 1]
+            position = Walk(
+                config, table, states[i, 0], expert, states[i, 2], table.tokens(expert), table.pool_block(expert), config.num_clusters
+            )
+            values = []
+            for name in TRACED:
+                value = getattr(position, name)
+                values.append(Int32(value() if callable(value) else value))
+            for moved in (position.advance(), position.skip()):
+                values += [getattr(moved, name) for name in MOVES]
+            for j in cutlass.range_constexpr(WIDTH):
+                out[i, j] = values[j]
+
+    @cute.jit
+    def walk(config: cutlass.Constexpr, every: cutlass.Constexpr, words: cute.Tensor, out: cute.Tensor, block: Int32, limit: Int32):
+        """Rows of `out`: up to `limit` blocks of a walk, then -1 if it ended and -2 if it did not."""
+        position = settle(Walk.start(config, MemoryTable(words), block, every, Int32))
+        row = Int32(0)
+        while position.valid() & (row < limit):
+            fields = (position.phase, position.expert, position.m_block, position.n_block, position.pool_block, position.valid_m)
+            for j in cutlass.range_constexpr(6):
+                out[row, j] = fields[j]
+            row += 1
+            position = settle(position.skip())
+        out[row, 0] = Int32(-1) - Int32(position.valid())
+
+    return step, walk
+
+
+def tensor(array):
+    from cutlass.cute.runtime import from_dlpack
+
+    return from_dlpack(array)
+
+
+def random_counts(config, rng):
+    edges = (0, 0, 1, config.block_m - 1, config.block_m, config.block_m + 1, rng.randrange(4 * config.block_m))
+    return [rng.choice(edges) for _ in range(config.problem.experts_per_rank)]
+
+
+def table_words(config, table):
+    return np.array([[table.tokens(e), table.pool_block(e)] for e in range(config.problem.experts_per_rank + 1)], np.int32).ravel()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"block_m{c.block_m}")
+def test_traced_step_equals_host_step(traced, config):
+    """Random states, settled or not: `local` up to twice the blocks of the expert, any expert but the end."""
+    rng = random.Random(config.block_m)
+    table = HostTable.of(random_counts(config, rng), config.block_m)
+    positions = []
+    for _ in range(STATES):
+        expert = rng.randrange(config.problem.experts_per_rank)
+        position = Scheduler(
+            config, table, rng.randrange(2), expert, 0, table.tokens(expert), table.pool_block(expert), config.num_clusters
+        )
+        blocks = position.m_blocks * position.n_blocks
+        edges = (0, max(blocks - 1, 0), blocks, blocks + 1, rng.randrange(2 * blocks + 10))
+        positions.append(replace(position, local=rng.choice(edges)))
+    states = np.array([[p.phase, p.expert, p.local] for p in positions], np.int32)
+    out = np.zeros((STATES, WIDTH), np.int32)
+    traced[0](config, tensor(table_words(config, table)), tensor(states), tensor(out), STATES)
+    for position, row in zip(positions, out.tolist(), strict=True):
+        values = [getattr(position, name) for name in TRACED]
+        expected = [int(value() if callable(value) else value) for value in values]
+        for moved in (position.advance(), position.skip()):
+            expected += [getattr(moved, name) for name in MOVES]
+        assert row == expected, position
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"block_m{c.block_m}")
+def test_traced_walk_equals_host_walk(traced, config):
+    """Whole walks of some clusters, alone and as one of two warpgroups that alternate."""
+    rng = random.Random(config.block_m)
+    every = config.epilogue_warpgroups
+    for counts in (random_counts(config, rng), [0] * config.problem.experts_per_rank, [1] * config.problem.experts_per_rank):
+        table = HostTable.of(counts, config.block_m)
+        words = tensor(table_words(config, table))
+        for cluster in (0, config.num_clusters // 2, config.num_clusters - 1):
+            blocks = list(Scheduler.blocks(config, counts, cluster))
+            for group in range(every):
+                expected = [[b.phase, b.expert, b.m_block, b.n_block, b.pool_block, b.valid_m] for b in blocks[group::every]]
+                out = np.zeros((len(expected) + 1, 6), np.int32)
+                traced[1](config, every, words, tensor(out), cluster + group * config.num_clusters, len(expected))
+                assert out[:-1].tolist() == expected and out[-1, 0] == -1
+
+
+def test_configs_cover_powers_of_two_and_other_divisors():
+    assert {c.block_m for c in CONFIGS} < {t.block_m for t in TIERS}
+    assert {c.l2_n_blocks for c in CONFIGS} == {2, 7, 16} and {c.l1_n_blocks for c in CONFIGS} == {3, 2, 16}
