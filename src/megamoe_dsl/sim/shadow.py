@@ -1,8 +1,8 @@
 """Shadow memory of the race detector: per location, who wrote last and who has read since.
 
 An access is one packed int64: clock in bits 32-62, PTX line in 14-31, async-proxy flag in bit 13, agent in 0-12. Reads that are
-ordered one after the other overwrite each other; concurrent readers go to a sparse overflow (per page and agent). This is FastTrack (Flanagan and
-Freund, 2009), vectorised.
+ordered one after the other overwrite each other; concurrent readers go to a sparse overflow (per page and agent). This is FastTrack
+(Flanagan and Freund, 2009), vectorised.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""Floating-point arithmetic and conversions."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from ptx_cases import lanes
+
+RNG = np.random.default_rng(2)
+A = RNG.normal(size=32).astype(np.float32)
+B = (RNG.normal(size=32) * 1e3).astype(np.float32)
+C = RNG.normal(size=32).astype(np.float32)
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 448, 449, 464, 465, 1e9, -1e9, 1e-9, 0.0019, 57344, 61440, 6.1e4], np.float32)
+MIXED = np.concatenate([SPECIAL, RNG.normal(size=16).astype(np.float32)])
+
+
+def same(got, want):
+    np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), np.ascontiguousarray(want).view(f"u{got.itemsize}"))
+
+
+def test_basic_arithmetic():
+    with np.errstate(all="ignore"):
+        same(lanes("add.rn.f32 %f3, %r1, %r2;", A, B, result="%f3", dtype=np.float32), A + B)
+        same(lanes("sub.f32 %f3, %r1, %r2;", A, B, result="%f3", dtype=np.float32), A - B)
+        same(lanes("div.rn.f32 %f3, %r1, %r2;", A, B, result="%f3", dtype=np.float32), A / B)
+        same(lanes("mul.f32 %f3, %r1, 0f40490FDB;", A, result="%f3", dtype=np.float32), A * np.float32(np.pi))
+    same(lanes("neg.f32 %f3, %r1;", A, result="%f3", dtype=np.float32), -A)
+    same(lanes("abs.f32 %f3, %r1;", A, result="%f3", dtype=np.float32), np.abs(A))
+    same(lanes("max.f32 %f3, %r1, %r2;", MIXED, A, result="%f3", dtype=np.float32), np.fmax(MIXED, A))
+    assert np.isnan(lanes("max.NaN.f32 %f3, %r1, %r2;", MIXED, A, result="%f3", dtype=np.float32)[4])
+
+
+def test_fma_rounds_once():
+    """Exact rational arithmetic as the reference, with sums that land next to a midpoint of two float32."""
+    a, b = A.copy(), B.copy()
+    c = np.round(C * 100).astype(np.float32)
+    a[:4], b[:4], c[:4] = np.float32(1 + 2**-12), np.float32(1 + 2**-12), [2**-70, -(2**-70), 0, 2**-24]
+    got = lanes("fma.rn.f32 %f4, %r1, %r2, %r3;", a, b, c, result="%f4", dtype=np.float32)
+    for x, y, z, g in zip(a, b, c, got, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        error = abs(Fraction(float(g)) - exact)
+        for other in (np.nextafter(g, np.float32(np.inf)), np.nextafter(g, np.float32(-np.inf))):
+            assert error <= abs(Fraction(float(other)) - exact)
+    assert got[0] != got[1]  # 2^-70 decides on which side of the midpoint the sum lies
+
+
+@pytest.mark.parametrize(
+    ("opcode", "function"),
+    [("ex2.approx.f32", np.exp2), ("sqrt.rn.f32", np.sqrt), ("rcp.approx.f32", np.reciprocal), ("tanh.approx.f32", np.tanh), ("lg2.approx.f32", np.log2)],
+)
+def test_functions_are_rounded_exact_results(opcode, function):
+    x = np.abs(A)
+    same(lanes(f"{opcode} %f3, %r1;", x, result="%f3", dtype=np.float32), function(x.astype(np.float64)).astype(np.float32))
+
+
+def test_packed_f32x2():
+    pair = np.stack([A, B], axis=1).reshape(-1).view(np.uint64)
+    other = np.stack([C, A], axis=1).reshape(-1).view(np.uint64)
+    same(lanes("add.rn.f32x2 %rd3, %rd1, %rd2;", pair, other, result="%rd3", dtype=np.uint64).view(np.float32), pair.view(np.float32) + other.view(np.float32))
+    got = lanes("fma.rn.f32x2 %rd3, %rd1, %rd2, %rd2;", pair, other, result="%rd3", dtype=np.uint64).view(np.float32)
+    x, y = pair.view(np.float32).astype(np.float64), other.view(np.float32).astype(np.float64)
+    np.testing.assert_allclose(got, x * y + y, rtol=1e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "torch_type"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
+@pytest.mark.parametrize("operation", ["add", "mul", "min", "max", "sub"])
+def test_packed_halves(kind, torch_type, operation):
+    x, y = (torch.from_numpy(RNG.normal(size=64)).to(torch_type) for _ in range(2))
+    function = {"add": torch.add, "mul": torch.mul, "sub": torch.sub, "min": torch.minimum, "max": torch.maximum}[operation]
+    want = function(x, y).view(torch.uint16).numpy().view(np.uint32)
+    words = [t.view(torch.uint16).numpy().view(np.uint32) for t in (x, y)]
+    same(lanes(f"{operation}.{kind}x2 %r3, %r1, %r2;", *words, result="%r3", dtype=np.uint32), want)
+
+
+@pytest.mark.parametrize(("kind", "torch_type"), [("bf16x2", torch.bfloat16), ("f16x2", torch.float16)])
+def test_cvt_to_packed_halves_puts_the_first_source_on_top(kind, torch_type):
+    got = lanes(f"cvt.rn.{kind}.f32 %r3, %r1, %r2;", MIXED, A, result="%r3", dtype=np.uint32).view(np.uint16).reshape(-1, 2)
+    for column, source in ((0, A), (1, MIXED)):
+        want = torch.from_numpy(source).to(torch_type)
+        back = torch.from_numpy(got[:, column].copy()).view(torch_type)
+        assert torch.equal(back.nan_to_num(7), want.nan_to_num(7))
+
+
+@pytest.mark.parametrize(("kind", "torch_type", "largest"), [("e4m3", torch.float8_e4m3fn, 448.0), ("e5m2", torch.float8_e5m2, 57344.0)])
+def test_cvt_to_fp8_saturates(kind, torch_type, largest):
+    got = lanes(f"cvt.rn.satfinite.{kind}x2.f32 %h3, %r1, %r2;", MIXED, A, result="%h3", dtype=np.uint16).view(np.uint8).reshape(-1, 2)
+    for column, source in ((0, A), (1, MIXED)):
+        want = torch.from_numpy(np.clip(source, -largest, largest)).to(torch_type).float()
+        back = torch.from_numpy(got[:, column].copy()).view(torch_type).float()
+        assert torch.equal(back.nan_to_num(7), want.nan_to_num(7))
+
+
+def test_fp8_round_trip_is_exact():
+    codes = np.arange(256, dtype=np.uint8).reshape(-1, 2).view(np.uint16)[:, 0]
+    for part in codes.reshape(-1, 32):
+        text = """cvt.rn.f16x2.e4m3x2 %r5, %h1; mov.b32 {%h5, %h6}, %r5; cvt.f32.f16 %f1, %h5; cvt.f32.f16 %f2, %h6;
+                  cvt.rn.satfinite.e4m3x2.f32 %h7, %f2, %f1;"""
+        got = lanes(text, part, result="%h7", dtype=np.uint16)
+        finite = (part.view(np.uint8) & 0x7F) != 0x7F
+        np.testing.assert_array_equal(got.view(np.uint8)[finite], part.view(np.uint8)[finite])
+
+
+@pytest.mark.parametrize(("mode", "value", "code"), [("rp", 1.0, 127), ("rp", 1.5, 128), ("rz", 1.5, 127), ("rp", 2.0**-127, 0), ("rp", 2.0**-126, 1)])
+def test_cvt_to_ue8m0(mode, value, code):
+    got = lanes(f"cvt.{mode}.satfinite.ue8m0x2.f32 %h3, %r1, %r1;", np.float32(value), result="%h3", dtype=np.uint16)
+    assert got[0] == code | code << 8
+
+
+def test_cvt_between_integers_and_floats():
+    same(lanes("cvt.rzi.s32.f32 %r3, %r1;", B, result="%r3", dtype=np.int32), np.trunc(B).astype(np.int32))
+    assert lanes("cvt.rni.s32.f32 %r3, %r1;", np.float32(2.5), result="%r3", dtype=np.int32)[0] == 2
+    clamped = lanes("cvt.rzi.s32.f32 %r3, %r1;", SPECIAL.repeat(2), result="%r3", dtype=np.int32)
+    assert clamped[[4, 6, 8, 18]].tolist() == [2**31 - 1, -(2**31), 0, 10**9]
+    integers = RNG.integers(-(2**31), 2**31, 32, dtype=np.int32)
+    same(lanes("cvt.rn.f32.s32 %f3, %r1;", integers, result="%f3", dtype=np.float32), integers.astype(np.float32))
+    same(lanes("cvt.s32.s8 %r3, %h1;", integers.astype(np.int8), result="%r3", dtype=np.int32), integers.astype(np.int8).astype(np.int32))
+    same(lanes("cvt.sat.u8.s32 %h3, %r1; cvt.u32.u8 %r3, %h3;", np.int32(300), result="%r3", dtype=np.uint32)[:1], np.array([255], np.uint32))
+
+
+def test_setp_on_nan_is_false_when_ordered_and_true_when_not():
+    text = "setp.ne.f32 %p1, %r1, %r2; setp.neu.f32 %p2, %r1, %r2; selp.b32 %r3, 1, 0, %p1; selp.b32 %r4, 2, 0, %p2; add.u32 %r3, %r3, %r4;"
+    got = lanes(text, np.array([np.nan, 1, 2, 2] * 8, np.float32), np.array([1, 1, 1, np.nan] * 8, np.float32), result="%r3", dtype=np.uint32)
+    assert got[:4].tolist() == [2, 0, 3, 2]
