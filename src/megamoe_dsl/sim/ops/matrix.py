@@ -1,0 +1,92 @@
+"""ldmatrix and stmatrix (PTX ISA, "Warp-level matrix load/store"): 8x8 b16 tiles, and 16x8 b8 tiles for transposed stores.
+
+Lane 8k + i of tile k gives the address of its 16-byte row i (column i for b8). Thread t holds, of every 8x8 tile, the two elements of
+row t / 4 that start at column 2 (t % 4).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import SimError
+from ..operands import Binder, Lanes, Mask, vector
+from ..parser import Instruction
+from . import Handler, Outcome, register
+from .access import gather, scatter
+from .common import state_space
+
+if TYPE_CHECKING:
+    from ..machine import Warp
+
+_ROW_BYTES = 16
+
+
+def _tiles(ins: Instruction) -> int:
+    count = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x[124]", part)), 0)
+    if not count:
+        raise SimError(f"{ins.opcode}: .x1, .x2 or .x4 expected")
+    return count
+
+
+def _registers(ins: Instruction, operand: str, tiles: int) -> list[str]:
+    names = vector(operand)
+    if len(names) != tiles:
+        raise SimError(f"{ins.opcode} with {len(names)} registers")
+    return names
+
+
+def _unsupported(ins: Instruction) -> SimError:
+    return SimError(f"{ins.opcode} is not modelled: m8n8 b16, and m16n8 trans b8 for stmatrix, are")
+
+
+@register("ldmatrix")
+def build_load(ins: Instruction, b: Binder) -> Handler:
+    """ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 registers, [address]"""
+    if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
+        raise _unsupported(ins)
+    tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
+    writers = [b.write(name) for name in _registers(ins, ins.operands[0], tiles)]
+    address = b.address(ins.operands[1])
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        rows = gather(w, space, address(w)[: 8 * tiles], 2, 8, None).reshape(tiles, 8, 8)
+        if transposed:
+            rows = rows.transpose(0, 2, 1)
+        words = np.ascontiguousarray(rows).view(np.uint32).reshape(tiles, 32)
+        for writer, row in zip(writers, words, strict=True):
+            writer(w, row, mask)
+        return None
+
+    return run
+
+
+@register("stmatrix")
+def build_store(ins: Instruction, b: Binder) -> Handler:
+    """stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
+    tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
+    bytes_form = "m16n8" in ins.parts and ins.parts[-1] == "b8" and transposed
+    if not bytes_form and ("m8n8" not in ins.parts or ins.parts[-1] != "b16"):
+        raise _unsupported(ins)
+    address = b.address(ins.operands[0])
+    readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        words = np.stack([reader(w) for reader in readers])
+        if bytes_form:  # byte 2h + q of thread t is row t / 4 + 8h, column 2 (t % 4) + q; memory holds columns of 16 rows
+            axes = words.view(np.uint8).reshape(tiles, 8, 4, 2, 2)  # tile, t / 4, t % 4, h, q
+            values: Lanes = axes.transpose(0, 2, 4, 3, 1)
+        else:
+            halves = words.view(np.uint16).reshape(tiles, 8, 8)
+            values = halves.transpose(0, 2, 1) if transposed else halves
+        flat = np.ascontiguousarray(values).view(np.uint8).reshape(8 * tiles, _ROW_BYTES)
+        scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None)
+        return None
+
+    return run
