@@ -66,9 +66,9 @@ def _describe_warp(world: World, warp: Warp) -> str:
     for fragment in warp.fragments:
         ins = world.program.kernel.code[fragment.pc]
         lanes = 32 if fragment.mask is None else int(fragment.mask.sum())
-        parts.append(f"PTX line {ins.line}{_at(ins.source or '')}: {ins.opcode}, {lanes} lanes")
-    why = warp.why() if callable(warp.why) else warp.why
-    return f"warp {warp.index}: {'; '.join(parts)}" + (f"; waits on {why}" if why else "")
+        why = fragment.why() if callable(fragment.why) else fragment.why
+        parts.append(f"PTX line {ins.line}{_at(ins.source or '')}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
+    return f"warp {warp.index}: {'; '.join(parts)}"
 
 
 def _describe_barriers(cta: Cta) -> list[str]:

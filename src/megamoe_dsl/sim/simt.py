@@ -7,6 +7,7 @@ thread scheduling).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import SimError
@@ -25,12 +26,13 @@ MAX_REST = 15
 class Fragment:
     """Lanes at one program counter; `mask` is None for all 32."""
 
-    __slots__ = ("bits", "mask", "pc", "polled")
+    __slots__ = ("bits", "mask", "pc", "polled", "why")
 
     def __init__(self, pc: int, mask: Mask) -> None:
         self.pc = pc
         self.set(mask)
         self.polled = False
+        self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
 
     def set(self, mask: Mask) -> None:
         bits = ONES if mask is None else mask.tobytes()
@@ -142,7 +144,9 @@ def _run_fragment(world: World, w: Warp, f: Fragment, budget: int, meet: int) ->
             f.pc = pc
             outcome = unit.handler(w, m)
             if outcome is BLOCK:
+                f.why = w.why
                 return n
+            f.why = None
             n += 1
             if outcome is EXIT:
                 return n + _leave(world, w, f, m, unit.next)
