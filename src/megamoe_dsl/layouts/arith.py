@@ -18,12 +18,13 @@ def align(value: int, granule: int) -> int:
 
 
 def select(condition: Any, then: Int, otherwise: Int) -> Int:
-    """`then if condition else otherwise`; both sides are evaluated."""
+    """`then if condition else otherwise`; both sides are evaluated, in the wider of their types."""
     if isinstance(condition, (bool, int)):
         return then if condition else otherwise
     import cutlass
 
-    numeric = next((type(v) for v in (then, otherwise) if isinstance(v, cutlass.Numeric)), cutlass.Int32)
+    kinds = [type(v) for v in (then, otherwise) if isinstance(v, cutlass.Numeric)]
+    numeric = max(kinds, key=lambda kind: kind.width, default=cutlass.Int32)
     return numeric(cutlass.select_(condition, numeric(then), numeric(otherwise)))
 
 

@@ -26,7 +26,7 @@ class MBarrier:
 def barrier_table(*, num_stages: int, dispatch_warps: int, epilogue_warps: int) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA, in SMEM order."""
     return (
-        MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "tokens, weights and scales of both CTAs", "MMA warp", True),
+        MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
         MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),
         MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
         MBarrier("acc_empty", ACCUMULATORS, 8, "the four warps of the epilogue warpgroup of both CTAs", "", "MMA warp", True),

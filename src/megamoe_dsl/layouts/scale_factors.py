@@ -2,7 +2,7 @@
 
 K-major: one byte per 32 channels, row by row, as quantisation writes them.
 M-major: one 32-bit word per row and 128 channels (byte b scales channels 32b to 32b + 31), words of all rows adjacent.
-UTCCP order: M-major, with the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m in lane m % 32, column m / 32.
+UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m in lane m % 32, column m / 32.
 """
 
 from __future__ import annotations

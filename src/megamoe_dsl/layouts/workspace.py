@@ -12,9 +12,12 @@ Zero before the first launch; every launch leaves it zero again, except for the 
 | expert_recv_count_sum | high word: ranks that reported; low word: tokens over all ranks |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
 | l2_arrival_mask       | bit n: 64 intermediate channels [64 n, 64 n + 64) of the block's activations are in the pool |
-| src_token_topk_idx    | token * topk + slot at the source.  A token names an expert once, so a rank sends at most T tokens to it (the article reserves R * T) |
-| token_src_metadata    | address of the combine row that a pool token's result goes to.  The article keeps rank, token and slot (12 bytes); the address is what |
-|                       | the epilogue needs, and finding it once per token in dispatch spares every L2 tile the look-up |
+| src_token_topk_idx    | token * topk + slot at the source |
+| token_src_metadata    | address of the combine row that a pool token's result goes to |
+
+A token names an expert once, so a rank sends at most T tokens to it: src_token_topk_idx is [El, R, T] (the article reserves R * T).
+For token_src_metadata the article keeps rank, token and slot (12 bytes); the address is what the epilogue needs, and finding it once per
+token in dispatch spares every L2 tile the look-up.
 
 A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
 grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`

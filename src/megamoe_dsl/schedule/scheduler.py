@@ -76,7 +76,10 @@ class Scheduler:
 
     @classmethod
     def start(cls, config: KernelConfig, table: ExpertTable, block: Int, every: int = 1, integer: Any = int) -> Scheduler:
-        """Unsettled position at block number `block`; the walk takes every `every`-th block of its cluster.  `integer` is `Int32` in a kernel."""
+        """Unsettled position at block number `block`; the walk takes every `every`-th block of its cluster.
+
+        `integer` is `Int32` in a kernel.
+        """
         zero = integer(0)
         return cls(config, table, integer(LINEAR1), zero, block, table.tokens(zero), table.pool_block(zero), every * config.num_clusters)
 
@@ -156,6 +159,8 @@ class Scheduler:
     @classmethod
     def blocks(cls, config: KernelConfig, counts: Sequence[int], cluster: int) -> Iterator[Block]:
         """Blocks of one cluster, in order, for the token counts of the local experts."""
+        if len(counts) != config.problem.experts_per_rank:
+            raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {config.problem.experts_per_rank}")
         position = cls.start(config, HostTable.of(counts, config.block_m), cluster).settle()
         while position.valid():
             yield position.block()
