@@ -40,11 +40,13 @@ def finish_l2(ctx: Context, tile):
     valid = blocks.valid_m
     for first in cutlass.range(0, valid, rows, unroll=1):
         metadata = ctx.at("token_src_metadata", row + first + own_row)
-        for g, v in enumerate(load_columns(tile.column + first, rows // 8)):
+        groups = load_columns(tile.column + first, rows // 8)
+        # The last pass has been read, and the TMA stores of a Linear1 tile before this one, which the leader waited for.
+        tile.sync_group()
+        for g, v in enumerate(groups):
             store_transposed_b16(write + g * (8 * HALF), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
         destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
         tile.sync_group()
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if first + own_row + step < valid:
                 store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
-        tile.sync_group()
