@@ -184,23 +184,31 @@ def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight
     def run(w: Warp, mask: Mask) -> None:
         lanes = w.lanes(mask)
         where = source(w)
+        groups: dict[tuple[TensorMap, Coordinates, int], list[int]] = {}
         for lane, (tensor_map, place) in zip(lanes, maps(w, lanes), strict=True):
-            cta, offset = shared_target(w, int(where[lane]))
+            groups.setdefault((tensor_map, place, int(where[lane])), []).append(lane)
+        for (tensor_map, place, address), same in groups.items():
+            if len(same) > 1 and operation is not None:
+                raise SimError(f"{len(same)} lanes issue the same TMA reduction: elect one")
+            if len(same) > 1:  # hardware issues it once per warp, and the copies would be identical
+                w.world.warnings[f"PTX line {w.line}: TMA store issued by {len(same)} lanes, performed once"] += 1
+            cta, offset = shared_target(w, address)
             if cta is not w.cta:
                 raise SimError(f"TMA store from the shared memory of {cta}")
             if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED:
                 raise SimError("TMA store through an unpacked FP4 tensor map")
             _check_box(cta, offset, tensor_map)
-            _post_store(w, lane, tensor_map, place, offset, operation)
+            _post_store(w, same, tensor_map, place, offset, operation)
 
     return Straight(run)
 
 
-def _post_store(w: Warp, lane: int, tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
+def _post_store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
     world, cta = w.world, w.cta
     actors = StoreActors.of(w)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
-    groups_of(w, "bulk", lane).open.append(copy)
+    for lane in lanes:
+        groups_of(w, "bulk", lane).open.append(copy)
     reduction = None
     if operation is not None:
         if tensor_map.dtype not in _ELEMENT:
