@@ -113,6 +113,14 @@ class GlobalMemory:
         self.allocations.insert(at, Allocation(name, rank, base, data, initialised, read_only, buffer))
         return int(base)
 
+    def remove(self, buffer: Any) -> None:
+        """Forget a registered buffer."""
+        base = buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data
+        at = bisect.bisect(self.bases, base) - 1
+        if at < 0 or self.bases[at] != base:
+            raise SimError(f"no buffer is registered at {base:#x}")
+        del self.bases[at], self.allocations[at]
+
     def find(self, address: int, size: int) -> tuple[Allocation, int]:
         """The allocation that holds [address, address + size), and the offset in it."""
         at = bisect.bisect(self.bases, address) - 1
