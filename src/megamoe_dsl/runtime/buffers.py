@@ -81,7 +81,14 @@ class RankBuffers:
         w = self.weights
         pointers = {name: getattr(w, name).data_ptr() for name in ("l1", "l1_sf", "l2", "l2_sf")}
         table = b"".join(m.encode() for m in tensor_maps(self.config, sym=self.sym.data_ptr(), **pointers))
-        return torch.frombuffer(bytearray(table), dtype=torch.uint8)
+        # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
+        return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone()
+
+    def load_weights(self, weights: ExpertWeights) -> None:
+        """Other weights at the same addresses."""
+        new = transform_weights(self.config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
+        for name in ("l1", "l1_sf", "l2", "l2_sf"):
+            getattr(self.weights, name).copy_(getattr(new, name))
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""

@@ -10,8 +10,7 @@ from ..compile import Artifact
 from ..layouts.tile import CLUSTER
 from ..problem import ProblemError
 from ..quant import ExpertWeights
-from ..sim import GlobalMemory, Launch, SimError, Simulator
-from ..sim.report import Report
+from ..sim import GlobalMemory, Launch, Report, SimError, Simulator
 from .buffers import Inputs, RankBuffers, check_tensor
 
 WATCHDOG_NS = 10**12
@@ -27,6 +26,7 @@ class SimulatedMoE:
     weights      per rank, the local experts' weights as `quant` makes them
     seed, race   scheduling seed and race detector of the simulator
     watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
+    progress     called about once a second with warp instructions and seconds so far
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SimulatedMoE:
         seed: int = 0,
         race: bool = True,
         watchdog_ns: int = WATCHDOG_NS,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int, float], None] | None = None,
     ) -> None:
         problem = artifact.config.problem
         if len(weights) != problem.num_ranks:
@@ -47,14 +47,7 @@ class SimulatedMoE:
         self.watchdog_ns = watchdog_ns
         self.ranks = [RankBuffers(artifact.config, w) for w in weights]
         self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64)
-        self.memory = GlobalMemory()
-        self.memory.add(self.peers, name="peers")
-        for index, rank in enumerate(self.ranks):
-            tensors = {"sym": rank.sym, "maps": rank.maps, "watchdog": rank.watchdog, "stats": rank.stats}
-            tensors |= {name: getattr(rank.weights, name) for name in ("l1", "l1_sf", "l2", "l2_sf")}
-            for name, tensor in tensors.items():
-                self.memory.add(tensor, name=name, rank=index)
-        self.simulator = Simulator(artifact.ptx, self.memory, seed=seed, race=race, progress=progress)
+        self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=seed, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
         """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).
@@ -74,8 +67,7 @@ class SimulatedMoE:
             buffers.load(one)
         # An empty tensor has no address; its kernel never writes it.
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
-        for rank, out in enumerate(outputs):
-            self.memory.add(out, name="y", rank=rank, initialised=False)
+        self.simulator.memory = self._memory(outputs)
         try:
             report = self.simulator.run([self._launch(rank, one, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))])
         except SimError as error:
@@ -83,10 +75,27 @@ class SimulatedMoE:
             if messages:
                 raise WatchdogError("; ".join(messages)) from error
             raise
-        finally:
-            for out in outputs:
-                self.memory.remove(out)
         return list(y), report
+
+    def load_weights(self, weights: Sequence[ExpertWeights]) -> None:
+        """Replaces the weights of all ranks, in place.  Raises `ProblemError` or ValueError when they do not fit."""
+        if len(weights) != self.problem.num_ranks:
+            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        for buffers, one in zip(self.ranks, weights, strict=True):
+            buffers.load_weights(one)
+
+    def _memory(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
+        """All that the kernels may touch in one launch; reading y is an error."""
+        memory = GlobalMemory()
+        memory.add(self.peers, name="peers", read_only=True)
+        for index, (rank, out) in enumerate(zip(self.ranks, outputs, strict=True)):
+            for name, tensor in {"sym": rank.sym, "watchdog": rank.watchdog, "stats": rank.stats}.items():
+                memory.add(tensor, name=name, rank=index)
+            memory.add(rank.maps, name="maps", rank=index, read_only=True)
+            for name in ("l1", "l1_sf", "l2", "l2_sf"):
+                memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
+            memory.add(out, name="y", rank=index, initialised=False)
+        return memory
 
     def _launch(self, rank: int, inputs: Inputs, y: torch.Tensor) -> Launch:
         buffers, config = self.ranks[rank], self.artifact.config

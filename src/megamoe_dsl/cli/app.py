@@ -1,0 +1,29 @@
+"""The commands of `megamoe`."""
+
+from __future__ import annotations
+
+import typer
+
+from .inspect import inspect
+from .simulate import simulate
+
+app = typer.Typer(
+    name="megamoe",
+    help="DeepSeek-style MegaMoE kernels: compile a configuration, read what came out, run it on simulated ranks.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command()(inspect)
+app.command()(simulate)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps the commands named when there is only one."""
+
+
+def main() -> None:
+    """Entry point of the `megamoe` script."""
+    app()

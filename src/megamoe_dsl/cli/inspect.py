@@ -1,0 +1,5 @@
+"""`megamoe inspect`."""
+
+
+def inspect() -> None:
+    """x"""

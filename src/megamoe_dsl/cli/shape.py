@@ -1,0 +1,63 @@
+"""Options that several commands share, and the problem and configuration they describe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..config import KernelConfig
+from ..presets import preset
+from ..problem import Problem, ProblemError
+
+SHAPE, TILE = "Problem", "Configuration"
+
+Hidden = Annotated[int | None, typer.Option(help="Channels of x and y.", rich_help_panel=SHAPE)]
+Intermediate = Annotated[int | None, typer.Option(help="Channels between the two linears.", rich_help_panel=SHAPE)]
+Experts = Annotated[int | None, typer.Option(help="Experts over all ranks.", rich_help_panel=SHAPE)]
+Topk = Annotated[int | None, typer.Option(help="Experts per token.", rich_help_panel=SHAPE)]
+Ranks = Annotated[int | None, typer.Option(help="GPUs of the NVLink domain.", rich_help_panel=SHAPE)]
+Clamp = Annotated[float | None, typer.Option(help="Activation clamp; none by default.", rich_help_panel=SHAPE)]
+PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; other options replace its fields.", rich_help_panel=SHAPE)]
+BlockM = Annotated[int | None, typer.Option(help="Tokens of a tile: 16, 32, 64, 96, 128 or 192. Chosen by default.", rich_help_panel=TILE)]
+Wave = Annotated[int | None, typer.Option("--experts-per-wave", help="A divisor of experts per rank.", rich_help_panel=TILE)]
+Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]
+
+
+def build_problem(
+    max_tokens_per_rank: int,
+    *,
+    preset_name: str | None = None,
+    clamp: float | None = None,
+    **shape: int | None,
+) -> Problem:
+    """The problem of a preset with `shape` on top, or of `shape` alone.  Raises `ProblemError` for a missing or bad field."""
+    given = {name: value for name, value in shape.items() if value is not None}
+    if preset_name is not None:
+        return preset(preset_name).problem(max_tokens_per_rank, activation_clamp=clamp, **given)
+    for name in ("hidden", "intermediate", "num_experts", "topk"):
+        if name not in given:
+            raise ProblemError(name, None, "given, or taken from a --preset")
+    fields: dict[str, Any] = {**given, "max_tokens_per_rank": max_tokens_per_rank, "activation_clamp": clamp}
+    return Problem(**fields)
+
+
+def build_config(problem: Problem, num_tokens: int, num_sms: int, **overrides: int | None) -> KernelConfig:
+    """`KernelConfig.choose` with the overrides that were given.  Raises `ConfigError`."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms, **given)
+
+
+def parse_tokens(text: str, num_ranks: int) -> list[int]:
+    """One number per rank, as in 13,7; a single number stands for every rank.  Raises `ProblemError`."""
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ProblemError("tokens", text, "numbers separated by commas") from None
+    if len(counts) == 1:
+        counts *= num_ranks
+    if len(counts) != num_ranks:
+        raise ProblemError("tokens", text, f"one number, or one for each of {num_ranks} ranks")
+    if min(counts) < 0:
+        raise ProblemError("tokens", text, "non-negative")
+    return counts

@@ -1,0 +1,70 @@
+"""Rich tables of a problem, a configuration and a compiled artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
+from ..problem import Problem
+
+if TYPE_CHECKING:
+    from ..compile import Artifact
+
+
+def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
+    """Two columns: what, value."""
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, Text(str(value)))
+    return table
+
+
+def problem_table(problem: Problem) -> Table:
+    clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
+    return facts(
+        "Problem",
+        [
+            ("ranks", problem.num_ranks),
+            ("hidden, intermediate", f"{problem.hidden}, {problem.intermediate}"),
+            ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
+            ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
+            ("dtypes", f"{problem.dtypes}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
+        ],
+    )
+
+
+def config_table(config: KernelConfig) -> Table:
+    budget = config.registers
+    return facts(
+        "Configuration",
+        [
+            ("tile", f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"),
+            ("epilogue", f"{config.epilogue_warpgroups} warpgroups, {config.store_block_m} tokens a pass"),
+            ("experts per wave", config.experts_per_wave),
+            ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of 2"),
+            ("stages", config.num_stages),
+            ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
+            ("register file", f"{config.register_total} of {REGISTER_FILE}"),
+        ],
+    )
+
+
+def artifact_table(artifact: Artifact) -> Table:
+    resources, config = artifact.resources, artifact.config
+    smem, tmem = config.smem.num_bytes, config.tmem
+    return facts(
+        "Artifact",
+        [
+            ("compiled", f"for {artifact.arch} in {artifact.seconds:.2f} s; PTX of {artifact.ptx.count(chr(10))} lines"),
+            ("registers", f"{resources.registers} per thread at launch"),
+            ("stack and spills", f"{resources.stack_bytes} bytes"),
+            ("SMEM", f"{smem} of {SMEM_CAPACITY} bytes, {config.num_stages} stages"),
+            ("TMEM", f"{tmem.used} of {tmem.allocated} allocated columns"),
+        ],
+    )
