@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-DTYPES = ("fp8xfp4",)
-"""Supported activation x weight combinations: E4M3 activations with E2M1 weights, both with one UE8M0 scale per 32 channels."""
+DTYPES = ("fp8xfp4", "fp8xfp8")
+"""Activation x weight combinations.
+
+fp8xfp4  E4M3 x E2M1, one UE8M0 scale per 32 channels on both sides (SM100)
+fp8xfp8  E4M3 x E4M3, one FP32 scale per token and 128 channels, and per 128 x 128 weights (SM90)
+"""
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
