@@ -1,0 +1,246 @@
+"""Linear bulk copies, reductions, groups, cp.async, st.async and st.bulk."""
+
+import numpy as np
+import pytest
+import torch
+from ptx_cases import run
+
+from megamoe_dsl.sim import SimError
+
+SHARED = ".shared .align 1024 .b8 smem[8192];"
+SETUP = """
+mov.u32 %r1, smem;
+add.s32 %r2, %r1, 4096;
+setp.eq.u32 %p1, %r50, 0;
+@%p1 mbarrier.init.shared::cta.b64 [%r1], 1;
+@%p1 fence.mbarrier_init.release.cluster;
+bar.sync 0;
+"""
+LOAD = """
+@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {size};
+@%p1 cp.async.bulk.shared::{space}.global.mbarrier::complete_tx::bytes [%r2], [%rd50], {size}, [%r1];
+"""
+WAIT = """
+W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
+@!%p2 bra W;
+"""
+COPY_OUT = """
+shl.b32 %r3, %r50, 4;
+add.s32 %r4, %r2, %r3;
+ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r4];
+cvt.u64.u32 %rd1, %r3;
+add.s64 %rd2, %rd51, %rd1;
+st.global.v4.u32 [%rd2], {%r10, %r11, %r12, %r13};
+"""
+FILL = """
+shl.b32 %r3, %r50, 2;
+add.s32 %r4, %r2, %r3;
+cvt.u64.u32 %rd1, %r3;
+add.s64 %rd2, %rd50, %rd1;
+ld.global.u32 %r5, [%rd2];
+st.shared.u32 [%r4], %r5;
+"""
+STORE = """
+{fence}
+bar.warp.sync 0xffffffff;
+@%p1 {opcode} [%rd51], [%r2], 128;
+@%p1 cp.async.bulk.commit_group;
+@%p1 cp.async.bulk.wait_group{read} 0;
+"""
+COPY = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+def words(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 1 << 32, count, np.uint32)
+
+
+@pytest.mark.parametrize("space", ["cta", "cluster"])
+@pytest.mark.parametrize("seed", range(3))
+def test_load(space, seed):
+    source, out = words(128, seed), np.zeros(128, np.uint32)
+    report = run(SETUP + LOAD.format(size=512, space=space) + WAIT + COPY_OUT, [source, out], shared=SHARED, seed=seed)
+    np.testing.assert_array_equal(out, source)
+    assert (report.findings, dict(report.warnings)) == ([], {})
+
+
+def test_reading_without_waiting_is_a_race_or_uninitialised():
+    source, out = words(128), np.zeros(128, np.uint32)
+    with pytest.raises(SimError, match="uninitialised shared memory"):
+        run(SETUP + LOAD.format(size=512, space="cta") + COPY_OUT, [source, out], shared=SHARED)
+    zeroed = "@%p1 st.bulk.weak.shared::cta [%r2], 512, 0;\n@%p1 fence.proxy.async;\n"
+    report = run(SETUP + zeroed + LOAD.format(size=512, space="cta") + COPY_OUT + WAIT, [source, out], shared=SHARED)
+    assert {finding.kind for finding in report.findings} <= {"RAW race", "WAR race"} != set()
+    assert report.findings
+
+
+@pytest.mark.parametrize("read", ["", ".read"])
+def test_store(read):
+    source, out = words(32), np.zeros(32, np.uint32)
+    body = SETUP + FILL + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read=read)
+    report = run(body, [source, out], shared=SHARED)
+    np.testing.assert_array_equal(out, source)
+    assert not report.findings
+
+
+def test_store_without_proxy_fence_is_found():
+    body = SETUP + FILL + STORE.format(fence="", opcode=COPY, read="")
+    report = run(body, [words(32), np.zeros(32, np.uint32)], shared=SHARED)
+    assert {finding.kind for finding in report.findings} == {"missing fence.proxy.async before async-proxy read"}
+
+
+def test_store_of_uninitialised_memory_is_an_error():
+    with pytest.raises(SimError, match="bulk store reads uninitialised shared memory"):
+        run(SETUP + STORE.format(fence="", opcode=COPY, read=""), [words(32), words(32)], shared=SHARED)
+
+
+@pytest.mark.parametrize(("wait", "races"), [("wait_group.read 0", 0), ("", 1)])
+def test_wait_group_read_frees_the_source(wait, races):
+    wait = f"@%p1 cp.async.bulk.{wait};" if wait else ""
+    body = SETUP + FILL + f"""
+    fence.proxy.async.shared::cta;
+    bar.warp.sync 0xffffffff;
+    @%p1 {COPY} [%rd51], [%r2], 128;
+    @%p1 cp.async.bulk.commit_group;
+    {wait}
+    bar.warp.sync 0xffffffff;
+    st.shared.u32 [%r4], 0;
+    @%p1 cp.async.bulk.wait_group 0;
+    """
+    kinds: set[str] = set()
+    for seed in range(6):
+        kinds |= {f.kind for f in run(body, [words(32), np.zeros(32, np.uint32)], shared=SHARED, seed=seed).findings}
+    assert bool(kinds) == bool(races)
+
+
+def test_wait_group_read_does_not_publish_the_destination():
+    read_back = "@%p1 ld.global.u32 %r9, [%rd51];"
+    results = {}
+    for read in ("", ".read"):
+        body = SETUP + FILL + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read=read) + read_back
+        reports = [run(body, [words(32), np.zeros(32, np.uint32)], shared=SHARED, seed=seed) for seed in range(8)]
+        results[read] = {finding.kind for report in reports for finding in report.findings}
+    assert results[""] == set()
+    assert results[".read"] != set()
+
+
+def test_missing_wait_at_exit_is_a_warning():
+    body = SETUP + FILL + f"fence.proxy.async.shared::cta;\nbar.warp.sync 0xffffffff;\n@%p1 {COPY} [%rd51], [%r2], 128;\n"
+    assert any("never committed" in w for w in run(body, [words(32), words(32)], shared=SHARED).warnings)
+    report = run(body + "@%p1 cp.async.bulk.commit_group;", [words(32), words(32)], shared=SHARED)
+    assert any("exit without wait_group" in w for w in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype"), [("add.u32", torch.int32), ("add.f32", torch.float32), ("add.noftz.bf16", torch.bfloat16), ("max.s32", torch.int32)]
+)
+def test_reductions(suffix, dtype):
+    generator = torch.Generator().manual_seed(1)
+    count = 128 // torch.empty(0, dtype=dtype).element_size()
+    x, y = (torch.randint(-50, 50, (count,), generator=generator).to(dtype) for _ in range(2))
+    out = y.clone()
+    opcode = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{suffix}"
+    report = run(
+        SETUP + FILL + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=opcode, read=""),
+        [x.view(torch.uint8).numpy().view(np.uint32), out],  # type: ignore[list-item]
+        shared=SHARED,
+    )
+    expected = torch.maximum(x, y) if suffix.startswith("max") else x + y
+    assert torch.equal(out, expected)
+    assert not report.findings
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (LOAD.format(size=24, space="cta"), "size 0x18 must be a multiple of 16"),
+        (LOAD.format(size=8192, space="cta"), "shared access out of bounds"),
+        (LOAD.format(size=1024, space="cta"), "global access out of bounds"),
+    ],
+)
+def test_bad_loads(load, message):
+    with pytest.raises(SimError, match=message):
+        run(SETUP + load + WAIT, [words(128), words(128)], shared=SHARED)
+
+
+def test_multicast_load_reaches_every_cta():
+    body = SETUP + """
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 512;
+    mov.u32 %r6, %cluster_ctarank;
+    setp.eq.and.u32 %p3, %r6, 0, %p1;
+    mov.b16 %h1, 3;
+    @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], [%rd50], 512, [%r1], %h1;
+    shl.b32 %r7, %r6, 9;
+    cvt.u64.u32 %rd3, %r7;
+    add.s64 %rd51, %rd51, %rd3;
+    """ + WAIT + COPY_OUT + """
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    """
+    source, out = words(128), np.zeros(256, np.uint32)
+    report = run(body, [source, out], grid=2, cluster=2, shared=SHARED)
+    np.testing.assert_array_equal(out, np.tile(source, 2))
+    assert not report.findings
+
+
+@pytest.mark.parametrize("wait", ["cp.async.commit_group; cp.async.wait_group 0;", "cp.async.wait_all;"])
+def test_cp_async_with_zero_fill(wait):
+    body = SETUP + f"""
+    shl.b32 %r3, %r50, 4;
+    add.s32 %r4, %r2, %r3;
+    cvt.u64.u32 %rd1, %r3;
+    add.s64 %rd2, %rd50, %rd1;
+    and.b32 %r8, %r50, 1;
+    shl.b32 %r8, %r8, 4;
+    cp.async.cg.shared.global [%r4], [%rd2], 16, %r8;
+    {wait}
+    """ + COPY_OUT
+    source, out = words(128), np.ones(128, np.uint32)
+    report = run(body, [source, out], shared=SHARED)
+    np.testing.assert_array_equal(out.reshape(32, 4), source.reshape(32, 4) * (np.arange(32) % 2)[:, None].astype(np.uint32))
+    assert not report.findings
+
+
+def test_cp_async_arrives_on_an_mbarrier():
+    body = SETUP.replace("[%r1], 1;", "[%r1], 32;") + """
+    shl.b32 %r3, %r50, 4;
+    add.s32 %r4, %r2, %r3;
+    cvt.u64.u32 %rd1, %r3;
+    add.s64 %rd2, %rd50, %rd1;
+    cp.async.ca.shared.global [%r4], [%rd2], 16;
+    cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];
+    """ + WAIT + COPY_OUT
+    source, out = words(128), np.zeros(128, np.uint32)
+    report = run(body, [source, out], shared=SHARED)
+    np.testing.assert_array_equal(out, source)
+    assert not report.findings
+
+
+def test_st_async_to_the_other_cta():
+    body = SETUP + """
+    @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 128;
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    mov.u32 %r6, %cluster_ctarank;
+    xor.b32 %r7, %r6, 1;
+    shl.b32 %r3, %r50, 2;
+    add.s32 %r4, %r2, %r3;
+    mapa.shared::cluster.u32 %r8, %r4, %r7;
+    mapa.shared::cluster.u32 %r9, %r1, %r7;
+    mad.lo.s32 %r10, %r6, 100, %r50;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r8], %r10, [%r9];
+    """ + WAIT + """
+    ld.shared.u32 %r11, [%r4];
+    shl.b32 %r12, %r6, 7;
+    add.s32 %r12, %r12, %r3;
+    cvt.u64.u32 %rd1, %r12;
+    add.s64 %rd2, %rd50, %rd1;
+    st.global.u32 [%rd2], %r11;
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    """
+    out = np.zeros(64, np.uint32)
+    report = run(body, [out], grid=2, cluster=2, shared=SHARED)
+    assert out.tolist() == [100 + i for i in range(32)] + list(range(32))
+    assert not report.findings
