@@ -47,7 +47,13 @@ def test_fma_rounds_once():
 
 @pytest.mark.parametrize(
     ("opcode", "function"),
-    [("ex2.approx.f32", np.exp2), ("sqrt.rn.f32", np.sqrt), ("rcp.approx.f32", np.reciprocal), ("tanh.approx.f32", np.tanh), ("lg2.approx.f32", np.log2)],
+    [
+        ("ex2.approx.f32", np.exp2),
+        ("sqrt.rn.f32", np.sqrt),
+        ("rcp.approx.f32", np.reciprocal),
+        ("tanh.approx.f32", np.tanh),
+        ("lg2.approx.f32", np.log2),
+    ],
 )
 def test_functions_are_rounded_exact_results(opcode, function):
     x = np.abs(A)
@@ -57,7 +63,10 @@ def test_functions_are_rounded_exact_results(opcode, function):
 def test_packed_f32x2():
     pair = np.stack([A, B], axis=1).reshape(-1).view(np.uint64)
     other = np.stack([C, A], axis=1).reshape(-1).view(np.uint64)
-    same(lanes("add.rn.f32x2 %rd3, %rd1, %rd2;", pair, other, result="%rd3", dtype=np.uint64).view(np.float32), pair.view(np.float32) + other.view(np.float32))
+    same(
+        lanes("add.rn.f32x2 %rd3, %rd1, %rd2;", pair, other, result="%rd3", dtype=np.uint64).view(np.float32),
+        pair.view(np.float32) + other.view(np.float32),
+    )
     got = lanes("fma.rn.f32x2 %rd3, %rd1, %rd2, %rd2;", pair, other, result="%rd3", dtype=np.uint64).view(np.float32)
     x, y = pair.view(np.float32).astype(np.float64), other.view(np.float32).astype(np.float64)
     np.testing.assert_allclose(got, x * y + y, rtol=1e-7, atol=1e-6)
@@ -101,7 +110,9 @@ def test_fp8_round_trip_is_exact():
         np.testing.assert_array_equal(got.view(np.uint8)[finite], part.view(np.uint8)[finite])
 
 
-@pytest.mark.parametrize(("mode", "value", "code"), [("rp", 1.0, 127), ("rp", 1.5, 128), ("rz", 1.5, 127), ("rp", 2.0**-127, 0), ("rp", 2.0**-126, 1)])
+@pytest.mark.parametrize(
+    ("mode", "value", "code"), [("rp", 1.0, 127), ("rp", 1.5, 128), ("rz", 1.5, 127), ("rp", 2.0**-127, 0), ("rp", 2.0**-126, 1)]
+)
 def test_cvt_to_ue8m0(mode, value, code):
     got = lanes(f"cvt.{mode}.satfinite.ue8m0x2.f32 %h3, %r1, %r1;", np.float32(value), result="%h3", dtype=np.uint16)
     assert got[0] == code | code << 8
@@ -115,10 +126,14 @@ def test_cvt_between_integers_and_floats():
     integers = RNG.integers(-(2**31), 2**31, 32, dtype=np.int32)
     same(lanes("cvt.rn.f32.s32 %f3, %r1;", integers, result="%f3", dtype=np.float32), integers.astype(np.float32))
     same(lanes("cvt.s32.s8 %r3, %h1;", integers.astype(np.int8), result="%r3", dtype=np.int32), integers.astype(np.int8).astype(np.int32))
-    same(lanes("cvt.sat.u8.s32 %h3, %r1; cvt.u32.u8 %r3, %h3;", np.int32(300), result="%r3", dtype=np.uint32)[:1], np.array([255], np.uint32))
+    same(
+        lanes("cvt.sat.u8.s32 %h3, %r1; cvt.u32.u8 %r3, %h3;", np.int32(300), result="%r3", dtype=np.uint32)[:1], np.array([255], np.uint32)
+    )
 
 
 def test_setp_on_nan_is_false_when_ordered_and_true_when_not():
     text = "setp.ne.f32 %p1, %r1, %r2; setp.neu.f32 %p2, %r1, %r2; selp.b32 %r3, 1, 0, %p1; selp.b32 %r4, 2, 0, %p2; add.u32 %r3, %r3, %r4;"
-    got = lanes(text, np.array([np.nan, 1, 2, 2] * 8, np.float32), np.array([1, 1, 1, np.nan] * 8, np.float32), result="%r3", dtype=np.uint32)
+    got = lanes(
+        text, np.array([np.nan, 1, 2, 2] * 8, np.float32), np.array([1, 1, 1, np.nan] * 8, np.float32), result="%r3", dtype=np.uint32
+    )
     assert got[:4].tolist() == [2, 0, 3, 2]

@@ -144,7 +144,9 @@ def test_lop3(table):
 
 def test_prmt_selects_bytes_and_replicates_signs():
     a, b = np.uint32(0x83828180), np.uint32(0x07060504)
-    got = lanes("prmt.b32 %r3, %r1, %r2, 0x7531; prmt.b32 %r4, %r1, %r2, 0xC8F0; xor.b32 %r5, %r3, %r4;", a, b, result="%r3", dtype=np.uint32)
+    got = lanes(
+        "prmt.b32 %r3, %r1, %r2, 0x7531; prmt.b32 %r4, %r1, %r2, 0xC8F0; xor.b32 %r5, %r3, %r4;", a, b, result="%r3", dtype=np.uint32
+    )
     assert got[0] == 0x07058381
     assert lanes("prmt.b32 %r3, %r1, %r2, 0xC8F0;", a, b, result="%r3", dtype=np.uint32)[0] == 0x00FF0080
 

@@ -6,6 +6,7 @@ from ptx_cases import module, run
 
 from megamoe_dsl.sim import GlobalMemory, Launch, SimError, Simulator
 
+
 def aligned(words: int) -> np.ndarray:
     """32-bit words at a multiple of 64 bytes, as device allocations are."""
     raw = np.zeros(4 * words + 64, np.uint8)
@@ -110,7 +111,8 @@ def test_reductions_on_floats_and_64_bits():
 def test_atomics_on_shared_memory():
     out = np.zeros(1, np.uint32)
     run(
-        """mov.b32 %r1, buf; setp.eq.u32 %p1, %r50, 0; @%p1 st.shared.b32 [%r1], 0; bar.sync 0; atom.shared.add.u32 %r2, [%r1], 1; bar.sync 0;
+        """mov.b32 %r1, buf; setp.eq.u32 %p1, %r50, 0; @%p1 st.shared.b32 [%r1], 0; bar.sync 0; atom.shared.add.u32 %r2, [%r1], 1;
+        bar.sync 0;
         @%p1 ld.shared.b32 %r3, [%r1]; @%p1 st.global.b32 [%rd50], %r3;""",
         [out],
         block=96,

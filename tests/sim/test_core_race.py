@@ -21,7 +21,7 @@ def test_write_write_and_its_location():
     assert finding.kind == "WAW race"
     assert finding.where == "rank 0 CTA (0,0,0) smem+8"
     assert {finding.first, finding.second} == {"rank 0 CTA (0,0,0) warp 0", "rank 0 CTA (0,0,0) warp 1"}
-    assert 0 < min(finding.first_line, finding.second_line) and finding.first_line == finding.second_line
+    assert min(finding.first_line, finding.second_line) > 0 and finding.first_line == finding.second_line
     assert "smem+8" in str(finding)
 
 
@@ -41,7 +41,8 @@ def test_bytes_of_one_word_do_not_conflict():
 
 
 def test_a_barrier_orders_and_a_missing_one_does_not():
-    exchange = "mad.lo.u32 %r2, %r50, 4, %r1; st.shared.b32 [%r2], %r50; {} xor.b32 %r3, %r50, 32; mad.lo.u32 %r3, %r3, 4, %r1; ld.shared.b32 %r4, [%r3];"
+    exchange = """mad.lo.u32 %r2, %r50, 4, %r1; st.shared.b32 [%r2], %r50; {} xor.b32 %r3, %r50, 32;
+    mad.lo.u32 %r3, %r3, 4, %r1; ld.shared.b32 %r4, [%r3];"""
     text = "mov.b32 %r1, buf;" + exchange
     assert run(text.format("bar.sync 0;"), [np.zeros(1, np.uint32)], block=64, shared=SHARED).findings == []
     # a second write after the reads, unordered with them
@@ -114,7 +115,8 @@ def cross_rank(scope: str) -> set[str]:
     memory = GlobalMemory()
     buffers = [np.zeros(2, np.uint32) for _ in range(2)]
     addresses = [memory.add(b, "sym", rank=r) for r, b in enumerate(buffers)]
-    body = f"""ld.param.b64 %rd1, [mine]; ld.param.b64 %rd2, [peer]; st.global.b32 [%rd2], 5; red.release.{scope}.global.add.u32 [%rd2+4], 1;
+    body = f"""ld.param.b64 %rd1, [mine]; ld.param.b64 %rd2, [peer]; st.global.b32 [%rd2], 5;
+    red.release.{scope}.global.add.u32 [%rd2+4], 1;
     SPIN: ld.acquire.{scope}.global.b32 %r1, [%rd1+4]; setp.eq.u32 %p1, %r1, 0; @%p1 bra SPIN; ld.global.b32 %r2, [%rd1];"""
     simulator = Simulator(module(body, [".param .u64 mine", ".param .u64 peer"]), memory)
     launches = [Launch((1, 1, 1), (1, 1, 1), args=(addresses[r], addresses[1 - r]), rank=r) for r in range(2)]

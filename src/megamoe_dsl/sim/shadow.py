@@ -27,6 +27,15 @@ def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
     return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
+def _spread(records: Records, factor: int) -> Records:
+    """Each record `factor` times. Untouched pages of a large buffer stay untouched, hence not `repeat`."""
+    out = np.zeros(len(records) * factor, np.int64)
+    used = np.flatnonzero(records)
+    rows = out.reshape(-1, factor)
+    rows[used] = records[used, None]
+    return out
+
+
 class Shadow:
     """Access records of a byte range, one per `grain` bytes. The grain gets finer on the first access that needs it."""
 
@@ -58,7 +67,7 @@ class Shadow:
     def _refine(self, grain: int) -> None:
         factor = self.grain // grain
         self.grain = grain
-        self.write, self.read = self.write.repeat(factor), self.read.repeat(factor)
+        self.write, self.read = _spread(self.write, factor), _spread(self.read, factor)
         if self.shared_read is not None:
             self.shared_read = self.shared_read.repeat(factor)
         old, self.overflow = self.overflow, {}
@@ -72,21 +81,34 @@ class Shadow:
         """A read that is concurrent with the recorded one: keep both."""
         if self.shared_read is None:
             self.shared_read = np.zeros(len(self.read), np.bool_)
-        for previous in (self.read[index], np.full(len(index), record, np.int64)):
-            agents = previous & AGENT_MASK
-            for agent in np.unique(agents):
-                self._keep(index[agents == agent], previous[agents == agent], int(agent))
+        previous = self.read[index]
+        agents = previous & AGENT_MASK
+        first = int(agents[0])
+        if (agents == first).all():
+            self._keep(index, previous, first)
+        else:
+            for agent in np.unique(agents).tolist():
+                mine = agents == agent
+                self._keep(index[mine], previous[mine], agent)
+        self._keep(index, record, record & AGENT_MASK)
         self.shared_read[index] = True
 
-    def _keep(self, index: NDArray[np.int64], records: Records, agent: int) -> None:
-        pages = index >> PAGE_SHIFT
-        for page in np.unique(pages):
-            mine = pages == page
-            readers = self.overflow.setdefault(int(page), {})
+    def _keep(self, index: NDArray[np.int64], records: Records | int, agent: int) -> None:
+        low, high = int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
+        pages = index >> PAGE_SHIFT if low != high else None
+        for page in range(low, high + 1):
+            here, values = index, records
+            if pages is not None:
+                mine = pages == page
+                here = index[mine]
+                if not len(here):
+                    continue
+                values = records if isinstance(records, int) else records[mine]
+            readers = self.overflow.setdefault(page, {})
             if agent not in readers:
                 readers[agent] = np.zeros(PAGE, np.int64)
-            slots = index[mine] & (PAGE - 1)
-            readers[agent][slots] = np.maximum(readers[agent][slots], records[mine])
+            # clocks of one agent only grow, so the new record is the one that matters
+            readers[agent][here & (PAGE - 1)] = values
 
     def readers(self, index: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Records]]:
         """(locations, records) of the concurrent readers of `index`; forgets them, for a write follows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +15,12 @@ from .parser import parse
 from .program import Program
 from .race import Race
 from .report import Report
+
+
+@lru_cache(maxsize=16)
+def _load(ptx: str, kernel: str | None, race: bool) -> Program:
+    """A program holds no state of a run, so simulators of the same text share it and its compiled units."""
+    return Program(parse(ptx, kernel), race)
 
 
 class Simulator:
@@ -36,7 +43,7 @@ class Simulator:
         resident: int | None = None,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.program = Program(parse(ptx, kernel), race)
+        self.program = _load(ptx, kernel, race)
 
     def run(self, launches: Sequence[Launch]) -> Report:
         """Run all launches concurrently to the end. Raises SimError (Deadlock when nothing can progress)."""

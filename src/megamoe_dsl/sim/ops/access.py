@@ -24,7 +24,8 @@ def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask
 
     Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
     """
-    low, high = int(where.min()), int(where.max())
+    addresses = where.tolist()
+    low, high = min(addresses), max(addresses)
     if space == "generic":
         if low < SHARED_BASE <= high:
             if high >= PARAM_BASE:
@@ -40,7 +41,7 @@ def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask
             space = "param"
         elif low >= SHARED_BASE:
             space, where, low, high = "shared", where - SHARED_BASE, low - SHARED_BASE, high - SHARED_BASE
-    if size > 1 and (low | high | int(np.bitwise_or.reduce(where))) & (size - 1):
+    if size > 1 and (where & (size - 1)).tobytes() != bytes(where.nbytes):
         bad = int(where[np.argmax(where % size != 0)])
         raise SimError(f"misaligned {space} access: {bad:#x} is not a multiple of {size}")
     if space == "shared":
