@@ -65,6 +65,6 @@ def f32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round to nearest even; every NaN becomes 0x7FFF, as ``cvt.rn.bf16.f32`` does."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounding = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
-    with np.errstate(over="ignore"):
-        rounded = ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+    rounded = ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
+    nan = values != values
+    return np.where(nan, np.uint16(0x7FFF), rounded) if b"\x01" in nan.tobytes() else rounded

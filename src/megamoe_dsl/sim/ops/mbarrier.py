@@ -33,6 +33,8 @@ def _barrier(w: Warp, address: int) -> Mbarrier:
 
 def _by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
     """Lanes grouped by the barrier they address."""
+    if len(lanes) == 1 or addresses.tobytes() == addresses[:1].tobytes() * 32:
+        return [(int(addresses[lanes[0]]), lanes)]
     groups: dict[int, list[int]] = {}
     for lane in lanes:
         groups.setdefault(int(addresses[lane]), []).append(lane)
@@ -150,12 +152,12 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
             barrier = _barrier(w, target)
             if barrier.cta is not w.cta:
                 raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-            ready = False
-            for lane in lanes:
-                value = int(wanted[lane])
+            values = wanted[lanes]
+            for value in set(values.tolist()):
                 ready = barrier.completed(value) if parity_form else barrier.phase != value
-                result[lane] = ready
-                if not ready:
+                if ready:
+                    result[lanes] |= values == value
+                else:
                     blocker = (barrier, barrier.phase)
             if w.world.race and result[lanes].any():
                 acquire_into_warp(barrier, w, scope, relaxed)
