@@ -103,7 +103,9 @@ def test_arrive_with_count():
     assert out[0] == 1
 
 
-@pytest.mark.parametrize(("qualifier", "kinds"), [("release.cluster.", set()), ("", set()), ("release.cta.", {"insufficient mbarrier scope"})])
+@pytest.mark.parametrize(
+    ("qualifier", "kinds"), [("release.cluster.", set()), ("", set()), ("release.cta.", {"insufficient mbarrier scope"})]
+)
 def test_remote_arrive_scope(qualifier, kinds):
     """CTA 1 writes CTA 0's shared memory, then arrives on CTA 0's barrier."""
     body = INIT.format(count=1) + f"""
