@@ -131,7 +131,8 @@ def test_missing_wait_at_exit_is_a_warning():
 
 
 @pytest.mark.parametrize(
-    ("suffix", "dtype"), [("add.u32", torch.int32), ("add.f32", torch.float32), ("add.noftz.bf16", torch.bfloat16), ("max.s32", torch.int32)]
+    ("suffix", "dtype"),
+    [("add.u32", torch.int32), ("add.f32", torch.float32), ("add.noftz.bf16", torch.bfloat16), ("max.s32", torch.int32)],
 )
 def test_reductions(suffix, dtype):
     generator = torch.Generator().manual_seed(1)
