@@ -138,6 +138,24 @@ def test_a_relaxed_cluster_arrive_orders_nothing():
     assert {f.kind for f in run(text.format(".relaxed"), [data], block=1, grid=2, cluster=2).findings} == {"RAW race"}
 
 
+BARRIER_INIT = """mov.b32 %r1, buf; mov.u32 %r2, %cluster_ctarank; setp.eq.u32 %p1, %r50, 0;
+@%p1 mbarrier.init.shared::cta.b64 [%r1], 1; {fence}
+barrier.cluster.arrive{relaxed}.aligned; barrier.cluster.wait.acquire.aligned; xor.b32 %r3, %r2, 1;
+mapa.shared::cluster.u32 %r4, %r1, %r3;
+@%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r4];
+WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r1], 0;
+@!%p2 bra WAIT;"""
+
+
+def test_fence_mbarrier_init_with_a_relaxed_arrive_publishes_the_barrier():
+    fence = "fence.mbarrier_init.release.cluster;"
+    kinds = {}
+    for name, fields in {"fence": (fence, ".relaxed"), "release": ("", ".release"), "neither": ("", ".relaxed")}.items():
+        text = BARRIER_INIT.format(fence=fields[0], relaxed=fields[1])
+        kinds[name] = {f.kind for f in run(text, [np.zeros(1, np.uint32)], grid=2, cluster=2, shared=SHARED).findings}
+    assert kinds == {"fence": set(), "release": set(), "neither": {"atomic vs unordered weak write"}}
+
+
 def test_atomics_race_with_weak_writes_but_not_with_each_other():
     data = np.zeros(1, np.uint32)
     assert run("red.global.add.u32 [%rd50], 1;", [data], block=64, grid=2).findings == []

@@ -79,6 +79,26 @@ class Race:
         clock.fit(self.width)
         return clock
 
+    def barrier_init(self, warp: Warp) -> Actor:
+        """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
+        if (agent := warp.state.get("mbarrier.init")) is None:
+            agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init")
+        warp.clock.fit(self.width)
+        warp.clock.tick(agent)
+        return Actor(agent, warp.clock, warp.line, asynchronous=False)
+
+    def fence_barrier_init(self, warp: Warp) -> None:
+        """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
+        if (agent := warp.state.get("mbarrier.init")) is not None:
+            clock = warp.state["mbarrier.init released"] = self.clock()
+            clock.rows[HAPPENED, agent] = warp.clock.at(agent)
+
+    def relaxed_release(self, warp: Warp, scope: int) -> list[Clock]:
+        """What a relaxed arrive at `scope` publishes: only what an earlier fence has released."""
+        clocks = [clock for level, clock in warp.fences.items() if level >= scope]
+        initialised = warp.state.get("mbarrier.init released")
+        return clocks if initialised is None else [*clocks, initialised]
+
     # ---- accesses
 
     def read_shared(self, cta: Cta, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:

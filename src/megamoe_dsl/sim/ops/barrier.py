@@ -99,7 +99,7 @@ def _collect(bar: NamedBarrier, reduction: str | None, flags: Any) -> None:
 
 @register("barrier.cluster.arrive")
 def cluster_arrive(ins: Instruction, b: Binder) -> Any:
-    """Without a qualifier the arrive releases; `.relaxed` orders nothing."""
+    """Without a qualifier the arrive releases; `.relaxed` publishes only what a fence released before (also `fence.mbarrier_init`)."""
     releases, aligned = "relaxed" not in ins.parts, "aligned" in ins.parts
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
@@ -108,9 +108,10 @@ def cluster_arrive(ins: Instruction, b: Binder) -> Any:
         cluster = w.cta.cluster
         if w.state.get("cluster arrived"):
             raise SimError("barrier.cluster.arrive twice without a wait")
-        if releases and (race := w.world.race) is not None:
+        if (race := w.world.race) is not None:
             cluster.clock = cluster.clock or race.clock()
-            cluster.clock.join(w.clock)
+            for clock in [w.clock] if releases else race.relaxed_release(w, SCOPES["cluster"]):
+                cluster.clock.join(clock)
             w.clock.tick(w.agent)
         w.state["cluster generation"] = cluster.generation
         lanes = int((~w.exited).sum()) if w.converged(mask) else int(mask.sum())  # type: ignore[union-attr]
@@ -154,7 +155,7 @@ def fence(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-@register("fence.proxy.async", "membar.proxy")
+@register("fence.proxy.async", "fence.proxy.async::generic", "membar.proxy")
 def fence_async(ins: Instruction, b: Binder) -> Straight:
     """Makes what the thread knows of visible to the async proxy, in one space or, unqualified, in both."""
     spaces = [p for p in ins.parts[3:] if p.startswith(("global", "shared"))]
@@ -168,12 +169,23 @@ def fence_async(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
+@register("fence.mbarrier_init")
+def fence_barrier_init(ins: Instruction, b: Binder) -> Straight:
+    """`fence.mbarrier_init.release.cluster`: a light fence that covers only the warp's `mbarrier.init`s."""
+
+    def run(w: Warp, mask: Mask) -> None:
+        if w.world.race is not None:
+            w.world.race.fence_barrier_init(w)
+
+    return Straight(run)
+
+
 @register(
-    "fence.proxy.alias", "fence.proxy.tensormap::generic", "fence.mbarrier_init", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu",
+    "fence.proxy.alias", "fence.proxy.tensormap::generic", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu",
     "discard", "applypriority", "createpolicy", "pmevent",
 )  # fmt: skip
 def hint(ins: Instruction, b: Binder) -> Straight:
-    """No effect on a functional run. `fence.proxy.tensormap` and `fence.mbarrier_init` order what is already ordered here."""
+    """No effect on a functional run. `fence.proxy.tensormap` orders what is already ordered here."""
     return Straight(lambda w, mask: None)
 
 
