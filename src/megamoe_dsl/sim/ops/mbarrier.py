@@ -53,7 +53,7 @@ def build_init(ins: Instruction, b: Binder) -> Straight:
             if offset % BYTES:
                 raise SimError(f"mbarrier.init at smem address {int(where[lane]):#x}: must be 8-byte aligned")
             if w.world.race:
-                w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w)
+                w.world.race.write_shared(cta, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
             cta.shared.write(offset, np.zeros(BYTES, np.uint8))
             if not cta.state.setdefault("mbarrier exit check", False):
                 cta.state["mbarrier exit check"] = True
