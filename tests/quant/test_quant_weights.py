@@ -70,7 +70,7 @@ def test_utccp_batch_is_expert_outermost():
     assert torch.equal(quant.inverse_utccp_scale_order(words, 3), sf)
 
 
-PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2)
+PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, dtypes="fp8xfp4")
 
 
 def checkpoint() -> dict[str, torch.Tensor]:

@@ -1,9 +1,20 @@
-"""Number formats and weight transforms of the FP8 x FP4 MegaMoE, on torch tensors.
+"""Number formats and weight transforms of the MegaMoE, on torch tensors.
 
-`formats` holds the casts (UE8M0, E4M3, E2M1), `weights` the reordering that turns checkpoint weights into what the kernel's TMA
-and scale-factor copies expect. Nothing here imports cutlass or needs a GPU.
+`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4), `block128` those with FP32 scales (fp8xfp8), `weights` the reordering
+that turns checkpoint weights into what the kernel's TMA and scale-factor copies expect. Nothing here imports cutlass or needs a GPU.
 """
 
+from megamoe_dsl.quant.block128 import (
+    FP32_SCALE_BLOCK,
+    dequantize_e4m3_f32,
+    dequantize_weight_e4m3,
+    inverse_permute_k16,
+    permute_k16,
+    quantize_e4m3_f32,
+    quantize_e4m3_pow2,
+    quantize_weight_e4m3,
+    weight_scale_rows,
+)
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
     SCALE_BLOCK,
@@ -25,7 +36,9 @@ from megamoe_dsl.quant.formats import (
 from megamoe_dsl.quant.weights import (
     ExpertWeights,
     TransformedWeights,
+    checkpoint_layout,
     deinterleave_gate_up,
+    input_layout,
     interleave_gate_up,
     inverse_transform_weights,
     inverse_utccp_scale_order,
@@ -35,27 +48,38 @@ from megamoe_dsl.quant.weights import (
 
 __all__ = [
     "E4M3_MAX",
+    "FP32_SCALE_BLOCK",
     "SCALE_BLOCK",
     "ExpertWeights",
     "TransformedWeights",
+    "checkpoint_layout",
     "decode_e4m3",
     "decode_ue8m0",
     "deinterleave_gate_up",
     "dequantize_e2m1",
     "dequantize_e4m3",
+    "dequantize_e4m3_f32",
+    "dequantize_weight_e4m3",
     "e2m1_values",
     "e4m3_scale_byte",
     "encode_e2m1",
     "encode_e4m3",
     "encode_ue8m0",
+    "input_layout",
     "interleave_gate_up",
+    "inverse_permute_k16",
     "inverse_scale",
     "inverse_transform_weights",
     "inverse_utccp_scale_order",
     "pack_e2m1",
+    "permute_k16",
     "quantize_e2m1",
     "quantize_e4m3",
+    "quantize_e4m3_f32",
+    "quantize_e4m3_pow2",
+    "quantize_weight_e4m3",
     "transform_weights",
     "unpack_e2m1",
     "utccp_scale_order",
+    "weight_scale_rows",
 ]

@@ -56,7 +56,7 @@ def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
         raise ValueError("code: holds 255 (UE8M0 NaN), allowed: 0..254")
-    return torch.ldexp(torch.ones(code.shape, dtype=torch.float64), code.to(torch.int32) - _SCALE_BIAS)
+    return torch.ldexp(torch.ones(code.shape, dtype=torch.float64, device=code.device), code.to(torch.int32) - _SCALE_BIAS)
 
 
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
         ValueError: as `encode_ue8m0`.
     """
     _require_dtype("amax", amax, torch.float32)
-    return encode_ue8m0(amax * torch.tensor(1.0 / E4M3_MAX, dtype=torch.float32))
+    return encode_ue8m0(amax * torch.tensor(1.0 / E4M3_MAX, dtype=torch.float32, device=amax.device))
 
 
 def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:

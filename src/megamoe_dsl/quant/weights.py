@@ -1,8 +1,11 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-Two reorderings (DeepGEMM `mega/__init__.py`, article section 4.5.4): the L1 rows alternate 8 gate and 8 up rows so that one thread of the
-epilogue holds both halves of a SwiGLU pair, and scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
-(SM100 facts: row m of a 128-row atom sits at lane m % 32, column m / 32).
+For every combination the L1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair
+(DeepGEMM `mega/__init__.py`, article section 4.5.4). Then
+fp8xfp4  scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100 facts: row m of a 128-row atom sits at lane
+         m % 32, column m / 32)
+fp8xfp8  scales stay as they are, gate blocks before up blocks: an interleaved tile takes one of each; the K of L2 follows the order in
+         which the L1 epilogue stores its outputs (`permute_k16`)
 """
 
 import sys
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK, inverse_permute_k16, permute_k16
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 
 if TYPE_CHECKING:
@@ -28,15 +32,38 @@ def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: t
         raise ValueError(f"{name}: shape {tuple(tensor.shape)}, allowed: {shape}")
 
 
+def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """dtype and shape of every field of `ExpertWeights` for the combination of `problem`."""
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    if problem.dtypes == "fp8xfp8":
+        code, scale, block = torch.float8_e4m3fn, torch.float32, FP32_SCALE_BLOCK
+        return {
+            "l1": (code, (el, 2 * i, h)),
+            "l1_sf": (scale, (el, 2 * i // block, h // block)),
+            "l2": (code, (el, h, i)),
+            "l2_sf": (scale, (el, h // block, i // block)),
+        }
+    return {
+        "l1": (torch.uint8, (el, 2 * i, h // 2)),
+        "l1_sf": (torch.uint8, (el, 2 * i, h // SCALE_BLOCK)),
+        "l2": (torch.uint8, (el, h, i // 2)),
+        "l2_sf": (torch.uint8, (el, h, i // SCALE_BLOCK)),
+    }
+
+
+def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
+    """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, hidden / channels], K-major rows."""
+    return (torch.float32, FP32_SCALE_BLOCK) if problem.dtypes == "fp8xfp8" else (torch.uint8, SCALE_BLOCK)
+
+
 @dataclass(frozen=True)
 class ExpertWeights:
-    """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate; all uint8.
+    """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate.
 
-    Attributes:
-        l1: [El, 2I, H/2] packed E2M1, rows [gate | up].
-        l1_sf: [El, 2I, H/32] UE8M0.
-        l2: [El, H, I/2] packed E2M1.
-        l2_sf: [El, H, I/32] UE8M0.
+    fp8xfp4, all uint8:
+        l1 [El, 2I, H/2] packed E2M1, rows [gate | up]; l1_sf [El, 2I, H/32] UE8M0; l2 [El, H, I/2] packed E2M1; l2_sf [El, H, I/32] UE8M0.
+    fp8xfp8, float8_e4m3fn with float32 scales:
+        l1 [El, 2I, H], rows [gate | up]; l1_sf [El, 2I/128, H/128]; l2 [El, H, I]; l2_sf [El, H/128, I/128].
     """
 
     l1: torch.Tensor
@@ -46,22 +73,20 @@ class ExpertWeights:
 
     def validate(self, problem: "Problem") -> None:
         """Raise ValueError naming the field when a dtype or a shape does not fit `problem`."""
-        el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-        _require_shape("l1", self.l1, torch.uint8, (el, 2 * i, h // 2))
-        _require_shape("l1_sf", self.l1_sf, torch.uint8, (el, 2 * i, h // SCALE_BLOCK))
-        _require_shape("l2", self.l2, torch.uint8, (el, h, i // 2))
-        _require_shape("l2_sf", self.l2_sf, torch.uint8, (el, h, i // SCALE_BLOCK))
+        for name, (dtype, shape) in checkpoint_layout(problem).items():
+            _require_shape(name, getattr(self, name), dtype, shape)
 
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """Weights of one rank as the kernel reads them.
+    """Weights of one rank as the kernel reads them; L1 rows alternate 8 gate, 8 up.
 
-    Attributes:
-        l1: uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up.
-        l1_sf: int32 [El * (H/128), 2I]: expert outermost, then 128 values of K; rows in UTCCP order within each 128.
-        l2: uint8 [El, H, I/2] packed E2M1, unchanged.
-        l2_sf: int32 [El * (I/128), H], as l1_sf.
+    fp8xfp4:
+        l1 uint8 [El, 2I, H/2] packed E2M1; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values of K, rows in UTCCP order
+        within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
+    fp8xfp8:
+        l1 float8_e4m3fn [El, 2I, H]; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks;
+        l2 float8_e4m3fn [El, H, I], K in `permute_k16` order; l2_sf float32 [El, H/128, I/128], unchanged.
     """
 
     l1: torch.Tensor
@@ -166,19 +191,21 @@ def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> 
 def transform_weights(
     problem: "Problem", l1: torch.Tensor, l1_sf: torch.Tensor, l2: torch.Tensor, l2_sf: torch.Tensor
 ) -> TransformedWeights:
-    """Checkpoint weights of one rank to the kernel's layout: interleave the L1 rows, UTCCP order for both scales.
+    """Checkpoint weights of one rank to the kernel's layout (module docstring), by the combination of `problem`.
 
     Args:
-        problem: gives El, H and I.
+        problem: gives the combination, El, H and I.
         l1, l1_sf, l2, l2_sf: as the fields of `ExpertWeights`.
 
     Returns:
-        New tensors; `l2` is passed through.
+        The `TransformedWeights`; tensors that do not change are passed through.
 
     Raises:
         ValueError: naming the field, its shape or dtype and what `problem` asks for.
     """
     ExpertWeights(l1, l1_sf, l2, l2_sf).validate(problem)
+    if problem.dtypes == "fp8xfp8":
+        return TransformedWeights(l1=interleave_gate_up(l1), l1_sf=l1_sf, l2=permute_k16(l2), l2_sf=l2_sf)
     return TransformedWeights(
         l1=interleave_gate_up(l1), l1_sf=utccp_scale_order(interleave_gate_up(l1_sf)), l2=l2, l2_sf=utccp_scale_order(l2_sf)
     )
@@ -191,11 +218,11 @@ def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -
         ValueError: naming the field when the result does not fit `problem`.
     """
     experts = problem.experts_per_rank
-    plain = ExpertWeights(
-        l1=deinterleave_gate_up(weights.l1),
-        l1_sf=deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts)),
-        l2=weights.l2,
-        l2_sf=inverse_utccp_scale_order(weights.l2_sf, experts),
-    )
+    l1 = deinterleave_gate_up(weights.l1)
+    if problem.dtypes == "fp8xfp8":
+        plain = ExpertWeights(l1, weights.l1_sf, inverse_permute_k16(weights.l2), weights.l2_sf)
+    else:
+        l1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts))
+        plain = ExpertWeights(l1, l1_sf, weights.l2, inverse_utccp_scale_order(weights.l2_sf, experts))
     plain.validate(problem)
     return plain

@@ -1,0 +1,163 @@
+"""FP8 with FP32 scales: E4M3 activations per token and 128 channels, E4M3 weights per 128 x 128 (the DeepSeek-V3 recipe, for SM90).
+
+Two kinds of scale, both float32. Inputs and weights use amax / 448, as DeepGEMM's `per_token_cast_to_fp8` and `per_block_cast_to_fp8`:
+they are made once, by the framework. Between the two linears the kernel itself quantises, and there the scale is a power of two: E4M3 is
+a floating-point format, so a power of two moves exponents and keeps every mantissa bit; what is lost are at most one binade at the top
+(codes then reach 224 to 448) and the same one at the subnormal end. In return scaling is exact, the scale needs no division, and
+products with it do not round.
+
+All functions work on the device of their arguments and give the same bytes on CPU and GPU.
+"""
+
+import torch
+
+from megamoe_dsl.quant.formats import E4M3_MAX, _require_blocks, _require_dtype, _require_finite, e4m3_scale_byte, encode_e4m3
+
+FP32_SCALE_BLOCK = 128
+"""Values of K, and rows of weights, that share one FP32 scale; the tensor core's partial sums are promoted to FP32 as often."""
+
+_SMALLEST_AMAX = 1e-4
+_MANTISSA_BITS = 23
+
+
+def _scales(amax: torch.Tensor) -> torch.Tensor:
+    # The divisor is a tensor on the same device: torch multiplies by a rounded reciprocal when a CUDA tensor is divided by a number.
+    return amax.clamp(min=_SMALLEST_AMAX) / torch.full((), E4M3_MAX, dtype=torch.float32, device=amax.device)
+
+
+def _float_blocks(name: str, x: torch.Tensor, block: int) -> torch.Tensor:
+    if not x.dtype.is_floating_point:
+        raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
+    _require_blocks(name, x.shape[-1], block)
+    _require_finite(name, x)
+    return x.to(torch.float32).unflatten(-1, (-1, block))
+
+
+def _spread(sf: torch.Tensor, block: int) -> torch.Tensor:
+    return sf.repeat_interleave(block, dim=-1)
+
+
+def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
+
+    Each step rounds once in FP32: the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating.
+
+    Args:
+        x: floating point [..., K], finite; anything but float32 is cast to float32 first.
+        block: values per scale; K must be a multiple.
+
+    Returns:
+        (float8_e4m3fn [..., K], float32 [..., K / block]).
+
+    Raises:
+        ValueError: when K is not a multiple of `block`, x is not floating point, or holds a non-finite value.
+    """
+    blocks = _float_blocks("x", x, block)
+    sf = _scales(blocks.abs().amax(dim=-1))
+    return encode_e4m3(blocks * sf.reciprocal().unsqueeze(-1)).flatten(-2), sf
+
+
+def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to E4M3 with one power of two per `block` values of the last dimension: what the L1 epilogue does.
+
+    The exponent byte e is `e4m3_scale_byte` of the block's amax; the scale is the float32 with bits e << 23, which is 2^(e - 127), and 0
+    for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23.
+
+    Args, Returns, Raises: as `quantize_e4m3_f32`.
+    """
+    blocks = _float_blocks("x", x, block)
+    byte = e4m3_scale_byte(blocks.abs().amax(dim=-1)).to(torch.int32)
+    sf = (byte << _MANTISSA_BITS).view(torch.float32)
+    inverse = ((254 - byte) << _MANTISSA_BITS).view(torch.float32)
+    return encode_e4m3(blocks * inverse.unsqueeze(-1)).flatten(-2), sf
+
+
+def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
+    """Exact values of E4M3 with FP32 scales per row.
+
+    Args:
+        x: float8_e4m3fn [..., K].
+        sf: float32 [..., K / block].
+        block: values per scale.
+
+    Returns:
+        float64 [..., K], exact.
+
+    Raises:
+        ValueError: on a wrong dtype or shape.
+    """
+    _require_dtype("x", x, torch.float8_e4m3fn)
+    _require_dtype("sf", sf, torch.float32)
+    _require_blocks("x", x.shape[-1], block)
+    expected = (*x.shape[:-1], x.shape[-1] // block)
+    if tuple(sf.shape) != expected:
+        raise ValueError(f"sf: shape {tuple(sf.shape)}, allowed: {expected} (one scale per {block} values)")
+    return x.to(torch.float64) * _spread(sf.to(torch.float64), block)
+
+
+def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise to E4M3 with one FP32 scale per 128 x 128; rounding as `quantize_e4m3_f32`.
+
+    Args:
+        w: floating point [..., rows, K], finite, both multiples of 128.
+
+    Returns:
+        (float8_e4m3fn [..., rows, K], float32 [..., rows / 128, K / 128]).
+
+    Raises:
+        ValueError: on another dtype, sizes that are not multiples, or a non-finite value.
+    """
+    block = FP32_SCALE_BLOCK
+    if w.shape[-2] % block:
+        raise ValueError(f"w: {w.shape[-2]} rows, allowed: a multiple of the scale block {block}")
+    blocks = _float_blocks("w", w, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
+    sf = _scales(blocks.abs().amax(dim=(-3, -1)))
+    codes = encode_e4m3(blocks * sf.reciprocal()[..., :, None, :, None])
+    return codes.reshape(w.shape), sf
+
+
+def weight_scale_rows(sf: torch.Tensor) -> torch.Tensor:
+    """Scales per 128 x 128 to scales per row: [..., rows / 128, K / 128] to [..., rows, K / 128]."""
+    return sf.repeat_interleave(FP32_SCALE_BLOCK, dim=-2)
+
+
+def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
+    """Exact values of E4M3 with FP32 scales per 128 x 128.
+
+    Args:
+        w: float8_e4m3fn [..., rows, K].
+        sf: float32 [..., rows / 128, K / 128].
+
+    Returns:
+        float64 [..., rows, K], exact.
+
+    Raises:
+        ValueError: on a wrong dtype or shape.
+    """
+    return dequantize_e4m3_f32(w, weight_scale_rows(sf))
+
+
+def permute_k16(w: torch.Tensor) -> torch.Tensor:
+    """Reorder the last dimension within every 16: position 4q + {0, 1, 2, 3} takes channel {2q, 2q + 1, 8 + 2q, 9 + 2q}, q = 0..3.
+
+    A thread of a wgmma accumulator holds columns 2q, 2q + 1 of every 8 columns (PTX ISA, D fragment). With this order the four it holds
+    of 16 outputs are neighbours, so the L1 epilogue packs them into one 32-bit word without a shuffle. K order is free as long as both
+    operands of Linear2 agree; whole groups of 16 stay in place, so scales per 128 do not change.
+
+    Args:
+        w: any dtype [..., K], K a multiple of 16.
+
+    Returns:
+        A new contiguous tensor of the same shape.
+
+    Raises:
+        ValueError: when K is not a multiple of 16.
+    """
+    _require_blocks("w", w.shape[-1], 16)
+    return w.unflatten(-1, (-1, 2, 4, 2)).transpose(-3, -2).flatten(-4).contiguous()
+
+
+def inverse_permute_k16(w: torch.Tensor) -> torch.Tensor:
+    """Inverse of `permute_k16`: kernel order back to natural order; same argument, result and errors."""
+    _require_blocks("w", w.shape[-1], 16)
+    return w.unflatten(-1, (-1, 4, 2, 2)).transpose(-3, -2).flatten(-4).contiguous()

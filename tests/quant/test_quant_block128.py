@@ -1,0 +1,140 @@
+"""fp8xfp8: casts with FP32 and power-of-two scales against scalar arithmetic, and the weight order of the SM90 kernel."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl import quant
+
+torch.set_num_threads(1)
+F32 = np.float32
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def e4m3_bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.uint8)
+
+
+def test_fp32_scales_step_by_step():
+    x = draw(5, 384) * torch.tensor([1e-6, 1e-3, 1.0, 30.0, 1e20])[:, None]
+    codes, sf = quant.quantize_e4m3_f32(x)
+    assert codes.dtype == torch.float8_e4m3fn and sf.dtype == torch.float32 and sf.shape == (5, 3)
+    for row in range(5):
+        for block in range(3):
+            part = x[row, 128 * block : 128 * block + 128].numpy()
+            scale = F32(max(np.abs(part).max(), F32(1e-4)) / F32(448))
+            assert sf[row, block].item() == scale
+            scaled = torch.from_numpy(part * F32(F32(1) / scale)).clamp(-448, 448).to(torch.float8_e4m3fn)
+            assert torch.equal(e4m3_bytes(codes[row, 128 * block : 128 * block + 128]), e4m3_bytes(scaled))
+    # A block below 1e-4 keeps the scale of 1e-4; the largest magnitude of the others has the largest code.
+    assert float(codes[1:].double().abs().amax(1).min()) == 448 and float(codes[0].double().abs().max()) < 32
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-30, 30))
+@settings(max_examples=60, deadline=None)
+def test_both_row_quantisers_are_half_a_step_off_at_most(seed, exponent):
+    x = draw(2, 256, seed=seed) * 2.0**exponent
+    for codes, sf in (quant.quantize_e4m3_f32(x), quant.quantize_e4m3_pow2(x)):
+        error = (quant.dequantize_e4m3_f32(codes, sf) - x.double()).abs()
+        step = torch.maximum(x.double().abs() * 2.0**-4, sf.double().repeat_interleave(128, dim=1) * 2.0**-10)
+        assert bool((error <= step * (1 + 1e-6)).all())
+
+
+def test_power_of_two_scale_is_the_ue8m0_rule_over_128_channels():
+    x = draw(40, 256) * torch.exp2(torch.arange(-130, 110, 6).float())[:, None]
+    codes, sf = quant.quantize_e4m3_pow2(x)
+    plain, byte = quant.quantize_e4m3(x, 128)
+    assert torch.equal(e4m3_bytes(codes), e4m3_bytes(plain))
+    assert torch.equal(sf.view(torch.int32), byte.int() << 23)
+    zero, scale = quant.quantize_e4m3_pow2(torch.zeros(1, 128))
+    assert not e4m3_bytes(zero).any() and scale.item() == 0.0
+    top = torch.full((1, 128), 448.0)
+    assert quant.quantize_e4m3_pow2(top)[1].item() == 1 and quant.quantize_e4m3_pow2(top * 1.01)[1].item() == 2
+
+
+def test_weight_blocks_are_independent_rows_of_128():
+    w = draw(2, 256, 384) * torch.exp2(draw(2, 2, 3, seed=1) * 4).repeat_interleave(128, 1).repeat_interleave(128, 2)
+    codes, sf = quant.quantize_weight_e4m3(w)
+    assert codes.shape == w.shape and sf.shape == (2, 2, 3) and sf.is_contiguous() and codes.is_contiguous()
+    back = quant.dequantize_weight_e4m3(codes, sf)
+    for expert, row, column in np.ndindex(2, 2, 3):
+        block = w[expert, 128 * row : 128 * row + 128, 128 * column : 128 * column + 128]
+        flat, scale = quant.quantize_e4m3_f32(block.reshape(1, -1), 128 * 128)
+        assert scale.item() == sf[expert, row, column].item()
+        got = codes[expert, 128 * row : 128 * row + 128, 128 * column : 128 * column + 128]
+        assert torch.equal(e4m3_bytes(got.contiguous()).flatten(), e4m3_bytes(flat).flatten())
+        assert float((back[expert, 128 * row + 5, 128 * column + 7] - block[5, 7]).abs()) <= float(block.abs().max()) * 2.0**-4
+
+
+def test_permute_k16_names_every_channel():
+    stored = quant.permute_k16(torch.arange(32).reshape(1, 32))[0].tolist()
+    for group in range(2):
+        for q in range(4):
+            want = [16 * group + channel for channel in (2 * q, 2 * q + 1, 8 + 2 * q, 9 + 2 * q)]
+            assert stored[16 * group + 4 * q : 16 * group + 4 * q + 4] == want
+
+
+@given(st.integers(1, 6), st.sampled_from([torch.uint8, torch.float32, torch.float8_e4m3fn]))
+@settings(max_examples=20, deadline=None)
+def test_permute_k16_inverse(groups, dtype):
+    w = torch.arange(3 * 16 * groups).remainder(120).to(torch.uint8).to(dtype).reshape(3, 16 * groups)
+    for moved in (quant.inverse_permute_k16(quant.permute_k16(w)), quant.permute_k16(quant.inverse_permute_k16(w))):
+        assert moved.dtype == dtype and moved.is_contiguous() and torch.equal(moved.double(), w.double())
+
+
+PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, dtypes="fp8xfp8")
+
+
+def checkpoint() -> dict[str, torch.Tensor]:
+    l1, l1_sf = quant.quantize_weight_e4m3(draw(2, 512, 512, seed=1))
+    l2, l2_sf = quant.quantize_weight_e4m3(draw(2, 512, 256, seed=2))
+    return {"l1": l1, "l1_sf": l1_sf, "l2": l2, "l2_sf": l2_sf}
+
+
+def test_transform_and_inverse():
+    plain = checkpoint()
+    moved = quant.transform_weights(PROBLEM, **plain)
+    assert torch.equal(e4m3_bytes(moved.l1[:, 8:16]), e4m3_bytes(plain["l1"][:, 256:264]))
+    assert torch.equal(e4m3_bytes(moved.l2[:, :, 2:4]), e4m3_bytes(plain["l2"][:, :, 8:10]))
+    assert torch.equal(moved.l1_sf, plain["l1_sf"]) and torch.equal(moved.l2_sf, plain["l2_sf"])
+    back = quant.inverse_transform_weights(PROBLEM, moved)
+    for name, tensor in plain.items():
+        assert torch.equal(getattr(back, name).view(torch.uint8), tensor.view(torch.uint8)), name
+    # Permuting both operands of Linear2 leaves every sum over 128 channels alone.
+    x = draw(3, 256)
+    left, right = quant.permute_k16(x).double(), moved.l2[0].double()
+    assert torch.allclose(left[:, :128] @ right[:, :128].T, x[:, :128].double() @ plain["l2"][0, :, :128].double().T)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: quant.quantize_e4m3_f32(torch.zeros(2, 100)), "x: last dimension 100, allowed: a multiple of the scale block 128"),
+        (lambda: quant.quantize_e4m3_f32(torch.full((1, 128), np.inf)), "x: holds infinities or NaN"),
+        (lambda: quant.quantize_e4m3_pow2(torch.zeros(1, 128, dtype=torch.int32)), "x: dtype torch.int32"),
+        (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128)), "w: 64 rows, allowed: a multiple of the scale block 128"),
+        (lambda: quant.permute_k16(torch.zeros(1, 24)), "w: last dimension 24, allowed: a multiple of the scale block 16"),
+        (
+            lambda: quant.dequantize_e4m3_f32(torch.zeros(2, 256).to(torch.float8_e4m3fn), torch.zeros(2, 1)),
+            r"sf: shape \(2, 1\), allowed: \(2, 2\)",
+        ),
+        (
+            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"l2_sf": torch.zeros(2, 512, 2)})),
+            r"l2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
+        ),
+        (
+            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"l1": torch.zeros(2, 512, 512)})),
+            "l1: dtype torch.float32, allowed: torch.float8_e4m3fn",
+        ),
+    ],
+)
+def test_errors_name_field_value_and_allowed(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
