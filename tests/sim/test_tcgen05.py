@@ -9,11 +9,13 @@ from tcgen05_cases import A_AT, BASE, KINDS, SCALE_LAYOUT, SFA_AT, SFB_AT, SWIZZ
 from megamoe_dsl.sim import SimError
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize(("m", "n", "group"), [(128, 64, 1), (256, 96, 2), (128, 128, 2)])
+LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
+# The scale factors of M = 128 pairs are folded: `test_pair_of_m128_folds_the_b_scales`.
+LAYOUTS += [(kind, 128, 128, 2) for kind in KINDS if not kind.startswith("mx")]
+
+
+@pytest.mark.parametrize(("kind", "m", "n", "group"), LAYOUTS)
 def test_kinds_and_layouts(kind, m, n, group):
-    if kind.startswith("mx") and (m, group) == (128, 2):
-        pytest.skip("scale factors of M = 128 pairs are folded; see the next test")
     case = Case(kind, m, n, group)
     result, report = case.run()
     np.testing.assert_array_equal(result, case.expected.astype(np.float32))
