@@ -34,11 +34,17 @@ def unpack_bf16(pair: Any) -> tuple[Any, Any]:
 
 
 def clamp_above_bf16(pair: Any, limit: float) -> Any:
-    return emit_to(Uint32, "min.bf16x2 {}, {}, {};", pair, Uint32(bf16_bits(limit) * 0x10001))
+    return _with_bf16x2("min", pair, limit)
 
 
 def clamp_below_bf16(pair: Any, limit: float) -> Any:
-    return emit_to(Uint32, "max.bf16x2 {}, {}, {};", pair, Uint32(bf16_bits(limit) * 0x10001))
+    return _with_bf16x2("max", pair, limit)
+
+
+def _with_bf16x2(operation: str, pair: Any, limit: float) -> Any:
+    """The limit goes through a register: these instructions take no immediate."""
+    template = f"{{{{\n\t.reg .b32 l;\n\tmov.b32 l, {{2}};\n\t{operation}.bf16x2 {{0}}, {{1}}, l;\n\t}}}}"
+    return emit_to(Uint32, template, pair, Uint32(bf16_bits(limit) * 0x10001))
 
 
 def silu(gate: Any, fast: bool) -> Any:
