@@ -8,7 +8,6 @@ from tcgen05_cases import A_AT, BASE, KINDS, SCALE_LAYOUT, SFA_AT, SFB_AT, SWIZZ
 
 from megamoe_dsl.sim import SimError
 
-
 LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
 # The scale factors of M = 128 pairs are folded: `test_pair_of_m128_folds_the_b_scales`.
 LAYOUTS += [(kind, 128, 128, 2) for kind in KINDS if not kind.startswith("mx")]
