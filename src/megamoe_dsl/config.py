@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from .layouts.arith import align
+from .layouts.arith import Int, align
 from .layouts.pool import CANDIDATE_BLOCK_M
+from .layouts.scale_factors import pool_sf_row
 from .layouts.tile import BLOCK_K, BLOCK_N, CLUSTER, DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from .problem import Problem
 
@@ -181,6 +182,18 @@ class KernelConfig:
         return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
 
     # --- tiles
+    @property
+    def arch(self) -> str:
+        return "sm_100a"
+
+    @property
+    def cluster(self) -> int:
+        return CLUSTER
+
+    def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
+        """Word index of a pool row in the M-major scale buffers."""
+        return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
+
     @property
     def num_clusters(self) -> int:
         return self.num_sms // CLUSTER

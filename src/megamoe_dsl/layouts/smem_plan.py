@@ -82,6 +82,15 @@ class SmemPlan:
         return align(max(L1_STORE_STAGES * self.l1_tile_bytes, self.l2_tile_bytes), OPERAND_ALIGNMENT)
 
     @property
+    def pull_chunk(self) -> int:
+        """Bytes of a token row that one bulk copy moves."""
+        return self.hidden
+
+    @property
+    def pull_slots(self) -> int:
+        return 1
+
+    @property
     def combine_chunk_bytes(self) -> int:
         return combine_chunk(self.hidden) * 2
 
@@ -99,7 +108,7 @@ class SmemPlan:
             Field("cd", (self.epilogue_warpgroups, self.cd_bytes), U8, OPERAND_ALIGNMENT),
             Field("sfb", (stages, SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
             Field("sfa", (stages, self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
-            Field("pull", (DISPATCH_WARPS, self.hidden), U8, 128),
+            Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
             Field("expert_count", (self.num_experts,), U32),
         )
         combine = Region.stack("combine", Field("combine_slots", (self.epilogue_warps, COMBINE_SLOTS, self.combine_chunk_bytes), U8, 128))

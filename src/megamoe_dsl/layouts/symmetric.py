@@ -30,22 +30,30 @@ def symmetric_buffer(problem: Problem) -> Region:
     | l2_acts         | e4m3 [P, I]    | L1 epilogue| token loader |
     | l2_sf           | u32 [I/128, P']| L1 epilogue| token loader; M-major, UTCCP order |
     | combine         | bf16 [K, T, H] | L2 epilogue of any rank | combine |
+
+    With fp8xfp8 the scales are FP32, one per 128 channels: x_sf f32 [T, H/128], l1_sf and l2_sf f32 with P' = P, M-major in pool order.
+    Both combinations have one 32-bit word of scales per token and 128 channels.
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)
-    sf_rows = padded_sf_rows(pool)
+    ue8m0 = problem.dtypes == "fp8xfp4"
+    sf_rows = padded_sf_rows(pool) if ue8m0 else pool
+    word = U32 if ue8m0 else F32
+    x_sf = Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT) if ue8m0 else Field(
+        "x_sf", (tokens, hidden // CHANNELS_PER_WORD), F32, TMA_ALIGNMENT
+    )
     return Region.stack(
         "symmetric buffer",
         workspace(problem),
         Field("x", (tokens, hidden), E4M3, TMA_ALIGNMENT),
-        Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT),
+        x_sf,
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
         Field("l1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
-        Field("l1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), U32, TMA_ALIGNMENT),
+        Field("l1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
         Field("l1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
         Field("l2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
-        Field("l2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), U32, TMA_ALIGNMENT),
+        Field("l2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
         Field("combine", (topk, tokens, hidden), BF16, TMA_ALIGNMENT),
     )
 

@@ -18,10 +18,10 @@ from cutlass import Int32, Int64, Uint32
 
 from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store_f32, store_u32, store_u64
-from ...device.tma import commit_group, load_bytes, store_bytes, wait_group
+from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
 from ...layouts.arith import div, minimum, select
-from ...layouts.scale_factors import CHANNELS_PER_WORD, pool_sf_row
+from ...layouts.scale_factors import CHANNELS_PER_WORD
 from ...layouts.tile import DISPATCH_WARPS
 from .context import Context
 from .table import SharedTable
@@ -66,7 +66,7 @@ def pull_tokens(ctx: Context, warp: Int32):
     wait(ctx.barrier("counts"), Int32(0))
     table = SharedTable(ctx.shared("expert_table"))
     cursor = settle(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
-    parity, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
+    uses, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
     while cursor.expert < problem.experts_per_rank:
         if cursor.expert != loaded:
             loaded = cursor.expert
@@ -74,8 +74,8 @@ def pull_tokens(ctx: Context, warp: Int32):
                 rank_tokens = Int32(load_u64(ctx.at("expert_recv_count", lane, loaded)))
             sync_warp()
         source = choose_source(problem.num_ranks, rank_tokens, cursor.index)
-        pull_token(ctx, cursor, source, warp, lane, parity)
-        parity = parity ^ 1
+        pull_token(ctx, cursor, source, warp, lane, uses)
+        uses = uses + 1
         cursor = settle(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * DISPATCH_WARPS), problem.experts_per_rank)
 
 
@@ -102,23 +102,20 @@ def choose_source(num_ranks: cutlass.Constexpr[int], rank_tokens: Int32, slot: I
 
 
 @cute.jit
-def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: Int32, parity: Int32):
+def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: Int32, uses: Int32):
     """Row by TMA through SMEM; scales, weight and metadata by the lanes meanwhile."""
     config, problem = ctx.config, ctx.config.problem
     token_topk = load_u32(ctx.at("src_token_topk_idx", cursor.expert, source.rank, source.index))
     token = div(token_topk, problem.topk)
     slot = token_topk - token * problem.topk
     peer = ctx.peer(source.rank)
-    buffer, barrier = ctx.shared("pull", warp), ctx.barrier("pull", warp)
-    if elect():
-        arrive_expect(barrier, problem.hidden)
-        load_bytes(buffer, ctx.at_peer(peer, "x", token), problem.hidden, barrier)
-    sync_warp()
+    x = ctx.at_peer(peer, "x", token)
+    load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
 
     m_block = div(cursor.index, config.block_m)
     pool_block = cursor.table.pool_block(cursor.expert) + m_block
     row = pool_block * config.block_m + (cursor.index - m_block * config.block_m)
-    sf_row = pool_sf_row(pool_block, cursor.index - m_block * config.block_m, config.sf_block_m)
+    sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
     words = problem.hidden // CHANNELS_PER_WORD
     for first in cutlass.range_constexpr(0, words, 32):
@@ -126,14 +123,42 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
         if word < words:
             store_u32(ctx.at("l1_sf", word, sf_row), load_u32(source_scales + Int64(word) * 4))
     sync_warp()
-    wait(barrier, parity)
+    move_row(ctx, x, ctx.at("l1_acts", row), warp, lane, uses)
     if lane == 0:
         store_f32(ctx.at("l1_topk_weights", row), load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk)))
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
-        store_bytes(ctx.at("l1_acts", row), buffer, problem.hidden)
-        commit_group()
         wait_group(0)
         reduce_add_u32(ctx.at("l1_arrival_count", pool_block), 1, "release", "gpu")
     sync_warp()
 
 
+@cute.jit
+def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int], last: cutlass.Constexpr[int]):
+    """Starts the loads of chunks `first` to `last - 1` of a row into their slots."""
+    plan = ctx.config.smem
+    if elect():
+        for chunk in cutlass.range_constexpr(first, last):
+            slot = chunk % plan.pull_slots
+            barrier = ctx.barrier("pull", warp * plan.pull_slots + slot)
+            arrive_expect(barrier, plan.pull_chunk)
+            load_bytes(ctx.shared("pull", warp, slot), x + chunk * plan.pull_chunk, plan.pull_chunk, barrier)
+    sync_warp()
+
+
+@cute.jit
+def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int32, uses: Int32):
+    """SMEM slots to the pool as they fill, each refilled once its store has read it.  `uses` counts the rows this warp has moved."""
+    plan = ctx.config.smem
+    chunks = ctx.config.problem.hidden // plan.pull_chunk
+    for chunk in cutlass.range_constexpr(chunks):
+        slot, turn = chunk % plan.pull_slots, chunk // plan.pull_slots
+        turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row
+        wait(ctx.barrier("pull", warp * plan.pull_slots + slot), (uses * turns + turn) & 1)
+        if lane == 0:
+            store_bytes(destination + chunk * plan.pull_chunk, ctx.shared("pull", warp, slot), plan.pull_chunk)
+            commit_group()
+        if cutlass.const_expr(chunk + plan.pull_slots < chunks):
+            if lane == 0:
+                wait_group_read(0)
+            sync_warp()
+            load_chunk(ctx, x, warp, chunk + plan.pull_slots, chunk + plan.pull_slots + 1)

@@ -20,7 +20,7 @@ from ...device.mbarrier import arrive, wait
 from ...device.memory import load_shared_u32, store_shared_v2
 from ...device.sync import HighWordEquals, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
-from ...layouts.arith import ceil_div
+from ...layouts.arith import ceil_div, div
 from ...layouts.watchdog import Wait
 from ...schedule import Scheduler
 from .context import Context
@@ -83,9 +83,9 @@ def settle(blocks: Walk) -> Walk:
 
 @cute.jit
 def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table; the walk over this pair's blocks that begins with block number `first` of the pair and takes every `every`-th."""
+    """Waits for the table; the walk over this cluster's blocks that begins with its block number `first` and takes every `every`-th."""
     wait(ctx.barrier("counts"), Int32(0))
-    cluster = ctx.sm >> 1
+    cluster = div(ctx.sm, ctx.config.cluster)
     table = SharedTable(ctx.shared("expert_table"))
     return settle(Walk.start(ctx.config, table, cluster + first * ctx.config.num_clusters, every, Int32))
 

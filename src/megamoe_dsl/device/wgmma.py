@@ -1,0 +1,58 @@
+"""Warpgroup MMA of SM90 (PTX ISA, wgmma): FP8 tiles from shared memory, accumulated in registers.
+
+The accumulator of a group in flight must not be touched: `issue` gives values that only `wait` may take, and `wait` gives them back ready.
+Both are single inline blocks over all registers, so that no compiler can put a move between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutlass import Float32, Int64, Uint32
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
+
+OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
+K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
+STEPS = 4  # wgmmas of K = 32 in a K block of 128
+
+
+def descriptor(low: Any) -> Any:
+    """Descriptor of a K-major SW128 tile; `low` is its shared address / 16."""
+    return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low))
+
+
+def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tuple[Any, ...]:
+    """An inline block that yields `count` floats."""
+    result = ir.Type.parse("!llvm.struct<(" + ", ".join(["f32"] * count) + ")>")
+    packed = llvm.inline_asm(result, operands, asm, constraints, has_side_effects=True)
+    f32 = ir.F32Type.get()
+    return tuple(Float32(llvm.extractvalue(f32, packed, [i])) for i in range(count))
+
+
+def issue(a: Any, b: Any, n: int) -> tuple[Any, ...]:
+    """Starts D[64, n] = A[64, 128] B[n, 128]^T in E4M3, as one group; n / 2 values per thread, not to be read before `wait`.
+
+    a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.
+    """
+    count = n // 2
+    registers = ", ".join(f"${i}" for i in range(count))
+    lines = ["{", ".reg .pred p;", ".reg .b64 a, b;", f"mov.b64 a, ${count};", f"mov.b64 b, ${count + 1};", "wgmma.fence.sync.aligned;"]
+    for step in range(STEPS):
+        if step:
+            lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
+        lines += [
+            f"setp.ne.b32 p, {step}, 0;",
+            f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{registers}}}, a, b, p, 1, 1;",
+        ]
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    constraints = ",".join(["=f"] * count + ["l", "l"])
+    return _floats("\n\t".join(lines), constraints, [Int64(a).ir_value(), Int64(b).ir_value()], count)
+
+
+def wait(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Until all groups of this warp are complete; the accumulator that `issue` started, ready."""
+    count = len(values)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)])
+    return _floats("wgmma.wait_group.sync.aligned 0;", constraints, [Float32(v).ir_value() for v in values], count)

@@ -1,0 +1,120 @@
+"""Shared memory of one CTA on SM90: the same parts as on SM100, for tiles whose accumulators live in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .arith import align
+from .barriers import MBarrier, sm90_barrier_table
+from .region import F32, U8, U32, U64, Field, Region
+from .smem_plan import COMBINE_SLOTS, OPERAND_ALIGNMENT, combine_chunk
+from .tile import BLOCK_K, DISPATCH_WARPS
+
+TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
+MATH_WARPGROUPS = 2
+STORE_TOKENS = 32  # tokens that the L2 epilogue transposes at a time
+PULL_CHUNK = 1024
+PULL_SLOTS = 2
+
+
+def pull_chunk(hidden: int) -> int:
+    """Bytes of a token row that one bulk copy moves: the largest divisor of `hidden` up to 1024 that is a multiple of 128."""
+    return next(n for n in range(PULL_CHUNK, 0, -128) if hidden % n == 0)
+
+
+@dataclass(frozen=True)
+class Sm90SmemPlan:
+    """Byte plan; the names are those of `SmemPlan` where the parts are the same.
+
+    main     the TMA ring, epilogue staging, pull slots, expert_count u32[E]
+    combine  per math warp two load slots and one store slot; takes the place of `main`
+    tail     scale exchange, per-expert table, mbarriers: always live
+    """
+
+    num_experts: int
+    experts_per_rank: int
+    hidden: int
+    block_m: int
+    num_stages: int
+
+    @property
+    def math_warps(self) -> int:
+        return 4 * MATH_WARPGROUPS
+
+    @property
+    def weight_bytes(self) -> int:
+        return TILE_ROWS * BLOCK_K
+
+    @property
+    def token_bytes(self) -> int:
+        return self.block_m * BLOCK_K
+
+    @property
+    def scale_bytes(self) -> int:
+        """One FP32 scale per token of the tile."""
+        return 4 * self.block_m
+
+    @property
+    def token_transaction(self) -> int:
+        return self.token_bytes + self.scale_bytes
+
+    @property
+    def pull_chunk(self) -> int:
+        return pull_chunk(self.hidden)
+
+    @property
+    def pull_slots(self) -> int:
+        return min(PULL_SLOTS, self.hidden // self.pull_chunk)
+
+    @property
+    def l2_tile_bytes(self) -> int:
+        """BF16 [min(block_m, 32)][128] of a warpgroup, as two halves of 128-byte rows."""
+        return min(self.block_m, STORE_TOKENS) * 256
+
+    @property
+    def cd_bytes(self) -> int:
+        """L1: E4M3 [block_m][128]; L2: one tile per warpgroup."""
+        return align(max(self.block_m * 128, MATH_WARPGROUPS * self.l2_tile_bytes), OPERAND_ALIGNMENT)
+
+    @property
+    def combine_chunk_bytes(self) -> int:
+        return combine_chunk(self.hidden) * 2
+
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        return sm90_barrier_table(
+            num_stages=self.num_stages, dispatch_warps=DISPATCH_WARPS, pull_slots=self.pull_slots, math_warps=self.math_warps
+        )
+
+    @cached_property
+    def region(self) -> Region:
+        stages = self.num_stages
+        main = Region.stack(
+            "main",
+            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT),
+            Field("cd", (self.cd_bytes,), U8, OPERAND_ALIGNMENT),
+            Field("sfa", (stages, align(self.scale_bytes, 128) // 4), F32, 128),
+            Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
+            Field("expert_count", (self.num_experts,), U32),
+        )
+        combine = Region.stack("combine", Field("combine_slots", (self.math_warps, COMBINE_SLOTS, self.combine_chunk_bytes), U8, 128))
+        tail = Region.stack(
+            "tail",
+            Field("amax", (self.math_warps, self.block_m), U32, 16),
+            Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
+            *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
+        )
+        return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    def max_stages(self, capacity: int) -> int:
+        """Deepest ring that fits; 0 when not even one stage does."""
+        stages = 0
+        while replace(self, num_stages=stages + 1).num_bytes <= capacity:
+            stages += 1
+        return stages
