@@ -89,3 +89,10 @@ def test_copy_shapes(shape, rows, quarters):
     expected = np.concatenate([data[32 * q : 32 * q + 32] for q in quarters])
     np.testing.assert_array_equal(result.view(np.uint32), expected)
     assert not report.findings
+
+
+def test_load_without_wait_at_exit_is_a_warning():
+    body = "mov.u32 %r1, smem; mov.u32 %r6, 0;" + ALLOC.format(group=1)
+    body += "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];" + FREE.format(group=1)
+    report = run(body, [], block=128, shared=SHARED)
+    assert sum("exit without tcgen05.wait for 1 loads" in text for text in report.warnings) == 4

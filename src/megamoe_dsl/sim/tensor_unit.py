@@ -76,6 +76,10 @@ class TensorUnit:
         if self.memory.allocated:
             held = ", ".join(f"{count} columns at {first}" for first, count in self.memory.allocated.items())
             raise SimError(f"{self.cta} exited without tcgen05.dealloc of {held}")
+        for warp in self.cta.warps:
+            thread = warp.state.get("tensor thread")
+            if thread is not None and (thread.loads or thread.stores):
+                self.cta.world.warnings[f"{warp}: exit without tcgen05.wait for {len(thread.loads)} loads, {len(thread.stores)} stores"] += 1
 
 
 class TensorThread:
