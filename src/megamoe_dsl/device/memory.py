@@ -18,6 +18,10 @@ def load_shared_f32(address: Any) -> Any:
     return emit_to(Float32, "ld.shared.f32 {}, [{}];", address)
 
 
+def load_shared_f32x2(address: Any) -> tuple[Any, ...]:
+    return emit_to_many([Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", address)
+
+
 def load_shared_v4(address: Any) -> tuple[Any, ...]:
     return emit_to_many([Uint32] * 4, "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
 

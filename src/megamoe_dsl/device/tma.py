@@ -19,6 +19,14 @@ def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -
     )
 
 
+def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
+    """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
+    emit(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
+        *(destination, tensor_map, x, y, barrier),
+    )
+
+
 def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
     """2-D box from SMEM, in the issuing thread's bulk group."""
     emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
@@ -27,7 +35,7 @@ def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
 def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
     """1-D copy, 16-byte aligned, from any mapped global address."""
     emit(
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
         *(destination, source, num_bytes, barrier),
     )
 

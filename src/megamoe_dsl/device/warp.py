@@ -45,6 +45,10 @@ def shuffle(value: Any, lane: Any) -> Any:
     return emit_to(Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
 
 
+def shuffle_f32(value: Any, lane: Any) -> Any:
+    return emit_to(Float32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
+
+
 def shuffle_up(value: Any, delta: int) -> Any:
     """The value `delta` lanes below; 0 in the first `delta` lanes."""
     template = "{{\n\t.reg .pred p;\n\tshfl.sync.up.b32 {0}|p, {1}, {2}, 0, 0xffffffff;\n\t@!p mov.b32 {0}, 0;\n\t}}"

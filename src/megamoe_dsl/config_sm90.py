@@ -1,0 +1,140 @@
+"""How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, swap-AB at every size, accumulators in registers.
+
+Two warpgroups own 128 weight rows each.  Tokens are the N of the wgmma, so a tile can be as small as 8 tokens without padding waste.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from .config import IMBALANCE_FACTOR, REGISTER_FILE, RegisterBudget, require
+from .layouts.arith import Int
+from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS, Sm90SmemPlan
+from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
+from .problem import Problem
+
+SMEM_CAPACITY = 232448
+BLOCK_M = (8, 16, 32, 64, 96, 128)
+REGISTERS = RegisterBudget(40, 40, 216)
+
+
+def choose_block_m(expected: float) -> int:
+    """Smallest tile that holds the expected tokens of an expert with room for their spread (two standard deviations of a Poisson count)."""
+    need = expected + 2 * expected**0.5
+    return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
+
+
+@dataclass(frozen=True)
+class Sm90Config:
+    """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
+
+    block_m           tokens of a tile: the N of the wgmma
+    experts_per_wave  a divisor of experts_per_rank
+    num_sms           CTAs of the grid
+    num_stages        depth of the TMA ring; 0 asks for the deepest that fits
+    """
+
+    problem: Problem
+    block_m: int
+    experts_per_wave: int
+    num_sms: int
+    num_stages: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
+        require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
+        local = self.problem.experts_per_rank
+        wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
+        require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
+        require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
+        most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
+        require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require(self.register_total <= REGISTER_FILE, "registers", self.registers, f"at most {REGISTER_FILE} in all")
+
+    @classmethod
+    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = 132, **overrides: Any) -> Sm90Config:
+        """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
+        problem.check_num_tokens(num_tokens)
+        expected = problem.expected_tokens_per_expert(num_tokens)
+        block_m = overrides.get("block_m", choose_block_m(expected))
+        local = problem.experts_per_rank
+        blocks = max(1, ceil(expected / block_m)) * (2 * problem.intermediate // TILE_ROWS)
+        wave = local if expected < 1 else min(-(-IMBALANCE_FACTOR * num_sms // blocks), local)
+        wave = next(n for n in range(wave, local + 1) if local % n == 0)
+        fields = {"block_m": block_m, "experts_per_wave": wave, "num_sms": num_sms}
+        return cls(problem, **{**fields, **overrides})
+
+    def replace(self, **changes: Any) -> Sm90Config:
+        return replace(self, **changes)
+
+    @property
+    def arch(self) -> str:
+        return "sm_90a"
+
+    @property
+    def cluster(self) -> int:
+        return 1
+
+    def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
+        """Index of a pool row in the M-major scale buffers: the row itself."""
+        return pool_block * self.block_m + row_in_block
+
+    # --- threads and registers
+    @property
+    def epilogue_warps(self) -> int:
+        """Warps that combine: the math warps."""
+        return 4 * MATH_WARPGROUPS
+
+    @property
+    def num_threads(self) -> int:
+        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+
+    @property
+    def registers(self) -> RegisterBudget:
+        return REGISTERS
+
+    @property
+    def register_total(self) -> int:
+        budget = self.registers
+        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
+
+    # --- tiles
+    @property
+    def num_clusters(self) -> int:
+        return self.num_sms
+
+    @property
+    def l1_n_blocks(self) -> int:
+        """256-row tiles of W1: 128 gate and 128 up rows each."""
+        return 2 * self.problem.intermediate // TILE_ROWS
+
+    @property
+    def l2_n_blocks(self) -> int:
+        return self.problem.hidden // TILE_ROWS
+
+    @property
+    def l1_k_blocks(self) -> int:
+        return self.problem.hidden // BLOCK_K
+
+    @property
+    def l2_k_blocks(self) -> int:
+        return self.problem.intermediate // BLOCK_K
+
+    # --- plans
+    @property
+    def smem(self) -> Sm90SmemPlan:
+        return self.smem_plan(self.num_stages)
+
+    def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
+        return Sm90SmemPlan(
+            num_experts=self.problem.num_experts,
+            experts_per_rank=self.problem.experts_per_rank,
+            hidden=self.problem.hidden,
+            block_m=self.block_m,
+            num_stages=num_stages,
+        )

@@ -1,0 +1,54 @@
+"""The SM90 context: shared fields and addresses, the weight scales, and the tile as a math warp sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64
+
+from ....config_sm90 import Sm90Config
+from ..context import Arguments, Context
+from ..maps import MAP_BYTES
+from .maps import PHASE_STRIDE, Map
+
+
+@dataclass(frozen=True)
+class Sm90Arguments(Arguments):
+    """Adds the FP32 weight scales: l1_sf f32 [El, 2I / 128, H / 128] (gate blocks, then up blocks), l2_sf f32 [El, H / 128, I / 128]."""
+
+    l1_sf: Int64
+    l2_sf: Int64
+
+
+@dataclass(frozen=True)
+class Sm90Context(Context):
+    """Context of the SM90 roles."""
+
+    config: cutlass.Constexpr[Sm90Config]
+    args: Sm90Arguments
+
+    def map(self, which: Map, phase: Any = 0) -> Any:
+        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        if isinstance(phase, int):
+            return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)
+        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * MAP_BYTES
+
+
+@dataclass(frozen=True)
+class MathThread:
+    """A thread of the math warpgroups: warpgroup (128 weight rows), warp within it, lane; its two tokens of every group of 8 are
+    `pair` and `pair + 1`, its weight rows 64 b + 16 warp + lane / 4 and 8 more, for b in (0, 1)."""
+
+    group: Int32
+    warp: Int32
+    lane: Int32
+
+    @property
+    def pair(self) -> Any:
+        return (self.lane & 3) * 2
+
+    @property
+    def row(self) -> Any:
+        return self.lane >> 2

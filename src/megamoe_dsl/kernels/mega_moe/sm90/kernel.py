@@ -1,0 +1,89 @@
+"""The SM90 kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+
+| warps | role | registers |
+|---|---|---|
+| 0-3   | dispatch, pull, clean | dispatch |
+| 4     | token loader          | loader |
+| 5     | weight loader         | loader |
+| 6     | store of L1 tiles     | loader |
+| 7     | scheduler             | loader |
+| 8-15  | math, epilogues, combine | epilogue |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from ....config_sm90 import Sm90Config
+from ....device.mbarrier import fence_init, init
+from ....device.tma import prefetch_tensor_map
+from ....device.warp import elect, set_max_registers, smem_base
+from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..dispatch import dispatch
+from ..maps import MAP_BYTES
+from ..table import fill_table
+from .context import Sm90Arguments, Sm90Context
+from .load import load_tokens, load_weights
+from .maps import NUM_MAPS
+from .math import math
+from .store import store_tiles
+
+TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
+FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
+
+
+@cute.jit
+def initialise(ctx: Sm90Context, warp: Any):
+    """mbarriers, visible to the CTA and to TMA."""
+    if warp == WEIGHTS_WARP:
+        if elect():
+            for row in ctx.config.smem.barriers:
+                for i in cutlass.range_constexpr(row.count):
+                    init(ctx.barrier(row.name, i), row.arrivals)
+            fence_init()
+    if warp == TOKENS_WARP:
+        if elect():
+            for i in cutlass.range_constexpr(NUM_MAPS):
+                prefetch_tensor_map(ctx.args.maps + i * MAP_BYTES)
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def run_loader_warp(ctx: Sm90Context, warp: Any):
+    if warp == TOKENS_WARP:
+        load_tokens(ctx)
+    elif warp == WEIGHTS_WARP:
+        load_weights(ctx)
+    elif warp == STORE_WARP:
+        store_tiles(ctx)
+    else:
+        fill_table(ctx)
+
+
+@cute.kernel
+def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
+    buffer = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=config.smem.region.alignment)
+    warp = cute.arch.warp_idx()
+    thread = cute.arch.thread_idx()[0]
+    ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cutlass.Int32(0))
+    initialise(ctx, warp)
+    if warp < DISPATCH_WARPS:
+        set_max_registers(config.registers.dispatch, grow=False)
+        dispatch(ctx, thread)
+    elif warp < FIRST_MATH_WARP:
+        set_max_registers(config.registers.loader, grow=False)
+        run_loader_warp(ctx, warp)
+    else:
+        set_max_registers(config.registers.epilogue, grow=True)
+        math(ctx, thread - 32 * FIRST_MATH_WARP)
+
+
+@cute.jit
+def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
+    """Launches the kernel on one rank."""
+    mega_moe_kernel(config, args).launch(
+        grid=(config.num_sms, 1, 1), block=(config.num_threads, 1, 1), min_blocks_per_mp=1, stream=stream
+    )

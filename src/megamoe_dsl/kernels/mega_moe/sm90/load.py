@@ -1,0 +1,84 @@
+"""The two loader warps of SM90: token tiles with their scales, and weight tiles (article 4.2, 4.3).
+
+| role         | waits                                                                         | signals         |
+|---|---|---|
+| load_tokens  | counts, once; L1 arrival count or L2 arrival mask, per tile; empty, per stage | full, per stage |
+| load_weights | counts, once; empty, per stage                                                | full, per stage |
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....device.mbarrier import arrive_expect, wait
+from ....device.memory import fence_async_global
+from ....device.ring import Ring
+from ....device.sync import Equals32, Equals64, spin
+from ....device.tma import load_tile_cta
+from ....device.warp import elect
+from ....layouts.arith import select
+from ....layouts.smem_plan_sm90 import TILE_ROWS
+from ....layouts.tile import BLOCK_K
+from ....layouts.watchdog import Wait
+from ....schedule import LINEAR1
+from ..table import Walk, as_signed64, next_block, start_walk
+from .context import Sm90Context
+from .maps import Map
+
+
+@cute.jit
+def wait_arrival(ctx: Sm90Context, blocks: Walk):
+    """Until the tile's tokens are in the pool, visible to TMA."""
+    if blocks.phase == LINEAR1:
+        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
+        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+    else:
+        finished = (1 << ctx.config.l1_n_blocks) - 1
+        mask = Equals64(ctx.at("l2_arrival_mask", blocks.pool_block), as_signed64(finished))
+        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, blocks.pool_block)
+    # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
+    fence_async_global()
+
+
+@cute.jit
+def load_tokens(ctx: Sm90Context):
+    """TMA-A."""
+    config, plan = ctx.config, ctx.config.smem
+    blocks = start_walk(ctx, Int32(0), 1)
+    ring = Ring.start(config.num_stages)
+    while blocks.valid():
+        wait_arrival(ctx, blocks)
+        tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
+        row = blocks.pool_block * config.block_m
+        for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+            wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
+            full = ctx.barrier("full", ring.index)
+            if elect():
+                arrive_expect(full, plan.token_transaction)
+                load_tile_cta(ctx.shared("tokens", ring.index), tokens, full, k * BLOCK_K, row)
+                load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
+            ring = ring.next()
+        blocks = next_block(blocks)
+
+
+@cute.jit
+def load_weights(ctx: Sm90Context):
+    """TMA-B: 256 weight rows."""
+    config, plan = ctx.config, ctx.config.smem
+    blocks = start_walk(ctx, Int32(0), 1)
+    ring = Ring.start(config.num_stages)
+    while blocks.valid():
+        weights = ctx.map(Map.WEIGHTS, blocks.phase)
+        is_l1 = blocks.phase == LINEAR1
+        rows = select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))
+        row = blocks.expert * rows + blocks.n_block * TILE_ROWS
+        for k in cutlass.range(select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+            wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
+            full = ctx.barrier("full", ring.index)
+            if elect():
+                arrive_expect(full, plan.weight_bytes)
+                load_tile_cta(ctx.shared("weights", ring.index), weights, full, k * BLOCK_K, row)
+            ring = ring.next()
+        blocks = next_block(blocks)

@@ -1,0 +1,54 @@
+"""The tensor maps of the SM90 kernel: seven descriptors, Linear2 at a fixed distance from Linear1."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ....config_sm90 import Sm90Config
+from ....layouts.smem_plan_sm90 import TILE_ROWS
+from ....layouts.symmetric import symmetric_buffer
+from ....layouts.tensor_map import TensorMap, TensorMapDtype
+from ....layouts.tile import BLOCK_K
+from ..maps import MAP_BYTES
+
+
+class Map(IntEnum):
+    """Position in the table."""
+
+    TOKENS = 0
+    SFA = 1
+    WEIGHTS = 2
+    L1_OUTPUT = 6
+
+
+NUM_MAPS = 7
+PHASE_STRIDE = 3 * MAP_BYTES  # from a map of Linear1 to that of Linear2
+
+
+def tensor_maps(config: Sm90Config, *, sym: int, l1: int, l2: int) -> list[TensorMap]:
+    """Descriptors in table order.
+
+    sym     address of this rank's symmetric buffer
+    l1, l2  E4M3 weights in kernel row order: [El * 2I, H], [El * H, I]
+    """
+    problem = config.problem
+    region = symmetric_buffer(problem)
+    experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
+    pool = region["l1_topk_weights"].field.shape[0]
+
+    def rows(address: int, width: int, height: int, box_height: int) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), 128)
+
+    def phase(acts: str, sf: str, k: int, n: int, weights: int) -> list[TensorMap]:
+        words, sf_rows = region[sf].field.shape
+        return [
+            rows(region.address(sym, acts), k, pool, config.block_m),
+            TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
+            rows(weights, k, experts * n, TILE_ROWS),
+        ]
+
+    return [
+        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, l1),
+        *phase("l2_acts", "l2_sf", intermediate, hidden, l2),
+        rows(region.address(sym, "l2_acts"), intermediate, pool, config.block_m),
+    ]
