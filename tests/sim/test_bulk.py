@@ -245,3 +245,17 @@ def test_st_async_to_the_other_cta():
     report = run(body, [out], grid=2, cluster=2, shared=SHARED)
     assert out.tolist() == [100 + i for i in range(32)] + list(range(32))
     assert not report.findings
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r2], %r3, [%r1];",
+        "st.async.release.global.u32 [%rd50], %r3;",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r2], [%r3], 16, [%r1];",
+        "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd50], [%r2], 16, %h1;",
+    ],
+)
+def test_what_is_not_modelled_is_refused_at_load(instruction):
+    with pytest.raises(SimError, match="modelled"):
+        run(SETUP + instruction, [words(4)], shared=SHARED)

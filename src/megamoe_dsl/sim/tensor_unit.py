@@ -79,7 +79,8 @@ class TensorUnit:
         for warp in self.cta.warps:
             thread = warp.state.get("tensor thread")
             if thread is not None and (thread.loads or thread.stores):
-                self.cta.world.warnings[f"{warp}: exit without tcgen05.wait for {len(thread.loads)} loads, {len(thread.stores)} stores"] += 1
+                text = f"{warp}: exit without tcgen05.wait for {len(thread.loads)} loads, {len(thread.stores)} stores"
+                self.cta.world.warnings[text] += 1
 
 
 class TensorThread:

@@ -130,6 +130,8 @@ def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
 @register("st.async")
 def build_st_async(ins: Instruction, b: Binder) -> Straight:
     """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]"""
+    if "mbarrier::complete_tx::bytes" not in ins.parts:
+        raise SimError(f"{ins.opcode}: only the mbarrier form is modelled")
     size = np.dtype(DTYPES[ins.parts[-1]]).itemsize
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
@@ -158,6 +160,12 @@ def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mba
         finish_async_store(barrier, len(values), actor.clock if actor else None)
 
     w.world.post(store, origin(w))
+
+
+@register("red.async")
+def build_red_async(ins: Instruction, b: Binder) -> Straight:
+    """Claims the prefix, so that `red` does not take it."""
+    raise SimError(f"{ins.opcode} is not modelled")
 
 
 @register("st.bulk")

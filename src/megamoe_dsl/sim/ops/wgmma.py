@@ -74,7 +74,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
     """wgmma.mma_async.sync.aligned.m64nNkK.f32.A.B {d}, a, b-desc, scale-d, scale-a, scale-b [, trans-a] [, trans-b]"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
     types = ins.parts[-3:]
-    if shape is None or types[0] != "f32" or any(name not in _K_OF_FORMAT for name in types[1:]):
+    if shape is None or "sp" in ins.parts or types[0] != "f32" or any(name not in _K_OF_FORMAT for name in types[1:]):
         raise SimError(f"{ins.opcode} is not modelled: f32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
     n, a_name, b_name = int(shape.group(1)), types[1], types[2]
     if int(shape.group(2)) != _K_OF_FORMAT[a_name]:
