@@ -1,0 +1,117 @@
+"""Runs of the mega kernel for tests: compiled once per configuration, on ranks whose buffers hold garbage wherever they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.compile import Artifact, compile_kernel
+from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.comparison import RankComparison, compare
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.sim import Report
+
+artifact = lru_cache(maxsize=None)(compile_kernel)
+
+ZERO_AT_REST = ("expert_send_count", "expert_recv_count", "expert_recv_count_sum", "l1_arrival_count", "l2_arrival_mask")
+COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal")
+
+
+def problem(tokens: int = 24, **changes: Any) -> Problem:
+    """A tiny layer over two ranks for up to `tokens` tokens each; `changes` replace fields."""
+    fields = {"hidden": 256, "intermediate": 128, "num_experts": 8, "topk": 2, "num_ranks": 2, "max_tokens_per_rank": tokens}
+    return Problem(**{**fields, **changes})
+
+
+def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> KernelConfig:
+    return KernelConfig.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+
+
+def inputs(case: Case) -> list[Inputs]:
+    return [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
+
+
+@dataclass
+class Layer:
+    """Simulated ranks whose buffers persist over launches, and what must hold between them."""
+
+    moe: SimulatedMoE
+    received: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, kernel: KernelConfig | Artifact, case: Case, **options: Any) -> Layer:
+        """Ranks with the weights of `case`; `options` as `SimulatedMoE`."""
+        compiled = kernel if isinstance(kernel, Artifact) else artifact(kernel)
+        moe = SimulatedMoE(compiled, case.weights, **options)
+        return cls(moe, [[0] * case.problem.experts_per_rank for _ in moe.ranks])
+
+    def poison(self) -> None:
+        """Everything but counters and inputs is NaN or out of range: a launch may not depend on what an earlier one left there."""
+        for rank in self.moe.ranks:
+            for placement in rank.region:
+                name = placement.field.name
+                if name not in ZERO_AT_REST and name not in COUNTERS:
+                    rank.view(name).view(torch.uint8).fill_(0xFF)
+
+    def launch(self, case: Case, seed: int | None = None) -> tuple[list[RankComparison], Report]:
+        """One launch: y against the reference, and the report.  `seed` changes the schedule."""
+        self.moe.load_weights(case.weights)
+        self.poison()
+        if seed is not None:
+            self.moe.simulator.seed = seed
+        y, report = self.moe(inputs(case))
+        for rank, counts in enumerate(received(case)):
+            self.received[rank] = [a + b for a, b in zip(self.received[rank], counts, strict=True)]
+        return compare(case, y), report
+
+    def check(self, case: Case, seed: int | None = None) -> list[RankComparison]:
+        """A launch with the reference's result, no finding, and a workspace that is ready for the next one."""
+        ranks, report = self.launch(case, seed)
+        assert [str(finding) for finding in report.findings] == []
+        assert [(one.rank, one.violations) for one in ranks] == [(rank, 0) for rank in range(len(ranks))]
+        unexpected = [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text]
+        assert unexpected == []
+        self.check_workspace()
+        return ranks
+
+    def check_workspace(self) -> None:
+        """Zero where every launch starts from zero; the counters agree with the number of launches, the statistics with the routing."""
+        problem, sms = self.moe.problem, self.moe.artifact.config.num_sms
+        epochs = {int(rank.view("launch_epoch")) for rank in self.moe.ranks}
+        assert len(epochs) == 1
+        (epoch,) = epochs
+        for rank, counts in zip(self.moe.ranks, self.received, strict=True):
+            assert [name for name in ZERO_AT_REST if rank.view(name).any()] == []
+            assert rank.view("grid_arrivals").tolist() == [epoch * sms] * 3
+            assert rank.view("rank_signal").tolist() == [epoch * problem.num_ranks] * 3
+            assert rank.stats.tolist() == counts
+            assert rank.watchdog_message() is None
+
+
+def received(case: Case) -> list[list[int]]:
+    """Tokens that each local expert of each rank receives."""
+    experts = torch.cat([idx.flatten() for idx in case.topk_idx])
+    counts = torch.bincount(experts[experts >= 0], minlength=case.problem.num_experts)
+    return counts.view(case.problem.num_ranks, -1).tolist()
+
+
+def prove(kernel: KernelConfig, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:
+    """Launches with these token counts, one after another on the same buffers, each with its own data, weights and schedule.
+
+    `data` as `cases.random_case`.
+    """
+    layer: Layer | None = None
+    for number, tokens in enumerate(launches):
+        case = random_case(kernel.problem, tokens, seed + number, **data)
+        layer = layer or Layer.of(kernel, case)
+        layer.check(case, seed + number)
+        assert int(layer.moe.ranks[0].view("launch_epoch")) == number + 1
+    assert layer is not None
+    return layer

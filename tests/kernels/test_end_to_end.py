@@ -1,0 +1,133 @@
+"""The compiled kernel on simulated ranks: shapes, routings, schedules.  Race detector on; y equals the reference bit for bit.
+
+Every launch finds NaN in all memory that it does not own (`Layer.poison`) and leaves a clean workspace (`Layer.check_workspace`).
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mega_moe_runs import Layer, config, inputs, problem, prove, received
+
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.config import TIERS
+from megamoe_dsl.schedule import Scheduler
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
+def test_every_tier(tier):
+    """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks, two waves."""
+    moe = problem(tier.block_m + 5, hidden=512, intermediate=256, num_experts=4)
+    kernel = config(moe, block_m=tier.block_m, experts_per_wave=1, num_stages=3)
+    full = tier.block_m - 4
+    layer = prove(kernel, [(full, 9), (3, full)], target_expert=1, mask=0.1)
+    assert layer.moe.artifact.config.store_block_m == tier.store_block_m
+    case = random_case(moe, (full, 9), 0, target_expert=1)
+    assert received(case)[0][1] % tier.block_m != 0 and received(case)[0][1] > tier.block_m
+
+
+def test_four_ranks_unequal_and_empty():
+    """Tokens come from four ranks, one of which has none, and change between launches; a tenth of the slots is masked."""
+    moe = problem(16, num_ranks=4, num_experts=8, topk=3, hidden=512)
+    prove(config(moe), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 16, 16, 16)], mask=0.1)
+
+
+def test_eight_ranks():
+    moe = problem(4, num_ranks=8, num_experts=8, topk=4)
+    prove(config(moe, num_sms=2), [(4, 0, 1, 2, 3, 4, 0, 1)], mask=0.2)
+
+
+def test_one_rank_alone():
+    moe = problem(16, num_ranks=1, num_experts=4, topk=3)
+    prove(config(moe), [(16,), (0,), (7,)])
+
+
+def test_no_tokens_at_all():
+    """All ranks empty: nothing to do, all barriers still pass; before and after launches with tokens."""
+    prove(config(problem()), [(0, 0), (5, 3), (0, 0)])
+
+
+def test_every_slot_masked():
+    """Tokens that go nowhere come back as zeros."""
+    moe = problem()
+    case = random_case(moe, (7, 3), 0, mask=1.0)
+    layer = Layer.of(config(moe), case)
+    layer.check(case)
+    y, _ = layer.moe(inputs(case))
+    assert all(not out.view(torch.int16).any() for out in y)
+
+
+@pytest.mark.parametrize("target", [0, 5])
+def test_all_tokens_to_one_expert(target):
+    """Three M blocks on one expert of one rank, the last one partial; the other rank's experts get nothing."""
+    moe = problem(24, topk=1)
+    layer = prove(config(moe, block_m=16), [(24, 17), (13, 24)], target_expert=target)
+    assert [sum(counts) for counts in layer.received] == ([78, 0] if target < 4 else [0, 78])
+    case = random_case(moe, (24, 17), 0, target_expert=target)
+    assert received(case)[target // 4][target % 4] == 41
+
+
+def test_topk_larger_than_local_experts():
+    """Top-5 of eight experts on two ranks: every token visits both."""
+    prove(config(problem(16, topk=5, num_experts=8)), [(16, 9)])
+
+
+def test_topk_32():
+    """One lane per slot; half of the slots masked."""
+    prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
+
+
+@pytest.mark.parametrize("local", [31, 32, 40])
+def test_more_than_a_warp_of_local_experts(local):
+    """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
+    moe = problem(8, num_experts=2 * local, topk=6, hidden=256)
+    kernel = config(moe, experts_per_wave=1 if local == 31 else local // 2)
+    layer = prove(kernel, [(8, 5)])
+    assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
+
+
+@pytest.mark.parametrize("num_sms", [2, 8])
+def test_other_grids(num_sms):
+    """One cluster does everything alone; or there are more clusters than some phases have tiles."""
+    prove(config(problem(20, hidden=512), num_sms=num_sms, block_m=16), [(20, 7)])
+
+
+def test_waves():
+    """Four waves of two experts: Linear2 of a wave follows Linear1 of all its experts."""
+    moe = problem(20, num_experts=16, topk=4, intermediate=256)
+    kernel = config(moe, experts_per_wave=2, block_m=16)
+    case = random_case(moe, (20, 12), 0)
+    phases = [(block.expert // 2, block.phase) for block in Scheduler.blocks(kernel, received(case)[0], 0)]
+    assert phases == sorted(phases) and {wave for wave, _ in phases} == {0, 1, 2, 3}
+    prove(kernel, [(20, 12)])
+
+
+@pytest.mark.parametrize("stages", [2, 5])
+def test_ring_depths(stages):
+    """The shortest ring, and one whose length divides no number of K blocks."""
+    prove(config(problem(20, hidden=512, intermediate=384), num_stages=stages), [(20, 3)], skew=True)
+
+
+def test_scheduler_seeds():
+    """One case under six random schedules: the same bits, no race, whatever the order."""
+    moe = problem(20, hidden=512, intermediate=256)
+    kernel = config(moe, block_m=32, num_stages=3)
+    case = random_case(moe, (20, 11), 7, mask=0.1)
+    instructions = set()
+    for seed in range(6):
+        layer = Layer.of(kernel, case)
+        ranks, report = layer.launch(case, seed)
+        assert [one.unequal for one in ranks] == [0, 0]
+        assert report.findings == []
+        instructions.add(report.instructions)
+    assert len(instructions) > 1, "the seeds gave the same schedule"
+
+
+def test_launches_in_a_row():
+    """Five launches on the same buffers with changing token counts; the statistics add up (`check_workspace` after each)."""
+    kernel = config(problem(40, hidden=256, num_experts=4), block_m=16)
+    launches = [(40, 40), (0, 1), (17, 33), (40, 0), (16, 16)]
+    layer = prove(kernel, launches, skew=True)
+    assert int(layer.moe.ranks[1].view("launch_epoch")) == len(launches)
+    assert sum(map(sum, layer.received)) == 2 * sum(map(sum, launches))
+    assert layer.moe.ranks[0].stats.tolist() == layer.received[0]

@@ -1,0 +1,95 @@
+"""Arithmetic of the compiled kernel: clamp, both SiLU formulas, random data within the stated bound, and that the bound means something."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from mega_moe_runs import Layer, config, inputs, problem, prove
+
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.runtime.comparison import compare
+
+
+@pytest.mark.parametrize("clamp", [0.5, 7.0])
+def test_activation_clamp(clamp):
+    """BF16 clamps of gate and up, exact; the data reaches the limits, so the result differs from the one without clamp."""
+    moe = problem(14, activation_clamp=clamp, hidden=512)
+    layer = prove(config(moe), [(14, 6), (3, 9)])
+    case = random_case(moe, (14, 6), 0)
+    free = dataclasses.replace(case, problem=dataclasses.replace(moe, activation_clamp=None))
+    assert not torch.equal(case.reference().y[0], free.reference().y[0])
+    assert layer.moe.problem.activation_clamp == clamp
+
+
+def test_clamp_with_the_exact_silu():
+    prove(config(problem(10, activation_clamp=2.0, fast_math=False)), [(10, 4)])
+
+
+def test_exact_silu():
+    """fast_math False takes another code path: no reciprocal approximation, a division."""
+    kernel = config(problem(14, fast_math=False, hidden=512))
+    layer = prove(kernel, [(14, 6), (5, 5)])
+    assert "div.rn.f32" in layer.moe.artifact.ptx and "rcp.approx" not in layer.moe.artifact.ptx
+
+
+def random_layer(fast_math: bool = True) -> tuple[Layer, Case]:
+    moe = problem(20, hidden=512, intermediate=512, fast_math=fast_math, activation_clamp=10.0)
+    case = random_case(moe, (20, 11), 3, exact=False, mask=0.1)
+    return Layer.of(config(moe), case), case
+
+
+@pytest.mark.parametrize("fast_math", [True, False])
+def test_random_data_within_the_bound(fast_math):
+    """Normal data over many binades: every element within `reference.error_bound`, which is a small part of y."""
+    layer, case = random_layer(fast_math)
+    ranks = layer.check(case)
+    assert all(one.worst <= 1.0 for one in ranks)
+    for y, bound in zip(case.reference().y, case.bound(), strict=True):
+        assert bool((bound >= 0).all())
+        assert float(bound.median()) < 0.05 * float(y.double().abs().median())
+
+
+def corrupt_scale(layer: Layer, name: str) -> None:
+    """One weight scale of the busiest local expert of rank 0, a factor of two off: 32 of the weights of one row."""
+    scales = getattr(layer.moe.ranks[0].weights, name).view(torch.uint8)
+    scales.view(-1)[busiest_scale(layer, name)] += 1
+
+
+def busiest_scale(layer: Layer, name: str) -> int:
+    stats = layer.moe.ranks[0].stats
+    per_expert = getattr(layer.moe.ranks[0].weights, name).view(torch.uint8).numel() // stats.numel()
+    return int(stats.argmax()) * per_expert + 4
+
+
+@pytest.mark.parametrize("name", ["l1_sf", "l2_sf"])
+def test_a_wrong_weight_scale_violates_the_bound(name):
+    """One byte of 32 weights in the kernel's memory, off by one: the comparison says so on random data."""
+    layer, case = random_layer()
+    layer.check(case)
+    corrupt_scale(layer, name)
+    y, report = layer.moe(inputs(case))
+    assert report.findings == []
+    assert sum(one.violations for one in compare(case, y)) > 0
+
+
+@pytest.mark.parametrize("field", ["x", "x_sf", "topk_weights", "topk_idx"])
+def test_a_wrong_input_is_noticed(field):
+    """A kernel that read one input element wrong would not pass: exact data, one element changed on the way in."""
+    moe = problem(8)
+    case = random_case(moe, (8, 5), 1)
+    layer = Layer.of(config(moe), case)
+    given = inputs(case)
+    changed = getattr(given[1], field).clone()
+    raw = changed.view(torch.uint8) if field == "x" else changed
+    if field == "topk_idx":
+        raw[2, 0] = -1
+    elif field == "topk_weights":
+        raw[2, 1] *= 1.5
+    else:
+        raw[2, 3] ^= 4
+    y, report = layer.moe([given[0], dataclasses.replace(given[1], **{field: changed})])
+    assert report.findings == []
+    zero, one = compare(case, y)
+    assert zero.violations == 0 and one.violations > 0

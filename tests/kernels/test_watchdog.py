@@ -1,0 +1,130 @@
+"""A wait that never ends becomes an error that names rank, SM, wait and barrier.
+
+Hangs are made by taking one signal out of the PTX, or by not launching a rank at all.  Waits that begin together race for the record, so a
+test names those that may win.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from mega_moe_runs import Layer, artifact, config, problem
+
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.layouts.watchdog import RECORD, Wait, describe
+from megamoe_dsl.layouts.workspace import RankBarrier
+from megamoe_dsl.runtime.simulated import WatchdogError
+from megamoe_dsl.sim import Deadlock, machine
+
+LIMIT_NS = 200_000  # longer than any honest wait of this layer
+MESSAGE = re.compile(r"rank (\d+), SM (\d+): wait (\w+) \(([\w ]+) (\d+)\) exceeded its limit: expected (\w+), saw (\w+)")
+GRID_SIGNAL = r"red\.release\.gpu\.global\.add\.u32 [^;]*;"
+RANK_SIGNAL = r"red\.release\.sys\.global\.add\.u32 [^;]*;"
+COUNT_SIGNAL = r"red\.relaxed\.sys\.global\.add\.u64 [^;]*;"
+L2_SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
+# In program order: BEFORE_PULL, a token's arrival, AFTER_CLEAN, BEFORE_COMBINE; and BEFORE_PULL, AFTER_CLEAN, BEFORE_COMBINE.
+GRID_SITES = {"token": 1, RankBarrier.AFTER_CLEAN: 2}
+RANK_SITES = {RankBarrier.BEFORE_PULL: 0, RankBarrier.AFTER_CLEAN: 1, RankBarrier.BEFORE_COMBINE: 2}
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """The simulator's own deadlock detection waits until the kernel's watchdog has had its chance."""
+    monkeypatch.setattr(machine, "IDLE_LIMIT", 10 * LIMIT_NS // 64)
+
+
+def without(ptx: str, pattern: str, site: int) -> str:
+    """The PTX with the site-th match blanked."""
+    match = list(re.finditer(pattern, ptx))[site]
+    return ptx[: match.start()] + ptx[match.end() :]
+
+
+def layer_of(pattern: str | None = None, site: int = 0, watchdog_ns: int = LIMIT_NS) -> tuple[Layer, object]:
+    moe = problem(8)
+    compiled = artifact(config(moe))
+    if pattern is not None:
+        compiled = replace(compiled, ptx=without(compiled.ptx, pattern, site))
+    case = random_case(moe, (8, 5), 0)
+    return Layer.of(compiled, case, race=False, watchdog_ns=watchdog_ns), case
+
+
+def trip(layer: Layer, case: object) -> list[tuple[str, ...]]:
+    """Fields of each record in the message."""
+    with pytest.raises(WatchdogError) as caught:
+        layer.launch(case)  # type: ignore[arg-type]
+    records = MESSAGE.findall(str(caught.value))
+    assert records, str(caught.value)
+    return records
+
+
+def test_honest_waits_stay_within_the_limit():
+    layer, case = layer_of()
+    layer.check(case)
+
+
+@pytest.mark.parametrize("barrier", RankBarrier, ids=lambda b: b.name)
+def test_rank_signal_blocked(barrier, patient):
+    """No rank says that it has arrived: whoever waits reports the barrier, how many ranks it expects and that it saw none."""
+    layer, case = layer_of(RANK_SIGNAL, RANK_SITES[barrier])
+    for rank, sm, wait, what, detail, expected, seen in trip(layer, case):
+        assert (wait, what, int(detail), expected, seen) == (Wait.RANK.name, "rank barrier", barrier, "0x2", "0x0")
+        assert int(rank) < 2 and int(sm) < (1 if barrier == RankBarrier.AFTER_CLEAN else 4)
+
+
+def test_grid_arrivals_blocked(patient):
+    """CTAs never arrive at the last barrier: only SM 0 waits for them."""
+    layer, case = layer_of(GRID_SIGNAL, GRID_SITES[RankBarrier.AFTER_CLEAN])
+    for _, sm, wait, _, detail, expected, seen in trip(layer, case):
+        assert (sm, wait, int(detail), expected, seen) == ("0", Wait.GRID.name, RankBarrier.AFTER_CLEAN, "0x4", "0x0")
+
+
+def test_counts_blocked(patient):
+    layer, case = layer_of(COUNT_SIGNAL)
+    for _, _, wait, what, detail, expected, _ in trip(layer, case):
+        assert (wait, what, expected) == (Wait.COUNTS.name, "local expert", "0x2")
+        assert int(detail) < 4
+
+
+def test_token_arrival_blocked(patient):
+    """Tokens lie in the pool and nobody says so."""
+    layer, case = layer_of(GRID_SIGNAL, GRID_SITES["token"])
+    for _, _, wait, what, _, expected, seen in trip(layer, case):
+        assert (wait, what, seen) == (Wait.L1_ARRIVAL.name, "pool block", "0x0")
+        assert 0 < int(expected, 16) <= 13
+
+
+def test_l1_output_blocked(patient):
+    """Linear1 is done and nobody says so: the mask expects one bit per 64 channels."""
+    layer, case = layer_of(L2_SIGNAL)
+    for _, _, wait, what, _, expected, seen in trip(layer, case):
+        assert (wait, what, expected, seen) == (Wait.L2_ARRIVAL.name, "pool block", "0x3", "0x0")
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_missing_peer(missing, patient):
+    """Only one of two ranks is launched: it names itself, and the counts or the signal that the other never sent."""
+    layer, case = layer_of()
+    run = layer.moe.simulator.run
+    layer.moe.simulator.run = lambda launches: run([one for one in launches if one.rank != missing])  # type: ignore[method-assign]
+    for rank, _, wait, _, detail, expected, seen in trip(layer, case):
+        assert int(rank) == 1 - missing
+        assert wait in (Wait.COUNTS.name, Wait.RANK.name) and expected == "0x2" and int(seen, 16) & 0xFFFFFFFF <= 0x10
+        assert wait != Wait.RANK.name or int(detail) == RankBarrier.BEFORE_PULL
+
+
+def test_without_a_limit_the_simulator_reports_a_deadlock():
+    """The limit is an argument: a long one leaves it to the simulator, which lists every warp."""
+    layer, case = layer_of(RANK_SIGNAL, 0, watchdog_ns=10**12)
+    with pytest.raises(Deadlock, match="PTX line"):
+        layer.launch(case)  # type: ignore[arg-type]
+
+
+def test_describe_names_every_wait():
+    for wait in Wait:
+        words = [int(wait), 3, 17, 5, 9, 1, 8, 0]
+        text = describe(words)
+        assert text is not None and MESSAGE.fullmatch(text)
+        assert text.startswith(f"rank 3, SM 17: wait {wait.name} (") and text.endswith("expected 0x100000009, saw 0x8")
+    assert describe([0] * (RECORD.size // 4)) is None
