@@ -10,13 +10,21 @@ import re
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .config import KernelConfig
 from .cubin import Resources, read_resources
 
+if TYPE_CHECKING:
+    from .inspect.measures import Measure
+    from .inspect.sass import Listing
+
 ARCHITECTURES = ("sm_100a",)
+KERNELS_FOLDER = Path(__file__).parent / "kernels"
 
 
 class CompileError(RuntimeError):
@@ -25,13 +33,14 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled kernel.  `seconds` is the time from Python source to cubin."""
+    """A compiled kernel.  `seconds` is the time from Python source to cubin; `line_info`: PTX and cubin name Python lines."""
 
     config: KernelConfig
     arch: str
     ptx: str
     cubin: bytes
     seconds: float
+    line_info: bool = False
 
     @cached_property
     def entry(self) -> str:
@@ -46,6 +55,32 @@ class Artifact:
         """Registers, stack and spills that ptxas reports in the cubin."""
         return read_resources(self.cubin)[self.entry]
 
+    @cached_property
+    def listing(self) -> Listing:
+        """Disassembled instructions.  Takes a second or two; raises `DisassemblyError` when nvdisasm is missing."""
+        from .inspect.sass import disassemble
+
+        return disassemble(self.cubin)
+
+    @property
+    def sass(self) -> str:
+        """nvdisasm's output; raises as `listing`."""
+        return self.listing.text
+
+    @cached_property
+    def measures(self) -> list[Measure]:
+        """Instructions of every role per unit of its work (inspect/measures.py).  Needs line info; raises `InspectionError` otherwise."""
+        from .inspect.measures import measure_all
+
+        return measure_all(self.config, self.listing)
+
+    def histogram(self, role: str) -> dict[str, dict[str, float]]:
+        """Unit of work to instructions of each kind, for a role as `measures` names it.  Raises as `measures`, and KeyError."""
+        found = {one.unit: one.kinds for one in self.measures if one.role == role}
+        if not found:
+            raise KeyError(f"role {role!r}: must be one of {', '.join(dict.fromkeys(one.role for one in self.measures))}")
+        return found
+
     @property
     def dynamic_smem(self) -> int:
         """Bytes of dynamic shared memory of a launch."""
@@ -58,28 +93,33 @@ def select_architecture(arch: str) -> None:
         raise CompileError(f"arch = {arch!r}: must be one of {', '.join(ARCHITECTURES)}")
     current = os.environ.get("CUTE_DSL_ARCH")
     if "cutlass" in sys.modules and current != arch:
-        raise CompileError(f"arch = {arch!r}: this process has loaded CuTe DSL for {current or 'the local GPU'}; compile in a fresh process")
+        raise CompileError(f"arch = {arch!r}: this process has loaded CuTe DSL for {current or 'the local GPU'}; use a fresh process")
     os.environ["CUTE_DSL_ARCH"] = arch
 
 
-def compile_kernel(config: KernelConfig, arch: str = "sm_100a") -> Artifact:
-    """Compiles the mega kernel.  Takes a second or two; raises `CompileError`."""
+def compile_kernel(config: KernelConfig, arch: str = "sm_100a", *, line_info: bool = False) -> Artifact:
+    """Compiles the mega kernel.  Takes a second or two; raises `CompileError`.
+
+    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
+    """
     select_architecture(arch)
     import cuda.bindings.driver as driver
     import cutlass.cute as cute
     from cutlass import Int32, Int64
 
+    from .device.location import attribute_lines
     from .kernels.mega_moe.context import Arguments
     from .kernels.mega_moe.kernel import mega_moe
 
     zero, word = Int64(0), Int32(0)
     arguments = Arguments(zero, zero, zero, zero, zero, word, word, zero, zero)
     with tempfile.TemporaryDirectory() as directory:
-        options = f"--keep-ptx --keep-cubin --dump-dir={directory}"
+        options = f"--keep-ptx --keep-cubin --dump-dir={directory}" + (" --generate-line-info" if line_info else "")
         start = time.perf_counter()
-        compiled = cute.compile(mega_moe, config, arguments, driver.CUstream(0), options=options)
+        with attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
+            compiled = cute.compile(mega_moe, config, arguments, driver.CUstream(0), options=options)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
     if not ptx or not cubin:
         raise CompileError("the DSL kept no PTX or cubin")
-    return Artifact(config, arch, ptx, cubin, seconds)
+    return Artifact(config, arch, ptx, cubin, seconds, line_info)

@@ -1,5 +1,188 @@
-"""`megamoe inspect`."""
+"""`megamoe inspect`: compile a configuration and say what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .errors import one_line_errors
+from .shape import (
+    BlockM,
+    Clamp,
+    Experts,
+    Hidden,
+    Intermediate,
+    PresetName,
+    Ranks,
+    Stages,
+    Topk,
+    Wave,
+    build_config,
+    build_problem,
+)
+from .tables import artifact_table, config_table, problem_table, ruled
+
+if TYPE_CHECKING:
+    from ..inspect import Change, Inspection
+
+OUTPUT = "Output"
+KINDS_SHOWN = ("mma", "utccp", "tma", "mbarrier", "tmem", "smem", "gmem", "float", "integer")
 
 
-def inspect() -> None:
-    """x"""
+def inspect(
+    preset: PresetName = None,
+    hidden: Hidden = None,
+    intermediate: Intermediate = None,
+    experts: Experts = None,
+    topk: Topk = None,
+    ranks: Ranks = None,
+    clamp: Clamp = None,
+    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses tile and waves.")] = 128,
+    max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
+    block_m: BlockM = None,
+    experts_per_wave: Wave = None,
+    stages: Stages = None,
+    sms: Annotated[int, typer.Option(help="SMs of the GPU, an even number.")] = 148,
+    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
+    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
+    diff: Annotated[
+        Path | None, typer.Option(help="Compare with a file that --json wrote.", dir_okay=False, exists=True, rich_help_panel=OUTPUT)
+    ] = None,
+) -> None:
+    """Compile for SM100, without a GPU, and show registers, spills, memory maps, barriers and instructions per role.
+
+    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA peer's, where it was measured.
+    """
+    console = Console()
+    with one_line_errors():
+        problem = build_problem(
+            tokens if max_tokens is None else max_tokens,
+            preset_name=preset,
+            clamp=clamp,
+            hidden=hidden,
+            intermediate=intermediate,
+            num_experts=experts,
+            topk=topk,
+            num_ranks=ranks,
+        )
+        config = build_config(problem, tokens, sms, block_m=block_m, experts_per_wave=experts_per_wave, num_stages=stages)
+
+        from ..compile import compile_kernel
+        from ..inspect import Inspection, differences
+
+        with Console(stderr=True).status("compiling and reading SASS"):
+            artifact = compile_kernel(config, line_info=True)
+            inspection = Inspection.of(artifact)
+        if ptx is not None:
+            ptx.write_text(artifact.ptx, encoding="utf-8")
+        if sass is not None:
+            sass.write_text(artifact.sass, encoding="utf-8")
+        found = inspection.as_dict()
+        if diff is not None:
+            changes = differences(read_json(diff), found)
+        if as_json:
+            typer.echo(json.dumps(found, indent=2))
+        elif diff is not None:
+            print_changes(console, diff, changes)
+        else:
+            print_inspection(console, inspection)
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """A file that `--json` wrote.  Raises OSError with a readable message when it is something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote ({error})") from None
+    if not isinstance(found, dict) or "measures" not in found:
+        raise OSError(f"{path}: not a file that `megamoe inspect --json` wrote")
+    return found
+
+
+def print_inspection(console: Console, inspection: Inspection) -> None:
+    console.print(problem_table(inspection.config.problem), config_table(inspection.config), artifact_table(inspection.artifact), sep="\n")
+    for table in (register_table(inspection), smem_table(inspection), tmem_table(inspection), barrier_table(inspection)):
+        console.print(table)
+    console.print(measure_table(inspection))
+    peer = inspection.peer
+    if peer is not None:
+        console.print(resource_table(inspection))
+        console.print(Text(f"Peer: {peer.source}", style="dim"))
+
+
+def register_table(inspection: Inspection) -> Table:
+    table = ruled("Registers per thread after setmaxnreg", "warps", "budget", "highest used", "stack loads", "stack stores")
+    for one in inspection.registers:
+        style = "" if one.fits else "bold red"
+        table.add_row(one.group, str(one.budget), str(one.used), str(one.stack_loads), str(one.stack_stores), style=style)
+    return table
+
+
+def smem_table(inspection: Inspection) -> Table:
+    table = ruled("SMEM", "field", "offset", "bytes", "shape", "live")
+    for one in inspection.smem:
+        live = ", ".join(choice for _, choice in one.lifetimes) or "always"
+        table.add_row(one.field.name, f"{one.offset:#x}", f"{one.field.num_bytes:,}", " x ".join(map(str, one.field.shape)), live)
+    return table
+
+
+def tmem_table(inspection: Inspection) -> Table:
+    table = ruled("TMEM", "field", "first column", "columns")
+    for one in inspection.tmem:
+        table.add_row(one.name, str(one.first), str(one.columns))
+    return table
+
+
+def barrier_table(inspection: Inspection) -> Table:
+    table = ruled("mbarriers of a CTA", "name", "count", "arrivals", "arrives", "transaction bytes", "waits")
+    for one in inspection.barriers:
+        name = f"{one.name} (even CTA)" if one.leader_only else one.name
+        table.add_row(name, str(one.count), str(one.arrivals), one.who, one.transaction or "none", one.waits)
+    return table
+
+
+def measure_table(inspection: Inspection) -> Table:
+    peer = inspection.peer
+    title = "Instructions per unit of work"
+    table = ruled(title, "role", "per", "all", *([peer.name] if peer else []), *KINDS_SHOWN, "other")
+    for one in inspection.measures:
+        theirs = peer.measures.get(one.key) if peer else None
+        worse = theirs is not None and one.instructions > theirs
+        total = Text(number(one.instructions), style="bold red" if worse else "bold")
+        kinds = [one.kinds.get(kind, 0.0) for kind in KINDS_SHOWN]
+        other = one.instructions - sum(kinds)
+        beside = [number(theirs)] if peer else []
+        table.add_row(one.role, one.unit, total, *beside, *(number(count or None) for count in (*kinds, other)))
+    return table
+
+
+def resource_table(inspection: Inspection) -> Table:
+    assert inspection.peer is not None
+    found, peer = inspection.as_dict(), inspection.peer
+    ours = {**found["resources"], "stages": found["config"]["stages"], "spill_bytes": found["resources"]["stack_bytes"]}
+    table = ruled("Resources", "resource", "ours", peer.name)
+    for name, value in peer.resources.items():
+        table.add_row(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}")
+    return table
+
+
+def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
+    if not changes:
+        console.print(Text(f"Nothing differs from {path}."))
+        return
+    table = ruled(f"Against {path}", "what", "before", "after")
+    for one in changes:
+        table.add_row(one.path, str(one.before), str(one.after))
+    console.print(table)
+
+
+def number(value: float | None) -> str:
+    """At most one decimal; a dot for nothing."""
+    return "·" if value is None else f"{value:.1f}".removesuffix(".0")

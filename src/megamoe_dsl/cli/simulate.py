@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from .errors import one_line_errors
@@ -26,7 +25,7 @@ from .shape import (
     build_problem,
     parse_tokens,
 )
-from .tables import artifact_table, config_table, problem_table
+from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -91,7 +90,7 @@ def simulate(
         from ..runtime.simulated import SimulatedMoE
 
         with console.status("compiling"):
-            artifact = compile_kernel(config)
+            artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
         console.print(artifact_table(artifact))
         with console.status("making data and the reference"):
             cases = [random_case(problem, rotate(counts, i), seed + i, mask=mask, skew=skew, exact=not random) for i in range(launches)]
@@ -130,16 +129,14 @@ def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankCo
 
 def print_results(console: Console, results: list[tuple[list[RankComparison], Report]], *, exact: bool, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = results_table(
-        "y against the reference", "launch", "rank", "tokens", "elements", "equal bits", "max error", "of bound", "verdict"
-    )
+    table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal bits", "max error", "of bound", "verdict")
     for number, (ranks, _) in enumerate(results, 1):
         for one in ranks:
             verdict = Text("pass", style="green") if one.passed else Text(f"{one.violations:,} mismatches", style="bold red")
             equal, share = f"{one.elements - one.unequal:,}", "exact" if exact else f"{one.worst:.1%}"
             table.add_row(str(number), str(one.rank), str(one.tokens), f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict)
     console.print(table)
-    table = results_table("What the simulator saw", "launch", "race findings", "warnings", "warp instructions", "seconds")
+    table = ruled("What the simulator saw", "launch", "race findings", "warnings", "warp instructions", "seconds")
     for number, (_, report) in enumerate(results, 1):
         findings = str(len(report.findings)) if race else "not looked for"
         table.add_row(str(number), findings, str(sum(report.warnings.values())), f"{report.instructions:,}", f"{report.seconds:.1f}")
@@ -154,10 +151,3 @@ def print_results(console: Console, results: list[tuple[list[RankComparison], Re
     outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"
     console.print(Text(outcome, style="bold green" if passed else "bold red"))
     return passed
-
-
-def results_table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table

@@ -25,6 +25,15 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     return table
 
 
+def ruled(title: str, first: str, *others: str) -> Table:
+    """A table with headings; the first column is text, the others are numbers or short."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="", pad_edge=False)
+    table.add_column(first, style="cyan")
+    for heading in others:
+        table.add_column(heading)
+    return table
+
+
 def problem_table(problem: Problem) -> Table:
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
     return facts(
@@ -45,7 +54,10 @@ def config_table(config: KernelConfig) -> Table:
         "Configuration",
         [
             ("tile", f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"),
-            ("epilogue", f"{config.epilogue_warpgroups} warpgroups, {config.store_block_m} tokens a pass"),
+            (
+                "epilogue",
+                f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass",
+            ),
             ("experts per wave", config.experts_per_wave),
             ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of 2"),
             ("stages", config.num_stages),

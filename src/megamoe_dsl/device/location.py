@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cutlass._mlir import ir
+import cutlass._mlir.ir as mlir
 from cutlass._mlir_helpers.op import loc_transform
+
+ir: Any = mlir  # built at import, unknown to type checkers
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""All that can be read from an artifact, as one value that turns into JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..compile import Artifact
+from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
+from ..layouts.barriers import MBarrier
+from ..layouts.region import Placement
+from ..layouts.tmem_plan import TMEM_COLUMNS
+from .measures import Measure
+from .peer import Peer, find_peer
+from .registers import RegisterUse, register_use
+
+
+@dataclass(frozen=True)
+class TmemField:
+    """Columns [first, first + columns) of TMEM."""
+
+    name: str
+    first: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `megamoe inspect` shows."""
+
+    artifact: Artifact
+    registers: list[RegisterUse]
+    measures: list[Measure]
+    peer: Peer | None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Inspection:
+        """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
+        config = artifact.config
+        return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_peer(config))
+
+    @property
+    def config(self) -> KernelConfig:
+        return self.artifact.config
+
+    @property
+    def smem(self) -> tuple[Placement, ...]:
+        """Fields of the SMEM plan by offset."""
+        return tuple(sorted(self.config.smem.region, key=lambda one: (one.offset, one.lifetimes)))
+
+    @property
+    def tmem(self) -> list[TmemField]:
+        plan = self.config.tmem
+        fields = [TmemField(f"accumulator {i}", plan.accumulator(i), plan.block_m) for i in range(plan.sfa // plan.block_m)]
+        return [*fields, TmemField("token scales", plan.sfa, plan.sfa_columns), TmemField("weight scales", plan.sfb, plan.used - plan.sfb)]
+
+    @property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        return self.config.smem.barriers
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; lists of things are keyed by name so that two inspections can be compared."""
+        artifact, config, listing = self.artifact, self.config, self.artifact.listing
+        return {
+            "arch": artifact.arch,
+            "compile_seconds": round(artifact.seconds, 3),
+            "problem": asdict(config.problem),
+            "config": {
+                "block_m": config.block_m,
+                "store_block_m": config.store_block_m,
+                "epilogue_warpgroups": config.epilogue_warpgroups,
+                "experts_per_wave": config.experts_per_wave,
+                "num_sms": config.num_sms,
+                "num_threads": config.num_threads,
+                "stages": config.num_stages,
+            },
+            "resources": {
+                "registers": artifact.resources.registers,
+                "register_file": f"{config.register_total}/{REGISTER_FILE}",
+                "stack_bytes": artifact.resources.stack_bytes,
+                "stack_instructions": sum(listing.spills),
+                "instructions": len(listing.instructions),
+                "smem_bytes": config.smem.num_bytes,
+                "smem_capacity": SMEM_CAPACITY,
+                "tmem_columns": config.tmem.used,
+                "tmem_allocated": config.tmem.allocated,
+                "tmem_capacity": TMEM_COLUMNS,
+            },
+            "roles": {one.group: {"budget": one.budget, "used": one.used} for one in self.registers},
+            "smem": {
+                one.field.name: {"offset": one.offset, "bytes": one.field.num_bytes, "shape": list(one.field.shape)} for one in self.smem
+            },
+            "tmem": {one.name: {"first": one.first, "columns": one.columns} for one in self.tmem},
+            "barriers": {
+                one.name: {
+                    "count": one.count,
+                    "arrivals": one.arrivals,
+                    "who": one.who,
+                    "transaction": one.transaction,
+                    "waits": one.waits,
+                    "leader_only": one.leader_only,
+                }
+                for one in self.barriers
+            },
+            "measures": {
+                one.key: {"role": one.role, "unit": one.unit, "instructions": one.instructions, "kinds": one.kinds} for one in self.measures
+            },
+            "peer": None if self.peer is None else asdict(self.peer),
+        }

@@ -1,0 +1,154 @@
+"""SASS of a cubin, as `nvdisasm` prints it: instructions with their operation, branch target, source line and live registers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_LINE_INFO = re.compile(r'\s*//## File "([^"]+)", line (\d+)')
+_LABEL = re.compile(r"\s*([.$\w]+):\s*$")
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+
+
+class DisassemblyError(RuntimeError):
+    """nvdisasm is missing, or does not accept the cubin."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`target` is the address that a branch names, `source` the (file, line) of the innermost Python frame, `highest` the largest index of
+    an R register that is read or written, pairs and quads included (-1: none)."""
+
+    address: int
+    predicate: str
+    opcode: str
+    operands: str
+    target: int | None
+    source: tuple[str, int] | None
+    highest: int
+
+    @property
+    def operation(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.split(".", 1)[0]
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.opcode)
+
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("mma", r"UTC\w*MMA|\w*GMMA"),
+    ("utccp", r"UTCCP"),
+    ("commit", r"UTCBAR"),
+    ("tma", r"UTMA\w+|UBLK\w+"),
+    ("mbarrier", r"SYNCS"),
+    ("tmem", r"LDTM|STTM|UTCATOMSWS"),
+    ("smem", r"LDS|STS|LDSM|STSM|ATOMS|UST|ULDS"),
+    ("gmem", r"LDG|STG|LD|ST|RED|REDG|ATOM|ATOMG|U?LDCU?"),
+    ("spill", r"LDL|STL"),
+    ("float", r"F[A-Z]\w*|MUFU|H\w+2(_\w+)?|I2F\w*|U?I2FP|I2FP|HFMA2"),
+    ("control", r"BRA|BRX|BSSY|BSYNC|BREAK|EXIT|CALL|RET|WARPSYNC|YIELD|NOP|NANOSLEEP|BPT|ENDCOLLECTIVE|ELECT|USETMAXREG"),
+    ("sync", r"BAR|MEMBAR|FENCE|ERRBAR|CGAERRBAR|UCGABAR_\w+|CCTL|DEPBAR|LDGDEPBAR|ACQBULK"),
+    ("vector to uniform", r"R2UR|S2UR|S2R|CS2R|UREDUX|REDUX|VOTE|VOTEU|SHFL|MATCH"),
+)
+"""Instruction kinds by operation; what matches none is integer: moves, addresses, predicates, loop counters."""
+
+
+@lru_cache(maxsize=1024)
+def kind_of(opcode: str) -> str:
+    operation = opcode.split(".", 1)[0]
+    return next((kind for kind, pattern in KINDS if re.fullmatch(pattern, operation)), "integer")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The instructions of one kernel, in address order; `text` is nvdisasm's own output."""
+
+    text: str
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def spills(self) -> tuple[int, int]:
+        """Instructions that load from and store to the stack."""
+        counts = Counter(i.operation for i in self.instructions)
+        return counts["LDL"], counts["STL"]
+
+
+def find_nvdisasm() -> str:
+    """nvdisasm of the `nvidia-cuda-nvdisasm` wheel, or the one on PATH.  Raises `DisassemblyError`."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for found in sorted(Path(folder).glob("**/bin/nvdisasm*")):
+            return str(found)
+    found_on_path = shutil.which("nvdisasm")
+    if found_on_path is None:
+        raise DisassemblyError("nvdisasm is not installed: `pip install nvidia-cuda-nvdisasm`, or put a CUDA toolkit's bin on PATH")
+    return found_on_path
+
+
+def disassemble(cubin: bytes) -> Listing:
+    """The listing of a cubin with one kernel.  Takes about two seconds; raises `DisassemblyError`."""
+    tool = find_nvdisasm()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        processes = [
+            subprocess.Popen([tool, "-c", *flags, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for flags in (["-g"], ["-lrm", "narrow"])
+        ]
+        outputs = [process.communicate() for process in processes]
+    for process, (_, error) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise DisassemblyError(f"nvdisasm: {error.strip() or process.returncode}")
+    (text, _), (ranges, _) = outputs
+    return parse(text, ranges)
+
+
+def parse(text: str, ranges: str = "") -> Listing:
+    """The listing in nvdisasm's output; `ranges` its output with `-lrm narrow`."""
+    highest = parse_register_table(ranges)
+    labels: dict[str, int] = {}
+    pending: list[str] = []
+    source: tuple[str, int] | None = None
+    rows: list[tuple[re.Match[str], tuple[str, int] | None]] = []
+    for line in text.splitlines():
+        if match := _INSTRUCTION.match(line):
+            labels.update(dict.fromkeys(pending, int(match[1], 16)))
+            pending.clear()
+            rows.append((match, source))
+        elif match := _LINE_INFO.match(line):
+            source = (match[1], int(match[2]))
+        elif match := _LABEL.match(line):
+            pending.append(match[1])
+    instructions = []
+    for match, where in rows:
+        address, predicate, opcode, operands = int(match[1], 16), match[2] or "", match[3], match[4].strip()
+        target = _TARGET.search(operands)
+        goes_to = labels.get(target[1]) if target else None
+        instructions.append(Instruction(address, predicate, opcode, operands, goes_to, where, highest.get(address, -1)))
+    return Listing(text, tuple(instructions))
+
+
+def parse_register_table(ranges: str) -> dict[int, int]:
+    """Address to the highest register that the instruction reads or writes.  In the table's first column character i stands for R<i>:
+    `^` written, `v` read, `x` both, `:` only live."""
+    first = -1
+    highest = {}
+    for line in ranges.splitlines():
+        code, bar, table = line.partition("// |")
+        if bar and first < 0 and "# 0" in table:
+            first = table.index("# 0") + 2
+        match = re.match(r"\s*/\*([0-9a-f]{4,})\*/", code)
+        if match and first >= 0:
+            column = table.split("|", 1)[0][first:]
+            highest[int(match[1], 16)] = max(column.rfind(mark) for mark in "^vx")
+    return highest
