@@ -6,19 +6,20 @@ from dataclasses import dataclass
 import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
+from megamoe_dsl.quant import ExpertWeights, input_layout
+from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu
 
 
 @dataclass(frozen=True)
 class MoeResult:
-    """Output and intermediates, one list entry per source rank; intermediates of masked slots are zero.
+    """Output and intermediates, one list entry per source rank; intermediates of masked slots are zero.  On the device of the inputs.
 
     Attributes:
         y: bfloat16 [T_r, H].
         acts: float8_e4m3fn [T_r, topk, I], the requantised L1 activations.
-        acts_sf: uint8 [T_r, topk, I/32].
+        acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
         outputs: bfloat16 [topk, T_r, H], the combine buffer.
         routing: which rows each expert received.
     """
@@ -48,10 +49,11 @@ def check_inputs(
         if len(given) != problem.num_ranks:
             raise ProblemError(f"len({field})", len(given), f"num_ranks = {problem.num_ranks}")
     routing = route(problem, topk_idx)
+    sf_dtype, sf_block = input_layout(problem)
     for rank, idx in enumerate(topk_idx):
         tokens = idx.shape[0]
         _require(f"x[{rank}]", x[rank], torch.float8_e4m3fn, (tokens, problem.hidden))
-        _require(f"x_sf[{rank}]", x_sf[rank], torch.uint8, (tokens, problem.hidden // SCALE_BLOCK))
+        _require(f"x_sf[{rank}]", x_sf[rank], sf_dtype, (tokens, problem.hidden // sf_block))
         _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
         weights[rank].validate(problem)
     return routing
@@ -80,21 +82,24 @@ def expert_inputs(
     topk_weights: Sequence[torch.Tensor],
     weights: Sequence[ExpertWeights],
 ) -> Iterator[ExpertInputs]:
-    """The inputs of every expert that received tokens, in expert order, rows in pool order."""
+    """The inputs of every expert that received tokens, in expert order, rows in pool order; tensors on the device of the weights."""
+    first = torch.tensor([0] + [one.shape[0] for one in x]).cumsum(0)
+    # float8 tensors cannot be indexed on every torch build; their bytes can.
+    all_x = torch.cat([one.view(torch.uint8) for one in x])
+    all_sf, all_weights = torch.cat(list(x_sf)), torch.cat(list(topk_weights))
     for expert in range(problem.num_experts):
         rows = expert_rows(routing, expert)
         if not len(rows):
             continue
-        places = [tuple(row) for row in rows.tolist()]
         owner, local = divmod(expert, problem.experts_per_rank)
         own = weights[owner]
+        source, slot = ((first[rows[:, 0]] + rows[:, 1]).to(all_x.device), rows[:, 2].to(all_x.device))
         yield ExpertInputs(
             expert=expert,
             rows=rows,
-            # float8 tensors cannot be stacked on every torch build; their bytes can.
-            x=torch.stack([x[rank].view(torch.uint8)[token] for rank, token, _ in places]).view(torch.float8_e4m3fn),
-            x_sf=torch.stack([x_sf[rank][token] for rank, token, _ in places]),
-            weight=torch.stack([topk_weights[rank][token, slot] for rank, token, slot in places]),
+            x=all_x[source].view(torch.float8_e4m3fn),
+            x_sf=all_sf[source],
+            weight=all_weights[source, slot],
             l1=own.l1[local],
             l1_sf=own.l1_sf[local],
             l2=own.l2[local],
@@ -109,25 +114,27 @@ def mega_moe_stages(
     topk_idx: Sequence[torch.Tensor],
     topk_weights: Sequence[torch.Tensor],
     weights: Sequence[ExpertWeights],
-    accumulate: torch.dtype = torch.float64,
+    accumulate: Accumulate = torch.float64,
 ) -> MoeResult:
     """As `mega_moe`, with the intermediates; `accumulate` as in `stages.scaled_matmul`."""
     routing = check_inputs(problem, x, x_sf, topk_idx, topk_weights, weights)
     tokens = [idx.shape[0] for idx in topk_idx]
-    k, h, i = problem.topk, problem.hidden, problem.intermediate
-    acts = [torch.zeros(t, k, i, dtype=torch.uint8) for t in tokens]
-    acts_sf = [torch.zeros(t, k, i // SCALE_BLOCK, dtype=torch.uint8) for t in tokens]
-    outputs = [torch.zeros(k, t, h, dtype=torch.bfloat16) for t in tokens]
+    k, h, i, device = problem.topk, problem.hidden, problem.intermediate, x[0].device
+    sf_dtype, sf_block = input_layout(problem)
+    acts = [torch.zeros(t, k, i, dtype=torch.uint8, device=device) for t in tokens]
+    acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
+    outputs = [torch.zeros(k, t, h, dtype=torch.bfloat16, device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
         gate_up = linear1(job.x, job.x_sf, job.l1, job.l1_sf, accumulate)
-        values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math))
+        values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math), problem.dtypes)
         out = linear2(values, values_sf, job.l2, job.l2_sf, accumulate)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank
-            token, slot = job.rows[mine, 1], job.rows[mine, 2]
-            acts[rank][token, slot] = values.view(torch.uint8)[mine]
-            acts_sf[rank][token, slot] = values_sf[mine]
-            outputs[rank][slot, token] = out[mine]
+            token, slot = job.rows[mine, 1].to(device), job.rows[mine, 2].to(device)
+            chosen = mine.to(device)
+            acts[rank][token, slot] = values.view(torch.uint8)[chosen]
+            acts_sf[rank][token, slot] = values_sf[chosen]
+            outputs[rank][slot, token] = out[chosen]
     y = [combine(out, idx) for out, idx in zip(outputs, topk_idx, strict=True)]
     return MoeResult(y, [a.view(torch.float8_e4m3fn) for a in acts], acts_sf, outputs, routing)
 
@@ -140,12 +147,12 @@ def mega_moe(
     topk_weights: Sequence[torch.Tensor],
     weights: Sequence[ExpertWeights],
 ) -> list[torch.Tensor]:
-    """The MoE layer of all ranks, bit by bit as `stages` defines it.
+    """The MoE layer of all ranks, bit by bit as `stages` defines it.  All tensors on one device, any.
 
     Args:
         problem: shapes and numerics.
         x: per rank float8_e4m3fn [T_r, H].
-        x_sf: per rank uint8 UE8M0 [T_r, H/32].
+        x_sf: per rank uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128].
         topk_idx: per rank int64 [T_r, topk], global experts, -1 masked.
         topk_weights: per rank float32 [T_r, topk].
         weights: per rank `ExpertWeights` in checkpoint order (not transformed), rows [gate | up].
@@ -158,3 +165,48 @@ def mega_moe(
         ValueError: from `ExpertWeights.validate`, and when an activation becomes infinite.
     """
     return mega_moe_stages(problem, x, x_sf, topk_idx, topk_weights, weights).y
+
+
+def sample_reference(
+    problem: Problem,
+    x: Sequence[torch.Tensor],
+    x_sf: Sequence[torch.Tensor],
+    topk_idx: Sequence[torch.Tensor],
+    topk_weights: Sequence[torch.Tensor],
+    weights: Sequence[ExpertWeights],
+    tokens: Sequence[torch.Tensor],
+    accumulate: Accumulate = torch.float64,
+) -> list[torch.Tensor]:
+    """`mega_moe` for some tokens only: no token's result depends on the others, so their rows are all it takes.
+
+    Args:
+        problem, x, x_sf, topk_idx, topk_weights, weights: as `mega_moe`, of all ranks, on one device.
+        tokens: per rank int64 [n_r], token indices in any order, possibly none. Where it is empty, the rank's inputs may be empty too
+            ([0, ...] of the right widths), so a process can check its own tokens without the inputs of the others.
+        accumulate: as in `stages.scaled_matmul`; "hopper" gives the bits of Hopper's tensor core.
+
+    Returns:
+        Per rank bfloat16 [n_r, H], in the order of `tokens`.
+
+    Raises:
+        ProblemError, ValueError: as `mega_moe`.
+    """
+    chosen = sample_inputs(x, x_sf, topk_idx, topk_weights, tokens)
+    return mega_moe_stages(problem, *chosen, weights, accumulate).y
+
+
+def sample_inputs(
+    x: Sequence[torch.Tensor],
+    x_sf: Sequence[torch.Tensor],
+    topk_idx: Sequence[torch.Tensor],
+    topk_weights: Sequence[torch.Tensor],
+    tokens: Sequence[torch.Tensor],
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """x, x_sf, topk_idx and topk_weights of the rows `tokens` of every rank: what `sample_reference` and `error_bound` need."""
+    picks = [one.to(x[rank].device) for rank, one in enumerate(tokens)]
+    return (
+        [one.view(torch.uint8)[pick].view(one.dtype) for one, pick in zip(x, picks, strict=True)],
+        [one[pick] for one, pick in zip(x_sf, picks, strict=True)],
+        [one[pick] for one, pick in zip(topk_idx, picks, strict=True)],
+        [one[pick] for one, pick in zip(topk_weights, picks, strict=True)],
+    )

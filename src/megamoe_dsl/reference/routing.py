@@ -55,7 +55,7 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
         topk_idx: per rank int64 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.
 
     Returns:
-        The `Routing`.
+        The `Routing`, on the CPU.
 
     Raises:
         ProblemError: on a wrong number of ranks, dtype or shape; on an expert out of range or repeated in a row, naming rank, token, slot
@@ -63,6 +63,7 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
     """
     if len(topk_idx) != problem.num_ranks:
         raise ProblemError("len(topk_idx)", len(topk_idx), f"num_ranks = {problem.num_ranks}")
+    topk_idx = [idx.cpu() for idx in topk_idx]
     for rank, idx in enumerate(topk_idx):
         _check_topk_idx(problem, rank, idx)
     slots = tuple(tuple((idx == expert).nonzero() for idx in topk_idx) for expert in range(problem.num_experts))
@@ -108,7 +109,8 @@ def expert_rows(routing: Routing, expert: int) -> torch.Tensor:
         stands at which of that rank's rows is the reference's choice (see `route`).
     """
     order = dispatch_order(routing.counts[expert].tolist())
-    rows = [[rank, *routing.slots[expert][rank][index].tolist()] for rank, index in order]
+    slots = [pairs.tolist() for pairs in routing.slots[expert]]
+    rows = [[rank, *slots[rank][index]] for rank, index in order]
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
 
 

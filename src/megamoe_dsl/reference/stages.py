@@ -1,6 +1,8 @@
 """Arithmetic of the layer, one function per stage, on the rows of one expert.
 
-Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine).
+Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 differs in
+the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
+(`quant.block128` says why a power of two). What follows is about fp8xfp4.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
 reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
@@ -14,30 +16,37 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3, quantize_e4m3
+from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
 _LOG2_E = 1.4426950408889634
 _SMALLEST_NORMAL = 2.0**-126
 
 
 def scaled_matmul(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T.
+    """Block-scaled x @ w^T; FP32 weight scales mean fp8xfp8, bytes fp8xfp4.
 
     Args:
         x: float8_e4m3fn [n, K].
-        x_sf: uint8 UE8M0 [n, K/32].
-        w: uint8 packed E2M1 [rows, K/2].
-        w_sf: uint8 UE8M0 [rows, K/32].
-        accumulate: float64, the reference; float32 shows what another accumulation does, for tests.
+        x_sf: uint8 UE8M0 [n, K/32]; fp8xfp8: float32 [n, K/128].
+        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8: float8_e4m3fn [rows, K].
+        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
+        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (fp8xfp8 only) forms partial
+            sums as Hopper's tensor core does.
 
     Returns:
         float32 [n, rows].
 
     Raises:
-        ValueError: on a dtype or shape that does not fit (see `quant.dequantize_e4m3` and `quant.dequantize_e2m1`), or another K.
+        ValueError: on a dtype or shape that does not fit (see `quant.dequantize_e4m3`, `quant.dequantize_e2m1`, `promoted_matmul`),
+            another K, or an accumulation that the combination does not have.
     """
+    if w_sf.dtype == torch.float32:
+        return promoted_matmul(x, x_sf, w, w_sf, accumulate)
+    if not isinstance(accumulate, torch.dtype):
+        raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
     if x.shape[-1] != 2 * w.shape[-1]:
         raise ValueError(f"x: K = {x.shape[-1]}, allowed: {2 * w.shape[-1]}, the K of w")
     left, right = dequantize_e4m3(x, x_sf), dequantize_e2m1(w, w_sf)
@@ -45,13 +54,13 @@ def scaled_matmul(
 
 
 def linear1(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
     """FP32 accumulators of Linear1 for one expert.
 
     Args:
-        x, x_sf: float8_e4m3fn [n, H] and uint8 [n, H/32].
-        w, w_sf: uint8 [2I, H/2] and [2I, H/32], rows [gate | up].
+        x, x_sf: activations, K = H, as in `scaled_matmul`.
+        w, w_sf: weights, 2I rows [gate | up].
         accumulate: see `scaled_matmul`.
 
     Returns:
@@ -91,12 +100,12 @@ def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = No
         raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: torch.float32 ({gate_up.shape[0]},)")
     gate, up = gate_up.to(torch.bfloat16).chunk(2, dim=1)
     if clamp is not None:
-        limit = torch.tensor(clamp).to(torch.bfloat16)
+        limit = torch.tensor(clamp, device=gate.device).to(torch.bfloat16)
         gate, up = gate.minimum(limit), up.maximum(-limit).minimum(limit)
     gate, up = gate.float(), up.float()
     # Through float64: torch's float32 exp and exp2 are not correctly rounded on every CPU.
     if fast_math:
-        power = (gate * torch.tensor(-_LOG2_E, dtype=torch.float32)).double().exp2().float()
+        power = (gate * torch.tensor(-_LOG2_E, dtype=torch.float32, device=gate.device)).double().exp2().float()
         reciprocal = (1.0 + power).double().reciprocal().float()
         silu = gate * torch.where(reciprocal < _SMALLEST_NORMAL, 0.0, reciprocal)
     else:
@@ -104,31 +113,32 @@ def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = No
     return (silu * up) * weight.unsqueeze(1)
 
 
-def requantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations of Linear2: E4M3 with one UE8M0 scale per 32 output channels (module docstring).
+def requantize(values: torch.Tensor, dtypes: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations of Linear2: E4M3 with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:
         values: float32 [n, I] from `swiglu`.
+        dtypes: one of `problem.DTYPES`.
 
     Returns:
-        (float8_e4m3fn [n, I], uint8 [n, I/32]).
+        (float8_e4m3fn [n, I], uint8 [n, I/32]); fp8xfp8: float32 scales [n, I/128].
 
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
-    return quantize_e4m3(values)
+    return quantize_e4m3_pow2(values) if dtypes == "fp8xfp8" else quantize_e4m3(values)
 
 
 def linear2(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: torch.dtype = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
     """Output of Linear2 for one expert, as it travels to the token's rank: FP32 accumulators rounded to BF16.
 
     The top-k weight is not applied here: it went into the activations before they were quantised.
 
     Args:
-        x, x_sf: float8_e4m3fn [n, I] and uint8 [n, I/32].
-        w, w_sf: uint8 [H, I/2] and [H, I/32].
+        x, x_sf: activations, K = I, as in `scaled_matmul`.
+        w, w_sf: weights, H rows.
         accumulate: see `scaled_matmul`.
 
     Returns:
@@ -155,7 +165,7 @@ def combine(outputs: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
     """
     if outputs.ndim != 3 or tuple(topk_idx.shape) != (outputs.shape[1], outputs.shape[0]):
         raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")
-    total = torch.zeros(outputs.shape[1:], dtype=torch.float32)
+    total = torch.zeros(outputs.shape[1:], dtype=torch.float32, device=outputs.device)
     for slot in range(outputs.shape[0]):
         total = torch.where(topk_idx[:, slot, None] >= 0, total + outputs[slot].float(), total)
     return total.to(torch.bfloat16)
