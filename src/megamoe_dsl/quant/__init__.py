@@ -40,8 +40,10 @@ from megamoe_dsl.quant.weights import (
     deinterleave_gate_up,
     input_layout,
     interleave_gate_up,
+    inverse_order_rows_sm90,
     inverse_transform_weights,
     inverse_utccp_scale_order,
+    order_rows_sm90,
     transform_weights,
     utccp_scale_order,
 )

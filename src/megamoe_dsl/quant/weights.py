@@ -79,14 +79,14 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """Weights of one rank as the kernel reads them; L1 rows alternate 8 gate, 8 up.
+    """Weights of one rank as the kernel reads them.
 
     fp8xfp4:
-        l1 uint8 [El, 2I, H/2] packed E2M1; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values of K, rows in UTCCP order
+        L1 rows alternate 8 gate, 8 up.  l1 uint8 [El, 2I, H/2] packed E2M1; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values of K, rows in UTCCP order
         within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
     fp8xfp8:
-        l1 float8_e4m3fn [El, 2I, H]; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks;
-        l2 float8_e4m3fn [El, H, I], K in `permute_k16` order; l2_sf float32 [El, H/128, I/128], unchanged.
+        l1 float8_e4m3fn [El, 2I, H] in `order_rows_sm90` order; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks;
+        l2 float8_e4m3fn [El, H, I], unchanged; l2_sf float32 [El, H/128, I/128], unchanged.
     """
 
     l1: torch.Tensor
@@ -125,6 +125,47 @@ def deinterleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int =
     moved = w.movedim(dim, 0)
     split = moved.reshape(rows // (2 * group), 2, group, *moved.shape[1:]).transpose(0, 1)
     return split.reshape(moved.shape).movedim(0, dim).contiguous()
+
+
+# A tile of 256 rows on SM90: warpgroup, block of 64 rows, warp, gate or up, row of a fragment.
+_SM90_TILE = {"group": 2, "block": 2, "warp": 4, "half": 2, "row": 8}
+
+
+def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
+    """Reorder L1 rows [gate | up] to the tiles of the SM90 kernel.
+
+    Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
+    or up (half 1) row of channel 16 (4 group + warp) + 2 row + block: a thread then holds gate and up of the same channels, and the L1
+    epilogue's transposed store puts the 128 outputs in natural order.
+
+    Args:
+        w: [..., 2I, K], I a multiple of 128.
+
+    Returns:
+        A contiguous tensor of the same shape.
+
+    Raises:
+        ValueError: when the rows are not a multiple of 256.
+    """
+    rows = w.shape[-2]
+    if rows % 256:
+        raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
+    lead, k = w.shape[:-2], w.shape[-1]
+    split = w.reshape(*lead, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
+    half, tile, group, warp, row, block, last = (len(lead) + i for i in range(7))
+    order = (*range(len(lead)), tile, group, block, warp, half, row, last)
+    return split.permute(order).reshape(w.shape).contiguous()
+
+
+def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
+    """Inverse of `order_rows_sm90`."""
+    rows, lead, k = w.shape[-2], w.shape[:-2], w.shape[-1]
+    if rows % 256:
+        raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
+    split = w.reshape(*lead, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
+    tile, group, block, warp, half, row, last = (len(lead) + i for i in range(7))
+    order = (*range(len(lead)), half, tile, group, warp, row, block, last)
+    return split.permute(order).reshape(w.shape).contiguous()
 
 
 def _require_little_endian() -> None:
@@ -205,7 +246,7 @@ def transform_weights(
     """
     ExpertWeights(l1, l1_sf, l2, l2_sf).validate(problem)
     if problem.dtypes == "fp8xfp8":
-        return TransformedWeights(l1=interleave_gate_up(l1), l1_sf=l1_sf, l2=permute_k16(l2), l2_sf=l2_sf)
+        return TransformedWeights(l1=order_rows_sm90(l1), l1_sf=l1_sf, l2=l2, l2_sf=l2_sf)
     return TransformedWeights(
         l1=interleave_gate_up(l1), l1_sf=utccp_scale_order(interleave_gate_up(l1_sf)), l2=l2, l2_sf=utccp_scale_order(l2_sf)
     )
@@ -218,10 +259,10 @@ def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -
         ValueError: naming the field when the result does not fit `problem`.
     """
     experts = problem.experts_per_rank
-    l1 = deinterleave_gate_up(weights.l1)
     if problem.dtypes == "fp8xfp8":
-        plain = ExpertWeights(l1, weights.l1_sf, inverse_permute_k16(weights.l2), weights.l2_sf)
+        plain = ExpertWeights(inverse_order_rows_sm90(weights.l1), weights.l1_sf, weights.l2, weights.l2_sf)
     else:
+        l1 = deinterleave_gate_up(weights.l1)
         l1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts))
         plain = ExpertWeights(l1, l1_sf, weights.l2, inverse_utccp_scale_order(weights.l2_sf, experts))
     plain.validate(problem)

@@ -7,12 +7,11 @@ from functools import cached_property
 
 import torch
 
-from ..config import KernelConfig
-from ..kernels.mega_moe.maps import tensor_maps
+from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.watchdog import RECORD, describe
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, TransformedWeights, transform_weights
+from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
 
 
 def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -30,7 +29,7 @@ class Inputs:
     """Tokens of one rank, T of them.
 
     x             e4m3 [T, hidden]
-    x_sf          uint8 [T, hidden / 32], UE8M0, K-major
+    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0; fp8xfp8: float32 [T, hidden / 128]
     topk_idx      int64 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
     """
@@ -49,7 +48,8 @@ class Inputs:
         tokens = self.num_tokens
         problem.check_num_tokens(tokens, "x.shape[0]")
         check_tensor("x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
-        check_tensor("x_sf", self.x_sf, torch.uint8, (tokens, problem.hidden // 32))
+        sf_dtype, channels = input_layout(problem)
+        check_tensor("x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
         check_tensor("topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
         check_tensor("topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
         for value in self.topk_idx.unique().tolist():
@@ -60,6 +60,13 @@ class Inputs:
             raise ProblemError("topk_idx", "a repeated expert", "distinct within a token")
 
 
+def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, 16-byte aligned."""
+    check_tensor(name, y, torch.bfloat16, shape)
+    if y.data_ptr() % 16:
+        raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
+
+
 class RankBuffers:
     """Everything one rank's kernel reads and writes, on any torch device.
 
@@ -68,7 +75,7 @@ class RankBuffers:
     maps     uint8 table of tensor maps
     """
 
-    def __init__(self, config: KernelConfig, weights: ExpertWeights, sym: torch.Tensor | None = None) -> None:
+    def __init__(self, config: Config, weights: ExpertWeights, sym: torch.Tensor | None = None) -> None:
         self.config = config
         self.region = symmetric_buffer(config.problem)
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8) if sym is None else sym
@@ -80,7 +87,7 @@ class RankBuffers:
     def maps(self) -> torch.Tensor:
         w = self.weights
         pointers = {name: getattr(w, name).data_ptr() for name in ("l1", "l1_sf", "l2", "l2_sf")}
-        table = b"".join(m.encode() for m in tensor_maps(self.config, sym=self.sym.data_ptr(), **pointers))
+        table = b"".join(m.encode() for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone()
 
@@ -89,6 +96,12 @@ class RankBuffers:
         new = transform_weights(self.config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
         for name in ("l1", "l1_sf", "l2", "l2_sf"):
             getattr(self.weights, name).copy_(getattr(new, name))
+
+    def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
+        """Kernel arguments in order (kernels/mega_moe/context.py); pointers as integers."""
+        weights = (getattr(self.weights, name).data_ptr() for name in WEIGHT_POINTERS[self.config.arch])
+        sym, maps, stats, record = (t.data_ptr() for t in (self.sym, self.maps, self.stats, self.watchdog))
+        return (sym, peers, maps, y, stats, num_tokens, rank, record, watchdog_ns, *weights)
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..compile import Artifact
-from ..layouts.tile import CLUSTER
 from ..problem import ProblemError
 from ..quant import ExpertWeights
 from ..sim import GlobalMemory, Launch, Report, SimError, Simulator
-from .buffers import Inputs, RankBuffers, check_tensor
+from .buffers import Inputs, RankBuffers, check_output
 
 WATCHDOG_NS = 10**12
 
@@ -57,12 +56,14 @@ class SimulatedMoE:
         """
         if len(inputs) != self.problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
-        for one in inputs:
-            one.check(self.problem)
+        for rank, one in enumerate(inputs):
+            one.check(self.problem, f"inputs[{rank}].")
         if y is None:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16) for one in inputs]
+        if len(y) != self.problem.num_ranks:
+            raise ProblemError("len(y)", len(y), f"num_ranks = {self.problem.num_ranks}")
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
-            check_tensor(f"y[{rank}]", out, torch.bfloat16, (one.num_tokens, self.problem.hidden))
+            check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
         for buffers, one in zip(self.ranks, inputs, strict=True):
             buffers.load(one)
         # An empty tensor has no address; its kernel never writes it.
@@ -81,6 +82,8 @@ class SimulatedMoE:
         """Replaces the weights of all ranks, in place.  Raises `ProblemError` or ValueError when they do not fit."""
         if len(weights) != self.problem.num_ranks:
             raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        for one in weights:
+            one.validate(self.problem)
         for buffers, one in zip(self.ranks, weights, strict=True):
             buffers.load_weights(one)
 
@@ -99,12 +102,11 @@ class SimulatedMoE:
 
     def _launch(self, rank: int, inputs: Inputs, y: torch.Tensor) -> Launch:
         buffers, config = self.ranks[rank], self.artifact.config
-        pointers = (buffers.sym, self.peers, buffers.maps, y, buffers.stats)
-        arguments = (*(t.data_ptr() for t in pointers), inputs.num_tokens, rank, buffers.watchdog.data_ptr(), self.watchdog_ns)
+        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), inputs.num_tokens, rank, self.watchdog_ns)
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),
-            cluster=(CLUSTER, 1, 1),
+            cluster=(config.cluster, 1, 1),
             dynamic_smem=self.artifact.dynamic_smem,
             args=arguments,
             rank=rank,

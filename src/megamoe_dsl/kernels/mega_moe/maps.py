@@ -5,6 +5,7 @@ The kernel gets the address of the table.  L2 maps follow their L1 counterparts 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from ...config import KernelConfig
@@ -30,10 +31,11 @@ class Map(IntEnum):
 NUM_MAPS = 9
 
 
-def tensor_maps(config: KernelConfig, *, sym: int, l1: int, l1_sf: int, l2: int, l2_sf: int) -> list[TensorMap]:
+def tensor_maps(config: KernelConfig, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
     """Descriptors in table order.
 
-    sym          address of this rank's symmetric buffer
+    sym      address of this rank's symmetric buffer
+    weights  addresses by name:
     l1, l2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2]
     l1_sf, l2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
     """
@@ -51,17 +53,17 @@ def tensor_maps(config: KernelConfig, *, sym: int, l1: int, l1_sf: int, l2: int,
     def nibbles(address: int, k: int, height: int) -> TensorMap:
         return TensorMap(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), (BLOCK_K, BLOCK_N), 128)
 
-    def phase(acts: str, sf: str, k: int, n: int, weights: int, weights_sf: int) -> list[TensorMap]:
+    def phase(acts: str, sf: str, k: int, n: int, address: int, scales: int) -> list[TensorMap]:
         sf_words, sf_rows = region[sf].field.shape
         return [
             rows(region.address(sym, acts), k, pool, config.block_m // 2),
             words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m),
-            nibbles(weights, k, experts * n),
-            words(weights_sf, n, experts * k // CHANNELS_PER_WORD, BLOCK_N),
+            nibbles(address, k, experts * n),
+            words(scales, n, experts * k // CHANNELS_PER_WORD, BLOCK_N),
         ]
 
     return [
-        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, l1, l1_sf),
-        *phase("l2_acts", "l2_sf", intermediate, hidden, l2, l2_sf),
+        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, weights["l1"], weights["l1_sf"]),
+        *phase("l2_acts", "l2_sf", intermediate, hidden, weights["l2"], weights["l2_sf"]),
         rows(region.address(sym, "l2_acts"), intermediate, pool, config.store_block_m, BLOCK_N // 2, 64),
     ]

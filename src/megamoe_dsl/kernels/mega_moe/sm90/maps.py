@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from ....config_sm90 import Sm90Config
@@ -25,11 +26,11 @@ NUM_MAPS = 7
 PHASE_STRIDE = 3 * MAP_BYTES  # from a map of Linear1 to that of Linear2
 
 
-def tensor_maps(config: Sm90Config, *, sym: int, l1: int, l2: int) -> list[TensorMap]:
+def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
     """Descriptors in table order.
 
-    sym     address of this rank's symmetric buffer
-    l1, l2  E4M3 weights in kernel row order: [El * 2I, H], [El * H, I]
+    sym      address of this rank's symmetric buffer
+    weights  addresses by name; l1, l2: E4M3 in kernel row order, [El * 2I, H], [El * H, I]
     """
     problem = config.problem
     region = symmetric_buffer(problem)
@@ -39,16 +40,16 @@ def tensor_maps(config: Sm90Config, *, sym: int, l1: int, l2: int) -> list[Tenso
     def rows(address: int, width: int, height: int, box_height: int) -> TensorMap:
         return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), 128)
 
-    def phase(acts: str, sf: str, k: int, n: int, weights: int) -> list[TensorMap]:
+    def phase(acts: str, sf: str, k: int, n: int, address: int) -> list[TensorMap]:
         words, sf_rows = region[sf].field.shape
         return [
             rows(region.address(sym, acts), k, pool, config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            rows(weights, k, experts * n, TILE_ROWS),
+            rows(address, k, experts * n, TILE_ROWS),
         ]
 
     return [
-        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, l1),
-        *phase("l2_acts", "l2_sf", intermediate, hidden, l2),
+        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, weights["l1"]),
+        *phase("l2_acts", "l2_sf", intermediate, hidden, weights["l2"]),
         rows(region.address(sym, "l2_acts"), intermediate, pool, config.block_m),
     ]

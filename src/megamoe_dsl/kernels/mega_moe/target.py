@@ -1,0 +1,41 @@
+"""What the host needs to know of the kernel for a configuration's architecture: descriptors, weight pointers, entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...config import KernelConfig
+from ...config_sm90 import Sm90Config
+from ...layouts.tensor_map import TensorMap
+from . import maps as sm100_maps
+from .sm90 import maps as sm90_maps
+
+Config = KernelConfig | Sm90Config
+
+WEIGHT_POINTERS = {"sm_100a": (), "sm_90a": ("l1_sf", "l2_sf")}
+"""Weights that the kernel reads without a tensor map, in the order of its last arguments."""
+
+
+def tensor_maps(config: Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
+    """The table of tensor maps; `weights` are the addresses of l1, l1_sf, l2, l2_sf in kernel order."""
+    if isinstance(config, Sm90Config):
+        return sm90_maps.tensor_maps(config, sym, weights)
+    return sm100_maps.tensor_maps(config, sym, weights)
+
+
+def entry(config: Config) -> tuple[Callable[..., Any], Any]:
+    """The launching function and placeholder arguments of the right types.  Imports the DSL."""
+    from cutlass import Int32, Int64
+
+    zero, word = Int64(0), Int32(0)
+    common = (zero, zero, zero, zero, zero, word, word, zero, zero)
+    if isinstance(config, Sm90Config):
+        from .sm90.context import Sm90Arguments
+        from .sm90.kernel import mega_moe as launch_sm90
+
+        return launch_sm90, Sm90Arguments(*common, zero, zero)
+    from .context import Arguments
+    from .kernel import mega_moe as launch_sm100
+
+    return launch_sm100, Arguments(*common)
