@@ -43,21 +43,24 @@ class Inputs:
     def num_tokens(self) -> int:
         return self.x.shape[0]
 
-    def check(self, problem: Problem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it."""
+    def check(self, problem: Problem, owner: str = "") -> None:
+        """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it."""
+        if self.x.dim() != 2:
+            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {problem.hidden})")
         tokens = self.num_tokens
-        problem.check_num_tokens(tokens, "x.shape[0]")
-        check_tensor("x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
+        problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
+        check_tensor(f"{owner}x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
         sf_dtype, channels = input_layout(problem)
-        check_tensor("x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
-        check_tensor("topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
-        check_tensor("topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+        check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
+        check_tensor(f"{owner}topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
+        check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
         for value in self.topk_idx.unique().tolist():
             if not -1 <= value < problem.num_experts:
-                raise ProblemError("topk_idx", value, f"-1 or an expert in [0, {problem.num_experts})")
+                raise ProblemError(f"{owner}topk_idx", value, f"-1 or an expert in [0, {problem.num_experts})")
         rows = self.topk_idx.sort(dim=1).values
-        if bool(((rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)).any()):
-            raise ProblemError("topk_idx", "a repeated expert", "distinct within a token")
+        repeated = rows[:, 1:][(rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)]
+        if len(repeated):
+            raise ProblemError(f"{owner}topk_idx", int(repeated[0]), "at most once in a row")
 
 
 def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
