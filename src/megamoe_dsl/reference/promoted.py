@@ -19,18 +19,12 @@ FRACTION_BITS = 13
 """Bits below the leading one that survive in the tensor core: 14 significant bits."""
 
 INSTRUCTION_K = 32
-_NO_EXPONENT = -1000  # of a zero: below everything
+_NO_EXPONENT = -100  # of a zero, and of its products: below all others, whose exponents reach down to -18
 
 
 def _exponent(values: torch.Tensor) -> torch.Tensor:
-    """floor(log2(|value|)), `_NO_EXPONENT` for zero."""
-    return torch.where(values == 0, _NO_EXPONENT, torch.frexp(values).exponent - 1)
-
-
-def _truncate(values: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """To multiples of 2^(exponent - FRACTION_BITS), toward zero; exponents of zeros are clamped, their values are zero anyway."""
-    shift = exponent.clamp(min=-200) - FRACTION_BITS
-    return torch.ldexp(torch.ldexp(values, -shift).trunc(), shift)
+    """floor(log2(|value|)) as float32, `_NO_EXPONENT` for zero."""
+    return torch.where(values == 0, _NO_EXPONENT, torch.frexp(values).exponent - 1).float()
 
 
 def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -40,25 +34,28 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     operands' exponents - and truncates each toward zero, 13 bits below that exponent. Their exact sum is truncated toward zero to 14
     significant bits. Products of a zero do not count. Exponents of subnormal operands are taken as normalised (not probed).
 
+    All intermediates are exact in FP32: aligned addends stay below 2^15 units, 33 of them below 2^21.
+
     Args:
-        a: float64 [n, K] of E4M3 values, K a multiple of 32.
-        b: float64 [rows, K] of E4M3 values.
+        a: [n, K] of E4M3 values, float8_e4m3fn or any wider type, K a multiple of 32.
+        b: [rows, K] of E4M3 values.
 
     Returns:
-        float64 [n, rows].
+        float32 [n, rows].
 
     Raises:
         ValueError: when K is not a multiple of 32.
     """
     if a.shape[-1] % INSTRUCTION_K:
         raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {INSTRUCTION_K}")
-    total = torch.zeros(a.shape[0], b.shape[0], dtype=torch.float64, device=a.device)
+    a, b = a.float(), b.float()
+    total = torch.zeros(a.shape[0], b.shape[0], device=a.device)
     for left, right in zip(a.split(INSTRUCTION_K, dim=1), b.split(INSTRUCTION_K, dim=1), strict=True):
-        products = left[:, None] * right
-        exponents = torch.where(products == 0, _NO_EXPONENT, _exponent(left)[:, None] + _exponent(right))
-        top = torch.maximum(exponents.amax(dim=2), _exponent(total))
-        aligned = _truncate(products, top[..., None]).sum(dim=2) + _truncate(total, top)
-        total = _truncate(aligned, _exponent(aligned))
+        largest = (_exponent(left)[:, None] + _exponent(right)).amax(dim=2)
+        unit = torch.exp2(torch.maximum(largest, _exponent(total)).clamp(min=_NO_EXPONENT) - FRACTION_BITS)
+        units = (left[:, None] * right / unit[..., None]).trunc_().sum(dim=2) + (total / unit).trunc()
+        coarse = torch.exp2(_exponent(units).clamp(min=FRACTION_BITS) - FRACTION_BITS)  # integers up to 14 bits stay
+        total = (units / coarse).trunc() * coarse * unit
     return total
 
 
@@ -93,7 +90,7 @@ def promoted_matmul(
     ):
         if tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
-    working = torch.float64 if accumulate == "hopper" else accumulate
+    working = torch.float32 if accumulate == "hopper" else accumulate
     total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
     w_rows = weight_scale_rows(w_sf)
     for k, (left, right) in enumerate(zip(x.to(working).split(block, dim=1), w.to(working).split(block, dim=1), strict=True)):

@@ -1,0 +1,81 @@
+"""What the generators of all combinations share: normal data, exactness of FP32 sums, and room around rounding boundaries."""
+
+import math
+
+import torch
+
+from megamoe_dsl.quant import e4m3_scale_byte, encode_e4m3, inverse_scale
+from megamoe_dsl.reference.moe import ExpertInputs
+
+FP32_BITS = 24
+_SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
+_MARGIN = 2.0**-20
+
+
+def draw_integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    """int64, low <= value < high, on the generator's device."""
+    return torch.randint(low, high, shape, generator=generator, device=generator.device)
+
+
+def block_factors(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Log-normal factors with mean square 1: plain normal data has nearly equal scales and exact FP32 sums."""
+    factor = torch.exp2(_SPREAD * torch.randn(shape, generator=generator, device=generator.device))
+    return factor * math.exp(-((_SPREAD * math.log(2)) ** 2))
+
+
+def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> torch.Tensor:
+    """Normal values times a log-normal factor per `block` of the last dimension, unit variance."""
+    factor = block_factors((*shape[:-1], shape[-1] // block), generator)
+    return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)
+
+
+def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
+    """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`."""
+    largest = float(left.norm(dim=1).max() * right.norm(dim=1).max()) / unit
+    if largest >= 2.0**FP32_BITS:
+        raise RuntimeError(f"expert {job.expert}: Linear1 sums reach {largest:.3g} units, allowed: below 2^{FP32_BITS}")
+
+
+def fragile(values: torch.Tensor, block: int) -> torch.Tensor:
+    """Rows of `values` (float32 [n, I]) whose codes or scales change when the values move by a relative 2^-20: bool [n]."""
+    amax = values.abs().unflatten(1, (-1, block)).amax(2)
+    low, high = e4m3_scale_byte(amax * (1 - _MARGIN)), e4m3_scale_byte(amax * (1 + _MARGIN))
+    scaled = values * inverse_scale(low).repeat_interleave(block, dim=1)
+    codes = [encode_e4m3(scaled * factor).view(torch.uint8) for factor in (1 - _MARGIN, 1 + _MARGIN)]
+    return (low != high).any(dim=1) | (codes[0] != codes[1]).any(dim=1)
+
+
+def low_bit(values: torch.Tensor) -> torch.Tensor:
+    """Exponent of the lowest set bit of each float64 value (of at most 8 mantissa bits); a large number for zero."""
+    mantissa, exponent = torch.frexp(values)
+    integer = (mantissa.abs() * 2.0**8).to(torch.int64)
+    lowest = torch.log2((integer & -integer).clamp(min=1).double()).to(torch.int32)
+    return torch.where(values == 0, 10_000, exponent - 8 + lowest)
+
+
+def thin(place: torch.Tensor, weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Halve the entries of sparse rows until the sums of every token are exact in FP32, in any order.
+
+    Args:
+        place: int64 [rows, E], the columns of the entries.
+        weight: float64 [rows, E], their values, few mantissa bits.
+        values: float64 [n, columns], the tokens, few mantissa bits.
+
+    Returns:
+        bool [rows, E]: which entries stay, always the first ones of a row.
+    """
+    rows, entries = weight.shape
+    keep = torch.full((rows,), entries, device=weight.device)
+    value_bit = low_bit(values)
+    while True:
+        live = torch.arange(entries, device=weight.device) < keep[:, None]
+        left = torch.where(live, weight, 0.0)
+        left_bit = low_bit(left)
+        wide = torch.zeros(rows, dtype=torch.bool, device=weight.device)
+        for token in range(values.shape[0]):
+            size = (values[token][place].abs() * left.abs()).sum(dim=1)
+            unit = (value_bit[token][place] + left_bit).amin(dim=1)
+            wide |= size * torch.exp2(-unit.double()) >= 2.0**FP32_BITS
+        if not bool(wide.any()):
+            return live
+        keep[wide] //= 2  # a single product is exact, so this ends

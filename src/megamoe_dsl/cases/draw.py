@@ -1,0 +1,161 @@
+"""Random cases, and random weights and tokens of single ranks of large layers."""
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+
+from megamoe_dsl.cases import fp8xfp4, fp8xfp8
+from megamoe_dsl.cases.case import Case
+from megamoe_dsl.cases.common import fragile
+from megamoe_dsl.cases.routing import draw_experts, random_routing, routing_bias
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights, input_layout
+from megamoe_dsl.reference import linear1, requantize, route, swiglu
+from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
+
+_MAX_REDRAWS = 200
+
+
+def _generators(problem: Problem) -> ModuleType:
+    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8}[problem.dtypes]
+
+
+def random_case(
+    problem: Problem,
+    tokens: Sequence[int],
+    seed: int,
+    mask: float = 0.0,
+    skew: bool = False,
+    exact: bool = True,
+    target_expert: int | None = None,
+) -> Case:
+    """Inputs for every rank of a layer.
+
+    Args:
+        problem: the layer.
+        tokens: tokens of each rank, 0 allowed.
+        seed: equal seeds give equal cases.
+        mask, skew, target_expert: see `random_routing`.
+        exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data with block
+            magnitudes over several binades.
+
+    Returns:
+        The `Case`.
+
+    Raises:
+        ProblemError: when an argument does not fit `problem`.
+        RuntimeError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    make = _generators(problem)
+    topk_idx = random_routing(problem, tokens, generator, mask, skew, target_expert)
+    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (make.normal_x, make.normal_weights)
+    x, x_sf = zip(*(make_x(problem, count, generator) for count in tokens), strict=True)
+    weights = [make_weights(problem, generator) for _ in range(problem.num_ranks)]
+    topk_weights = [_topk_weights(idx.shape, generator) for idx in topk_idx]
+    case = Case(problem, list(x), list(x_sf), topk_idx, topk_weights, weights, exact)
+    if exact:
+        for job in _jobs(case):
+            make.check_linear1(job)
+            acts, acts_sf = _settle_topk_weights(case, job, generator)
+            make.thin_linear2(job, acts, acts_sf)
+    return case
+
+
+def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(*shape, generator=generator, device=generator.device) * 0.75 + 0.25
+
+
+def _jobs(case: Case) -> Iterator[ExpertInputs]:
+    return expert_inputs(case.problem, route(case.problem, case.topk_idx), case.x, case.x_sf, case.topk_weights, case.weights)
+
+
+def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Redraw the top-k weights of fragile rows in `case`; returns the L1 activations and scales of the job's rows."""
+    gate_up = linear1(job.x, job.x_sf, job.l1, job.l1_sf)
+    weight = job.weight.clone()
+    for _ in range(_MAX_REDRAWS):
+        values = swiglu(gate_up, weight, case.problem.activation_clamp, case.problem.fast_math)
+        rows = fragile(values, input_layout(case.problem)[1]).nonzero().flatten()
+        if not len(rows):
+            break
+        weight[rows] = _topk_weights([len(rows)], generator)
+    else:
+        raise RuntimeError(f"expert {job.expert}: {len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
+    for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
+        case.topk_weights[rank][token, slot] = value
+    return requantize(values, case.problem.dtypes)
+
+
+class TokenInputs(NamedTuple):
+    """What one rank feeds a layer: x, its scales, experts, and their weights."""
+
+    x: torch.Tensor
+    x_sf: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+
+
+def _rank_generator(problem: Problem, rank: int, seed: int, device: torch.device | str) -> torch.Generator:
+    if not 0 <= rank < problem.num_ranks:
+        raise ProblemError("rank", rank, f"between 0 and num_ranks - 1 = {problem.num_ranks - 1}")
+    return torch.Generator(device).manual_seed(seed * 1_000_003 + rank)
+
+
+def random_weights(problem: Problem, rank: int, seed: int, device: torch.device | str = "cpu", exact: bool = False) -> ExpertWeights:
+    """Weights of one rank's experts, drawn on `device`: any process can draw those of any rank.
+
+    Args:
+        problem: the layer.
+        rank: whose experts.
+        seed: equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers).
+        device: fp8xfp4 is drawn on the CPU only.
+        exact: as `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K order are those of the
+            reference, in another order they may round differently.
+
+    Returns:
+        The `ExpertWeights`.
+
+    Raises:
+        ProblemError: when `rank` is out of range.
+    """
+    make = _generators(problem)
+    generator = _rank_generator(problem, rank, seed, device)
+    return (make.exact_weights if exact else make.normal_weights)(problem, generator)
+
+
+def random_inputs(
+    problem: Problem,
+    rank: int,
+    num_tokens: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+    mask: float = 0.0,
+    skew: bool = False,
+    exact: bool = False,
+) -> TokenInputs:
+    """Tokens of one rank, drawn on `device`; with `skew` all ranks prefer the same experts.
+
+    Args:
+        problem: the layer.
+        rank, seed, device: as `random_weights`.
+        num_tokens: 0 to max_tokens_per_rank.
+        mask, skew: see `random_routing`.
+        exact: as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantise a few
+            activations in 10^5 to the neighbouring code, which `error_bound(sums_exact=True)` allows for.
+
+    Returns:
+        The `TokenInputs`.
+
+    Raises:
+        ProblemError: when an argument does not fit `problem`.
+    """
+    problem.check_num_tokens(num_tokens)
+    make = _generators(problem)
+    generator = _rank_generator(problem, rank, seed + 1, device)
+    bias = routing_bias(problem, torch.Generator(device).manual_seed(seed), skew)
+    idx = draw_experts(problem, num_tokens, bias, generator, mask)
+    x, x_sf = (make.exact_x if exact else make.normal_x)(problem, num_tokens, generator)
+    return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))

@@ -1,0 +1,91 @@
+"""fp8xfp4: normal data, and data whose sums are exact in FP32.
+
+Linear1 is exact by construction: E4M3 integers up to 15, every E2M1 value, and scales within a factor of 8 each; Cauchy-Schwarz then
+bounds every partial sum, and that is asserted. The activations of Linear2 are whatever SwiGLU gives, codes over 17 binades times a scale
+per block, so its weights are sparse, and rows that still carry too many bits for some token lose half of their entries until none does.
+"""
+
+import math
+
+import torch
+
+from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal, thin
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import (
+    SCALE_BLOCK,
+    ExpertWeights,
+    decode_ue8m0,
+    dequantize_e2m1,
+    dequantize_e4m3,
+    e2m1_values,
+    encode_e4m3,
+    pack_e2m1,
+    quantize_e2m1,
+    quantize_e4m3,
+    unpack_e2m1,
+)
+from megamoe_dsl.reference.moe import ExpertInputs
+
+_MAX_INTEGER = 15  # the largest run of integers that E4M3 holds
+_SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
+_L2_ENTRIES = 32  # nonzero weights per L2 row to start from
+
+
+def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return quantize_e4m3(normal((count, problem.hidden), SCALE_BLOCK, generator))
+
+
+def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    l1, l1_sf = quantize_e2m1(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
+    l2, l2_sf = quantize_e2m1(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
+    return ExpertWeights(l1, l1_sf, l2, l2_sf)
+
+
+def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    return draw_integers(shape, low, high, generator).to(torch.uint8)
+
+
+def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    integers = draw_integers((count, problem.hidden), -_MAX_INTEGER, _MAX_INTEGER + 1, generator)
+    return encode_e4m3(integers.float()), _bytes((count, problem.hidden // SCALE_BLOCK), 127 - _SCALE_STEPS, 127, generator)
+
+
+def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 9 * 2.9, and two scales of about 0.29 and 4.6
+    # times the smallest weight scale.
+    base = 127 + round(math.log2(4.0 / (h**0.5 * 9 * 2.9 * 0.29 * 4.6)))
+    return ExpertWeights(
+        l1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
+        l1_sf=_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
+        l2=_sparse_rows(el, h, i, generator),
+        l2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
+    )
+
+
+def _sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """Packed E2M1 [el, rows, columns / 2] with one nonzero in each of `_L2_ENTRIES` equal parts of every row."""
+    part = columns // _L2_ENTRIES
+    place = draw_integers((el, rows, _L2_ENTRIES, 1), 0, part, generator)
+    magnitude = _bytes((el, rows, _L2_ENTRIES, 1), 1, 8, generator)
+    sign = _bytes((el, rows, _L2_ENTRIES, 1), 0, 2, generator) * 8
+    code = torch.zeros(el, rows, _L2_ENTRIES, part, dtype=torch.uint8, device=generator.device).scatter_(3, place, magnitude + sign)
+    return pack_e2m1(code.flatten(2))
+
+
+def check_linear1(job: ExpertInputs) -> None:
+    """Raises RuntimeError unless the sums of Linear1 are exact: every product is a multiple of the smallest scales times 1 times 0.5."""
+    unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.l1_sf).min()) * 0.5
+    assert_sums_exact(job, dequantize_e4m3(job.x, job.x_sf), dequantize_e2m1(job.l1, job.l1_sf), unit)
+
+
+def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    """Drop entries of the job's L2 rows, in place, until the sums of every token are exact in FP32."""
+    codes = unpack_e2m1(job.l2)
+    order = (codes != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_L2_ENTRIES]
+    picked = codes.gather(1, order)
+    weight = e2m1_values()[picked.int()] * decode_ue8m0(job.l2_sf).gather(1, order // SCALE_BLOCK)
+    live = thin(order, weight, dequantize_e4m3(acts, acts_sf))
+    codes.scatter_(1, order, torch.where(live, picked, 0).to(torch.uint8))
+    job.l2.copy_(pack_e2m1(codes))

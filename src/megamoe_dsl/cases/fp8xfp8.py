@@ -1,0 +1,107 @@
+"""fp8xfp8: normal data, and data whose partial sums are exact with 14 bits and whose FP32 sums are exact too.
+
+Linear1: integers up to 4 on both sides, so 128 products stay at or below 2^11, and powers of two as scales, within a factor of 8 on
+either side; 128 blocks of K fit FP32. Linear2: one nonzero weight per row and 128 of K, so that a partial sum is one product of 8
+significant bits, and rows are thinned until the FP32 sum over the blocks is exact. The weights are large, their scales small: should a
+tensor core let the exponent of a product with zero take part in the alignment, the product still keeps all its bits.
+
+Everything is drawn on the generator's device, normal weights expert by expert: a rank of a real layer takes seconds on a GPU.
+"""
+
+import math
+
+import torch
+
+from megamoe_dsl.cases.common import assert_sums_exact, block_factors, draw_integers, normal, thin
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import (
+    FP32_SCALE_BLOCK,
+    ExpertWeights,
+    dequantize_e4m3_f32,
+    dequantize_weight_e4m3,
+    encode_e4m3,
+    quantize_e4m3_f32,
+    quantize_weight_e4m3,
+    weight_scale_rows,
+)
+from megamoe_dsl.reference.moe import ExpertInputs
+
+_BLOCK = FP32_SCALE_BLOCK
+_MAX_INTEGER = 4
+_SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
+_L2_VALUES = (64.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0)
+
+
+def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return quantize_e4m3_f32(normal((count, problem.hidden), _BLOCK, generator))
+
+
+def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """[count, rows, columns] of variance 1 / columns, the magnitude of each 128 x 128 block its own."""
+    device = generator.device
+    codes = torch.empty(count, rows, columns, dtype=torch.float8_e4m3fn, device=device)
+    sf = torch.empty(count, rows // _BLOCK, columns // _BLOCK, device=device)
+    for expert in range(count):
+        factor = block_factors((rows // _BLOCK, columns // _BLOCK), generator) * columns**-0.5
+        w = torch.randn(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK, generator=generator, device=device)
+        codes[expert], sf[expert] = quantize_weight_e4m3(w.mul_(factor[:, None, :, None]).view(rows, columns))
+    return codes, sf
+
+
+def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    return ExpertWeights(*_normal_matrices(el, 2 * i, h, generator), *_normal_matrices(el, h, i, generator))
+
+
+def _powers(shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.exp2(draw_integers(shape, low, low + _SCALE_STEPS, generator).float())
+
+
+def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return encode_e4m3(draw_integers(shape, -_MAX_INTEGER, _MAX_INTEGER + 1, generator).float())
+
+
+def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    sf = _powers((count, problem.hidden // _BLOCK), -_SCALE_STEPS, generator)
+    return _small_integers((count, problem.hidden), generator), sf
+
+
+def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 6.7, and two scales of about 0.29 and 4.6 times
+    # the smallest weight scale.
+    base = round(math.log2(4.0 / (h**0.5 * 6.7 * 0.29 * 4.6)))
+    l1 = torch.stack([_small_integers((2 * i, h), generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn)
+    return ExpertWeights(
+        l1=l1,
+        l1_sf=_powers((el, 2 * i // _BLOCK, h // _BLOCK), base, generator),
+        l2=torch.stack([_sparse_rows(h, i, generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
+        l2_sf=_powers((el, h // _BLOCK, i // _BLOCK), -11, generator),
+    )
+
+
+def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """E4M3 [rows, columns] with one nonzero in each block of 128 columns."""
+    shape, device = (rows, columns // _BLOCK, 1), generator.device
+    place = draw_integers(shape, 0, _BLOCK, generator)
+    magnitude = torch.tensor(_L2_VALUES, device=device)[draw_integers(shape, 0, len(_L2_VALUES), generator)]
+    sign = 1 - 2 * draw_integers(shape, 0, 2, generator)
+    return encode_e4m3(
+        torch.zeros(rows, columns // _BLOCK, _BLOCK, device=generator.device).scatter_(2, place, magnitude * sign).flatten(1)
+    )
+
+
+def check_linear1(job: ExpertInputs) -> None:
+    """Raises RuntimeError unless the FP32 sums of Linear1 are exact in any order (partial sums fit 12 bits by construction)."""
+    unit = float(job.x_sf.min()) * float(job.l1_sf.min())
+    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.l1, job.l1_sf), unit)
+
+
+def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    """Drop entries of the job's L2 rows, in place, until the FP32 sums of every token are exact in any order."""
+    codes = job.l2.to(torch.float64)
+    blocks = codes.unflatten(1, (-1, _BLOCK))
+    place = blocks.abs().argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
+    weight = codes.gather(1, place)
+    live = thin(place, weight * weight_scale_rows(job.l2_sf).double(), dequantize_e4m3_f32(acts, acts_sf))
+    job.l2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(torch.float8_e4m3fn))

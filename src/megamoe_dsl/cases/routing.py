@@ -1,0 +1,67 @@
+"""Which experts the tokens of a case go to."""
+
+from collections.abc import Sequence
+
+import torch
+
+from megamoe_dsl.problem import Problem, ProblemError
+
+
+def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = False, target_expert: int | None = None) -> torch.Tensor:
+    """Log-probability of every expert, on the generator's device; arguments and errors as `random_routing`."""
+    if target_expert is not None and not 0 <= target_expert < problem.num_experts:
+        raise ProblemError("target_expert", target_expert, f"None or 0..{problem.num_experts - 1}")
+    device = generator.device
+    bias = torch.zeros(problem.num_experts, device=device)
+    if skew:
+        order = torch.randperm(problem.num_experts, generator=generator, device=device)
+        bias[order] = 6.0 / (1.0 + torch.arange(problem.num_experts, device=device))
+    if target_expert is not None:
+        bias[target_expert] = 1e6
+    return bias
+
+
+def draw_experts(problem: Problem, count: int, bias: torch.Tensor, generator: torch.Generator, mask: float = 0.0) -> torch.Tensor:
+    """Distinct experts for the tokens of one rank: int64 [count, topk], slots in random order, a fraction `mask` of them -1."""
+    if not 0.0 <= mask <= 1.0:
+        raise ProblemError("mask", mask, "between 0 and 1")
+    device = generator.device
+    # Gumbel noise and the largest topk: sampling without replacement with probabilities exp(bias).
+    noise = -torch.empty(count, problem.num_experts, device=device).exponential_(generator=generator).log()
+    idx = (noise + bias).topk(problem.topk, dim=1).indices
+    idx = idx.gather(1, torch.rand(idx.shape, generator=generator, device=device).argsort(dim=1))
+    return idx.masked_fill(torch.rand(idx.shape, generator=generator, device=device) < mask, -1)
+
+
+def random_routing(
+    problem: Problem,
+    tokens: Sequence[int],
+    generator: torch.Generator,
+    mask: float = 0.0,
+    skew: bool = False,
+    target_expert: int | None = None,
+) -> list[torch.Tensor]:
+    """Draw distinct experts for every token.
+
+    Args:
+        problem: num_experts, topk and num_ranks.
+        tokens: tokens of each rank.
+        generator: source of randomness.
+        mask: fraction of slots set to -1 afterwards.
+        skew: one random expert is chosen by most tokens, a few others by many.
+        target_expert: this expert is in every row; with topk = 1 all tokens go to it.
+
+    Returns:
+        Per rank int64 [T_r, topk], the slots of a row in random order.
+
+    Raises:
+        ProblemError: when an argument does not fit `problem`.
+    """
+    if len(tokens) != problem.num_ranks:
+        raise ProblemError("len(tokens)", len(tokens), f"num_ranks = {problem.num_ranks}")
+    bias = routing_bias(problem, generator, skew, target_expert)
+    drawn = []
+    for rank, count in enumerate(tokens):
+        problem.check_num_tokens(count, f"tokens[{rank}]")
+        drawn.append(draw_experts(problem, count, bias, generator, mask))
+    return drawn
