@@ -1,0 +1,41 @@
+"""Every tier of the presets, at 8 ranks and 148 SMs, fits the chip: no spills, registers within budgets, SMEM and TMEM within capacity.
+
+`pytest -rP tests/kernels/test_resources.py` shows compile times.
+"""
+
+import pytest
+
+from megamoe_dsl.compile import compile_kernel
+from megamoe_dsl.config import REGISTER_FILE, SMEM_CAPACITY, TIERS, KernelConfig
+from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.layouts.tmem_plan import TMEM_COLUMNS
+from megamoe_dsl.presets import PRESETS
+
+MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it takes one to four
+
+
+@pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
+@pytest.mark.parametrize("name", PRESETS)
+def test_tier_fits_the_chip(name: str, block_m: int) -> None:
+    config = KernelConfig.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
+    artifact = compile_kernel(config)
+    print(f"{name}, BLOCK_M {block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
+
+    assert artifact.resources.stack_bytes == 0
+    assert artifact.listing.spills == (0, 0)
+    assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
+    assert config.register_total <= REGISTER_FILE
+    for use in register_use(config, artifact.listing):
+        assert use.fits, use
+    assert config.smem.num_bytes <= SMEM_CAPACITY
+    assert config.num_stages >= 4
+    assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
+    assert artifact.seconds < MOST_SECONDS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_more_than_64_local_experts_fit_too(name: str) -> None:
+    config = KernelConfig.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)
+    artifact = compile_kernel(config)
+    assert artifact.listing.spills == (0, 0)
+    assert all(use.fits for use in register_use(config, artifact.listing))

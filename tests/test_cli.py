@@ -1,0 +1,135 @@
+"""The `megamoe` command: help, errors, JSON, and what simulate says of right and wrong results."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl.cli import app
+from megamoe_dsl.runtime import comparison
+from megamoe_dsl.runtime.comparison import RankComparison
+from megamoe_dsl.runtime.simulated import SimulatedMoE, WatchdogError
+from megamoe_dsl.sim import Deadlock
+
+SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
+SIMULATE = ["simulate", *SMALL, "--sms", "2", "--tokens", "3,0"]
+runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+@pytest.mark.parametrize("command", [[], ["inspect"], ["simulate"]])
+def test_help(command: list[str]) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "--preset", "flush"], "preset = 'flush': must be one of flash, pro"),
+        (["inspect", "--hidden", "512"], "intermediate = None: must be given, or taken from a --preset"),
+        (["inspect", "--preset", "flash", "--hidden", "100"], "hidden = 100: must be a multiple of 256"),
+        (["inspect", "--preset", "flash", "--experts", "255"], "num_experts = 255: must be a multiple of num_ranks = 8"),
+        (["inspect", "--preset", "flash", "--topk", "33"], "topk = 33: must be at most 32"),
+        (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
+        (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
+        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a positive finite number"),
+        (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
+        (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
+        (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
+        (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert f"error: {message}" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_inspect_json_and_files(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"kernel.{name}" for name in ("ptx", "sass", "json")}
+    arguments = ["inspect", *SMALL, "--sms", "4", "--tokens", "16"]
+    result = runner.invoke(app, [*arguments, "--json", "--ptx", str(files["ptx"]), "--sass", str(files["sass"])])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["resources"]["stack_bytes"] == 0
+    assert found["measures"]["mma_k_block"]["kinds"]["mma"] == 4
+    assert found["peer"] is None
+    assert ".entry" in files["ptx"].read_text()
+    assert "UTCQMMA" in files["sass"].read_text()
+
+    files["json"].write_text(result.stdout)
+    same = runner.invoke(app, [*arguments, "--diff", str(files["json"])])
+    assert "Nothing differs" in same.output
+    other = runner.invoke(app, [*arguments, "--block-m", "64", "--diff", str(files["json"])])
+    assert "config.block_m" in other.output
+
+
+def test_diff_with_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text("[]")
+    result = runner.invoke(app, ["inspect", *SMALL, "--diff", str(path)])
+    assert result.exit_code == 2
+    assert "not a file that `megamoe inspect --json` wrote" in result.stderr
+
+
+def test_inspect_shows_tables() -> None:
+    result = runner.invoke(app, ["inspect", *SMALL, "--sms", "4", "--tokens", "16"])
+    assert result.exit_code == 0, result.output
+    for heading in ("Problem", "Configuration", "Artifact", "SMEM", "TMEM", "mbarriers", "Instructions per unit of work"):
+        assert heading in result.output
+
+
+def test_simulate_passes_twice_on_the_same_buffers() -> None:
+    result = runner.invoke(app, [*SIMULATE, "--launches", "2", "--mask", "0.3"])
+    assert result.exit_code == 0, result.output
+    assert "PASS: every element equals the reference bit for bit; no race found" in result.output
+
+
+def test_simulate_on_random_data_uses_the_bound() -> None:
+    result = runner.invoke(app, [*SIMULATE, "--random", "--no-race", "--clamp", "10"])
+    assert result.exit_code == 0, result.output
+    assert "PASS: every element is within the error bound" in result.output
+    assert "no race found" not in result.output
+
+
+def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
+    monkeypatch.setattr(comparison, "compare", lambda case, y: [wrong])
+    result = runner.invoke(app, SIMULATE)
+    assert result.exit_code == 1
+    assert "5 mismatches" in result.output
+    assert "FAIL" in result.output
+
+
+@pytest.mark.parametrize(
+    "error", [WatchdogError("rank 0, SM 1: wait GRID exceeded its limit"), Deadlock("no warp can make progress\n  warp 3")]
+)
+def test_faults_are_exit_code_2(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SimulatedMoE, "__call__", fail)
+    result = runner.invoke(app, SIMULATE)
+    assert result.exit_code == 2
+    assert f"error: {str(error).splitlines()[0]}" in result.stderr
+
+
+def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(SimulatedMoE, "__call__", fail)
+    result = runner.invoke(app, SIMULATE)
+    assert isinstance(result.exception, ValueError)
+
+
+def test_imports_stay_light() -> None:
+    heavy = "('torch', 'cutlass', 'numpy')"
+    code = f"import sys, megamoe_dsl, megamoe_dsl.presets, megamoe_dsl.cli; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,202 @@
+"""Reading SASS: parsing, loops, measures, the peer, differences."""
+
+import shutil
+
+import pytest
+
+from megamoe_dsl.compile import Artifact, compile_kernel
+from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_peer
+from megamoe_dsl.inspect import sass as sass_module
+from megamoe_dsl.inspect.flow import Flow
+from megamoe_dsl.inspect.sass import find_nvdisasm, kind_of, parse
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.problem import Problem
+
+NESTED = """
+.text.kernel:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+	//## File "/p/kernels/mega_moe/mma.py", line 7
+.L_x_1:
+        /*0010*/                   IADD3 R2, R2, 0x1, RZ ;
+.L_x_2:
+        /*0020*/                   FADD R3, R3, R4 ;
+        /*0030*/              @!P0 BRA `(.L_x_2) ;
+        /*0040*/                   BRA.DIV UR4, `(.L_x_9) ;
+.L_x_10:
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+        /*0060*/                   EXIT ;
+.L_x_9:
+        /*0070*/                   WARPSYNC.COLLECTIVE R10, `(.L_x_11) ;
+.L_x_11:
+        /*0080*/                   BRA `(.L_x_10) ;
+"""
+
+TABLE = """
+                                              // |        GPR        |
+                                              // |     0000000000    |
+                                              // |   # 0123456789    |
+        /*0000*/     LDG.E.128 R4, [R2.64] ;  // |   6   vv^^^^  :   |
+        /*0010*/     EXIT ;                   // |   1           :   |
+"""
+
+
+@pytest.fixture(scope="module")
+def config() -> KernelConfig:
+    return KernelConfig.choose(Problem(512, 512, 8, 2, 2, 64), 64, num_sms=4, block_m=32)
+
+
+@pytest.fixture(scope="module")
+def artifact(config: KernelConfig) -> Artifact:
+    return compile_kernel(config, line_info=True)
+
+
+@pytest.fixture(scope="module")
+def inspection(artifact: Artifact) -> Inspection:
+    return Inspection.of(artifact)
+
+
+def test_parse_gives_predicates_targets_and_lines() -> None:
+    code = parse(NESTED).instructions
+    assert [one.address for one in code] == list(range(0, 0x90, 0x10))
+    assert (code[3].predicate, code[3].opcode, code[3].target) == ("@!P0", "BRA", 0x20)
+    assert code[0].source is None
+    assert code[1].source == ("/p/kernels/mega_moe/mma.py", 7)
+
+
+def test_loops_nest_and_leave_slow_paths_out() -> None:
+    loops = Flow(parse(NESTED)).loops
+    assert [sorted(loop.body) for loop in loops] == [[2, 3], [1, 2, 3, 4, 5]]
+    assert loops[0].body < loops[1].body
+
+
+def test_reachable_includes_slow_paths() -> None:
+    flow = Flow(parse(NESTED))
+    assert flow.reachable(0) == frozenset(range(9))
+
+
+def test_side_of_a_branch() -> None:
+    text = """
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+        /*0010*/                   FADD R1, R1, R1 ;
+        /*0020*/                   BRA `(.L_x_2) ;
+.L_x_1:
+        /*0030*/                   FMUL R1, R1, R1 ;
+.L_x_2:
+        /*0040*/                   EXIT ;
+"""
+    flow = Flow(parse(text))
+    assert flow.side(1, 3) == {1, 2}
+    assert flow.side(3, 1) == {3}
+
+
+def test_register_table_counts_what_is_touched() -> None:
+    assert [one.highest for one in parse(TABLE.split("// ")[-1] + TABLE, TABLE).instructions] == [7, -1]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [
+        ("UTCQMMA.2CTA", "mma"),
+        ("UTCCP.T.S.2CTA.4x32dp128bit", "utccp"),
+        ("UTCBAR.2CTA.MULTICAST", "commit"),
+        ("UTMALDG.2D.2CTA", "tma"),
+        ("UBLKCP.S.G", "tma"),
+        ("SYNCS.PHASECHK.TRANS64.TRYWAIT", "mbarrier"),
+        ("LDTM.16dp256bit.x4", "tmem"),
+        ("STSM.16.MT88.4", "smem"),
+        ("LDG.E.64.CONSTANT", "gmem"),
+        ("STL", "spill"),
+        ("FFMA", "float"),
+        ("F2FP.BF16.F32.PACK_AB", "float"),
+        ("MUFU.EX2", "float"),
+        ("BRA.U", "control"),
+        ("MEMBAR.ALL.GPU", "sync"),
+        ("R2UR", "vector to uniform"),
+        ("UIADD3", "integer"),
+        ("FLO.U32", "integer"),
+        ("IMAD.WIDE.U32", "integer"),
+    ],
+)
+def test_kinds(opcode: str, kind: str) -> None:
+    assert kind_of(opcode) == kind
+
+
+def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: KernelConfig) -> None:
+    found = {one.key: one for one in inspection.measures}
+    mma = found["mma_k_block"]
+    assert (mma.kinds["mma"], mma.kinds["utccp"], mma.kinds["commit"]) == (4, 1 + config.smem.sfa_atoms, 1)
+    for name in ("token_loader_k_block", "weight_loader_k_block"):
+        assert found[name].kinds["tma"] == 2
+    assert found["token_loader_k_block"].address != found["weight_loader_k_block"].address
+    assert found["l1_epilogue_8_tokens"].kinds["float"] > found["l2_epilogue_8_tokens"].kinds.get("float", 0)
+    assert found["combine_token"].instructions > found["combine_slot"].instructions
+    for one in inspection.measures:
+        assert one.instructions == pytest.approx(sum(one.kinds.values()))
+        assert one.instructions > 0
+
+
+def test_a_second_chunk_doubles_a_combined_slot() -> None:
+    one, two = (
+        {m.key: m for m in compile_kernel(KernelConfig.choose(Problem(hidden, 512, 8, 2, 2, 64), 64, num_sms=4), line_info=True).measures}
+        for hidden in (2048, 4096)
+    )
+    assert two["combine_slot"].kinds["smem"] == 2 * one["combine_slot"].kinds["smem"]
+
+
+def test_histogram_by_role(artifact: Artifact) -> None:
+    assert artifact.histogram("MMA warp")["K block"]["mma"] == 4
+    with pytest.raises(KeyError, match="MMA warp"):
+        artifact.histogram("nobody")
+
+
+def test_line_info_changes_no_instruction(config: KernelConfig, artifact: Artifact) -> None:
+    plain = compile_kernel(config)
+    assert sorted(one.opcode for one in plain.listing.instructions) == sorted(one.opcode for one in artifact.listing.instructions)
+
+    def code(ptx: str) -> list[str]:
+        lines = [line.strip() for line in ptx.split(".section")[0].splitlines()]
+        return [line for line in lines if line and not line.startswith((".loc", ".file", "//"))]
+
+    assert code(plain.ptx) == code(artifact.ptx)
+    with pytest.raises(InspectionError, match="line_info"):
+        _ = plain.measures
+
+
+def test_registers_stay_within_budgets(inspection: Inspection) -> None:
+    assert [one.group for one in inspection.registers] == ["dispatch", "loader", "epilogue"]
+    assert all(one.fits for one in inspection.registers)
+
+
+def test_maps_come_from_the_plans(inspection: Inspection, config: KernelConfig) -> None:
+    found = inspection.as_dict()
+    assert found["smem"]["weights"]["shape"][0] == config.num_stages
+    assert sum(one["columns"] for one in found["tmem"].values()) == config.tmem.used
+    assert found["barriers"]["full"]["arrivals"] == 4
+
+
+def test_differences_are_named_by_path() -> None:
+    before = {"compile_seconds": 1.0, "measures": {"mma_k_block": {"instructions": 50.0}, "gone": {"instructions": 1.0}}}
+    after = {"compile_seconds": 2.0, "measures": {"mma_k_block": {"instructions": 53.0}}}
+    changes = differences(before, after)
+    assert [(one.path, one.before, one.after) for one in changes] == [
+        ("measures.mma_k_block.instructions", 50.0, 53.0),
+        ("measures.gone.instructions", 1.0, None),
+    ]
+
+
+def test_peer_is_shown_where_it_was_measured() -> None:
+    flash = PRESETS["flash"].problem(128)
+    peer = find_peer(KernelConfig.choose(flash, 128, block_m=16))
+    assert peer is not None
+    assert peer.measures["mma_k_block"] == 58.5  # 117 for 256 channels
+    assert peer.resources["stages"] == 5
+    assert find_peer(KernelConfig.choose(flash, 128, num_sms=132)) is None
+    assert find_peer(KernelConfig.choose(PRESETS["pro"].problem(128), 128)) is None
+
+
+def test_missing_nvdisasm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(DisassemblyError, match="nvidia-cuda-nvdisasm"):
+        find_nvdisasm()
