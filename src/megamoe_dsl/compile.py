@@ -1,13 +1,12 @@
 """From a configuration to an artifact: PTX and cubin, with no GPU needed.
 
-CuTe DSL reads the target architecture from the environment when it is first imported, so one process compiles for one architecture.
+The configuration names the architecture; one process may compile for several.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 import time
 from contextlib import nullcontext
@@ -16,26 +15,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .config import KernelConfig
 from .cubin import Resources, read_resources
 
 if TYPE_CHECKING:
+    from .kernels.mega_moe.target import Config
     from .inspect.measures import Measure
     from .inspect.sass import Listing
 
-ARCHITECTURES = ("sm_100a",)
 KERNELS_FOLDER = Path(__file__).parent / "kernels"
 
 
 class CompileError(RuntimeError):
-    """The DSL cannot compile for the architecture asked for, or the kernel does not compile."""
+    """The kernel does not compile."""
 
 
 @dataclass(frozen=True)
 class Artifact:
     """A compiled kernel.  `seconds` is the time from Python source to cubin; `line_info`: PTX and cubin name Python lines."""
 
-    config: KernelConfig
+    config: Config
     arch: str
     ptx: str
     cubin: bytes
@@ -87,39 +85,27 @@ class Artifact:
         return self.config.smem.num_bytes
 
 
-def select_architecture(arch: str) -> None:
-    """Prepares the DSL for `arch`.  Raises `CompileError` when it is unknown, or when the DSL is loaded for another one."""
-    if arch not in ARCHITECTURES:
-        raise CompileError(f"arch = {arch!r}: must be one of {', '.join(ARCHITECTURES)}")
-    current = os.environ.get("CUTE_DSL_ARCH")
-    if "cutlass" in sys.modules and current != arch:
-        raise CompileError(f"arch = {arch!r}: this process has loaded CuTe DSL for {current or 'the local GPU'}; use a fresh process")
-    os.environ["CUTE_DSL_ARCH"] = arch
-
-
-def compile_kernel(config: KernelConfig, arch: str = "sm_100a", *, line_info: bool = False) -> Artifact:
+def compile_kernel(config: Config, *, line_info: bool = False) -> Artifact:
     """Compiles the mega kernel.  Takes a second or two; raises `CompileError`.
 
     `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
     """
-    select_architecture(arch)
+    # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch)
     import cuda.bindings.driver as driver
     import cutlass.cute as cute
-    from cutlass import Int32, Int64
 
     from .device.location import attribute_lines
-    from .kernels.mega_moe.context import Arguments
-    from .kernels.mega_moe.kernel import mega_moe
+    from .kernels.mega_moe.target import entry
 
-    zero, word = Int64(0), Int32(0)
-    arguments = Arguments(zero, zero, zero, zero, zero, word, word, zero, zero)
+    launch, arguments = entry(config)
     with tempfile.TemporaryDirectory() as directory:
-        options = f"--keep-ptx --keep-cubin --dump-dir={directory}" + (" --generate-line-info" if line_info else "")
+        options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}" + (" --generate-line-info" if line_info else "")
         start = time.perf_counter()
         with attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
-            compiled = cute.compile(mega_moe, config, arguments, driver.CUstream(0), options=options)
+            compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
     if not ptx or not cubin:
         raise CompileError("the DSL kept no PTX or cubin")
-    return Artifact(config, arch, ptx, cubin, seconds, line_info)
+    return Artifact(config, config.arch, ptx, cubin, seconds, line_info)
