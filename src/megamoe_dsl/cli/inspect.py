@@ -32,7 +32,18 @@ if TYPE_CHECKING:
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
-KINDS_SHOWN = ("mma", "utccp", "tma", "mbarrier", "tmem", "smem", "gmem", "float", "integer")
+PIPE_WIDTH = 120
+KINDS_SHOWN = {
+    "mma": "mma",
+    "utccp": "cp",
+    "tma": "tma",
+    "mbarrier": "mbar",
+    "smem": "smem",
+    "gmem": "gmem",
+    "float": "float",
+    "integer": "int",
+}
+"""Instruction kinds with their headings; the rest is summed up as other."""
 
 
 def inspect(
@@ -60,7 +71,7 @@ def inspect(
 
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA peer's, where it was measured.
     """
-    console = Console()
+    console = wide_console()
     with one_line_errors():
         problem = build_problem(
             tokens if max_tokens is None else max_tokens,
@@ -95,6 +106,12 @@ def inspect(
             print_inspection(console, inspection)
 
 
+def wide_console() -> Console:
+    """stdout; what is not a terminal has room for the widest table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
+
+
 def read_json(path: Path) -> dict[str, object]:
     """A file that `--json` wrote.  Raises OSError with a readable message when it is something else."""
     try:
@@ -111,6 +128,7 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
     for table in (register_table(inspection), smem_table(inspection), tmem_table(inspection), barrier_table(inspection)):
         console.print(table)
     console.print(measure_table(inspection))
+    console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
     peer = inspection.peer
     if peer is not None:
         console.print(resource_table(inspection))
@@ -150,8 +168,9 @@ def barrier_table(inspection: Inspection) -> Table:
 
 def measure_table(inspection: Inspection) -> Table:
     peer = inspection.peer
-    title = "Instructions per unit of work"
-    table = ruled(title, "role", "per", "all", *([peer.name] if peer else []), *KINDS_SHOWN, "other")
+    table = ruled("Instructions per unit of work", "role", "per", "all", *(["peer"] if peer else []), *KINDS_SHOWN.values(), "other")
+    for column in table.columns:
+        column.no_wrap = True
     for one in inspection.measures:
         theirs = peer.measures.get(one.key) if peer else None
         worse = theirs is not None and one.instructions > theirs
@@ -167,7 +186,7 @@ def resource_table(inspection: Inspection) -> Table:
     assert inspection.peer is not None
     found, peer = inspection.as_dict(), inspection.peer
     ours = {**found["resources"], "stages": found["config"]["stages"], "spill_bytes": found["resources"]["stack_bytes"]}
-    table = ruled("Resources", "resource", "ours", peer.name)
+    table = ruled("Resources", "resource", "ours", "peer")
     for name, value in peer.resources.items():
         table.add_row(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}")
     return table

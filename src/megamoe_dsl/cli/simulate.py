@@ -129,7 +129,7 @@ def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankCo
 
 def print_results(console: Console, results: list[tuple[list[RankComparison], Report]], *, exact: bool, race: bool) -> bool:
     """The comparison table and the verdict; whether everything passed."""
-    table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal bits", "max error", "of bound", "verdict")
+    table = ruled("y against the reference", "launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
     for number, (ranks, _) in enumerate(results, 1):
         for one in ranks:
             verdict = Text("pass", style="green") if one.passed else Text(f"{one.violations:,} mismatches", style="bold red")

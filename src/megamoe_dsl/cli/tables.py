@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +28,7 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
 
 def ruled(title: str, first: str, *others: str) -> Table:
     """A table with headings; the first column is text, the others are numbers or short."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="", pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(first, style="cyan")
     for heading in others:
         table.add_column(heading)

@@ -30,7 +30,10 @@ class InspectionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Measure:
-    """`instructions` per `unit` of `role`, and how they divide into kinds (sass.KINDS).  `key` names the measure in JSON."""
+    """`instructions` per `unit` of `role`, and how they divide into kinds (sass.KINDS).  `key` names the measure in JSON.
+
+    A tile is counted without its K blocks or tokens, a combined token with one top-k slot, a slot with all of the token's channels.
+    """
 
     key: str
     role: str
@@ -103,10 +106,10 @@ def measure_all(config: KernelConfig, listing: Listing) -> list[Measure]:
     ):
         loop, blocks = find.k_loop(function, operation, per_block)
         found.append(find.measure(f"{key}_k_block", role, "K block", loop, blocks))
-        found.append(find.measure(f"{key}_tile", role, "tile, besides its K blocks", find.around(loop), 1, [loop]))
+        found.append(find.measure(f"{key}_tile", role, "tile", find.around(loop), 1, [loop]))
 
     found += _epilogue(find)
-    found.append(find.measure("dispatch_token", "dispatch", "token pulled", find.inner("pull.", UBLKCP=2), 1))
+    found.append(find.measure("dispatch_token", "dispatch", "token", find.inner("pull.", UBLKCP=2), 1))
     return found + _combine(find)
 
 
@@ -125,7 +128,7 @@ def _epilogue(find: Measurer) -> list[Measure]:
     return [
         find.measure("l1_epilogue_8_tokens", "L1 epilogue", "8 tokens", passes[0], units),
         find.measure("l2_epilogue_8_tokens", "L2 epilogue", "8 tokens", passes[1], units),
-        find.measure("epilogue_tile", "epilogue", "tile, besides its tokens", tile, 1, passes),
+        find.measure("epilogue_tile", "epilogue", "tile", tile, 1, passes),
     ]
 
 
@@ -135,9 +138,9 @@ def _combine(find: Measurer) -> list[Measure]:
     chunks = hidden // combine_chunk(hidden)
     slot = find.inner("combine.", SYNCS=1, LDS=1)
     chunk = find.around(slot)
-    parts = [find.measure("combine_slot", "combine", f"top-k slot of {hidden} channels", slot, 1 / chunks)]
+    parts = [find.measure("combine_slot", "combine", "top-k slot", slot, 1 / chunks)]
     kinds = Counter(find.measure("", "", "", chunk, 1 / chunks).kinds)
     if chunks > 1:
         kinds.update(find.measure("", "", "", find.around(chunk), 1, [chunk]).kinds)
-    parts.append(Measure("combine_token", "combine", "token, one slot included", kinds.total(), dict(kinds), find.code[chunk.head].address))
+    parts.append(Measure("combine_token", "combine", "token", kinds.total(), dict(kinds), find.code[chunk.head].address))
     return parts
