@@ -24,7 +24,7 @@ def composition(a: Layout | ComposedLayout, b: Tiler) -> Layout | ComposedLayout
     """A after B.  Post-conditions for a layout B: result(c) == a(b(c)) for every c of B's domain; the result's shape refines B's.
 
     A tuple of tilers acts on A mode by mode: result(c0, c1, ..) == a(b0(c0), b1(c1), ..); modes of A past its end stay as they are.
-    B may reach beyond A's size: the last leaf of coalesced A continues.
+    B may reach beyond A's size: A's last leaf continues, as it does when A is called.
     Source: CuTe layout algebra, "Composition".  Raises `AlgebraError` where a stride or an extent of B does not divide along A's leaves,
     and where modes of B together step past the end of one of A's leaves (then A after B is no layout; CuTe does not check this).
     """
@@ -37,7 +37,7 @@ def composition(a: Layout | ComposedLayout, b: Tiler) -> Layout | ComposedLayout
     if isinstance(b, tuple):
         return by_mode(composition, a, b)
     tiler = Layout(b) if isinstance(b, int) else b
-    return _Digits(coalesce(a).leaves, f"{a} after {tiler}").through(tiler)
+    return _Digits(_continued(a), f"{a} after {tiler}").through(tiler)
 
 
 def by_mode(operation: Callable[[Layout, Tiler], Layout], a: Layout, tilers: tuple[Tiler, ...]) -> Layout:
@@ -46,6 +46,15 @@ def by_mode(operation: Callable[[Layout, Tiler], Layout], a: Layout, tilers: tup
         raise AlgebraError(f"{len(tilers)} tilers for {a}, which has {a.rank} modes")
     modes = a.modes
     return join(*(operation(m, t) for m, t in zip(modes, tilers, strict=False)), *modes[len(tilers) :])
+
+
+def _continued(a: Layout) -> list[tuple[int, int]]:
+    """A's leaves, coalesced, except that the stride of the last one says how A continues beyond its size, even from an extent of 1."""
+    leaves = [leaf for leaf in coalesce(a).leaves if leaf[0] > 1]
+    extent, stride = a.leaves[-1]
+    if extent == 1 and not (leaves and leaves[-1][0] * leaves[-1][1] == stride):
+        leaves.append((1, stride))
+    return leaves
 
 
 class _Digits:

@@ -1,0 +1,189 @@
+"""The algebra against CuTe's own: static layouts evaluated by the DSL while it traces a `@cute.jit` function.  No GPU, no compiled code.
+
+Where both are defined they agree leaf by leaf (strides of extent-1 leaves aside).  They differ in what they refuse: CuTe computes some
+compositions and complements that do not have the defining property, which the tests show by enumeration; the algebra raises there.
+CuTe's divide and product of such operands can end the process (a division by zero), so CuTe is only asked where the algebra has an answer.
+"""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl.layouts import algebra
+from megamoe_dsl.layouts.algebra import AlgebraError, Layout, XorSwizzle, flatten, idx2crd, join, unflatten
+from megamoe_dsl.testing import layouts
+
+POWERS = (1, 2, 4, 8)
+EXAMPLES = settings(max_examples=200, deadline=None)
+pairs = st.one_of(
+    st.tuples(layouts(), layouts("nested", max_size=32)),
+    st.tuples(layouts("nested", extents=POWERS), layouts("nested", extents=POWERS, max_size=32)),
+    st.tuples(layouts("nested"), layouts("nested", max_size=32)),
+    st.tuples(layouts(), layouts(max_size=32)),
+)
+
+
+class Cute:
+    """CuTe's operations on our layouts; None where CuTe refuses or answers with what is no layout."""
+
+    def __init__(self, module, refusal):
+        self.module, self.refusal = module, refusal
+
+    def layout(self, layout):
+        return self.module.make_layout(layout.shape, stride=layout.stride)
+
+    def __call__(self, name, *operands):
+        convert = [self.layout(x) if isinstance(x, Layout) else x for x in operands]
+        try:
+            result = getattr(self.module, name)(*convert)
+            return Layout(result.shape, result.stride)
+        except (self.refusal, AlgebraError):
+            return None
+
+
+@pytest.fixture(scope="module")
+def trace():
+    """Runs a function of `Cute` while the DSL traces, and returns its result."""
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+    import cutlass.cute as cute
+    from cutlass._mlir.ir import MLIRError
+
+    box = {}
+
+    @cute.jit
+    def host():
+        box["result"] = box["work"](Cute(cute, MLIRError))
+
+    def run(work):
+        box["work"] = work
+        host()
+        return box["result"]
+
+    return run
+
+
+def ours(name, *operands):
+    try:
+        return getattr(algebra, name)(*operands)
+    except AlgebraError:
+        return None
+
+
+def canonical(layout):
+    """Extent-1 leaves have stride 0."""
+    return Layout(layout.shape, unflatten([d if n > 1 else 0 for n, d in layout.leaves], layout.shape))
+
+
+def check(trace, *calls):
+    """Equal where the algebra has an answer and CuTe does not refuse; one trace for all (name, operands)."""
+    answered = [(call, expected) for call in calls if (expected := ours(*call)) is not None]
+    results = trace(lambda cute: [cute(*call) for call, _ in answered])
+    for (call, expected), theirs in zip(answered, results, strict=True):
+        assert theirs is None or canonical(theirs) == canonical(expected), call
+
+
+@EXAMPLES
+@given(layouts(max_size=24))
+def test_sizes_and_indices(trace, layout):
+    coordinates = [idx2crd(i, layout.shape) for i in range(layout.size)]
+
+    def evaluate(cute):
+        theirs, module = cute.layout(layout), cute.module
+        indices = [module.crd2idx(c, theirs) for c in coordinates]
+        flat = [module.crd2idx(i, theirs) for i in range(layout.size)]
+        return module.size(theirs), module.cosize(theirs), indices, flat, [module.idx2crd(i, layout.shape) for i in range(layout.size)]
+
+    size, cosize, indices, flat, theirs = trace(evaluate)
+    assert (size, cosize) == (layout.size, layout.cosize)
+    assert indices == flat == layout.indices() and theirs == coordinates
+
+
+@EXAMPLES
+@given(st.one_of(layouts("nested"), layouts()))
+def test_coalesce_and_inverses(trace, layout):
+    check(trace, ("coalesce", layout), ("right_inverse", layout), ("left_inverse", layout))
+
+
+@EXAMPLES
+@given(st.one_of(layouts("nested"), layouts()), st.integers(1, 200))
+def test_complement(trace, layout, cosize):
+    """What the algebra refuses, CuTe answers with a layout that does not complete, or not injectively."""
+    expected, theirs = ours("complement", layout, cosize), trace(lambda cute: cute("complement", layout, cosize))
+    if expected is not None:
+        assert canonical(theirs) == canonical(expected)
+    elif theirs is not None:
+        visible = [(n, d) for n, d in layout.leaves if d]
+        both = join(Layout(tuple(n for n, _ in visible), tuple(d for _, d in visible)), theirs).indices()
+        assert len(set(both)) < len(both) or set(both) != set(range(max(both) + 1))
+
+
+@EXAMPLES
+@given(pairs)
+def test_composition(trace, pair):
+    """What the algebra refuses, CuTe refuses too or answers with a layout that is not a(b(c))."""
+    a, b = pair
+    expected, theirs = ours("composition", a, b), trace(lambda cute: cute("composition", a, b))
+    values = [a(i) for i in b.indices()]
+    if expected is None:
+        assert theirs is None or theirs.indices() != values
+    else:
+        assert expected.indices() == values
+        assert theirs is None or canonical(theirs) == canonical(expected)
+
+
+def test_a_composition_that_cute_gets_wrong(trace):
+    """4:3 after (4,4):(47,22): the third value is a(6) = 2 * 47 + 22, CuTe's layout says 22."""
+    a, b = Layout((4, 4), (47, 22)), Layout(4, 3)
+    theirs = trace(lambda cute: cute("composition", a, b))
+    assert str(theirs) == "(2,2):(141,22)" and a(b(2)) == 116 and theirs(2) == 22
+    with pytest.raises(AlgebraError, match="a step of 3 over 4 places does not divide a mode of 4"):
+        algebra.composition(a, b)
+
+
+@EXAMPLES
+@given(pairs)
+def test_divide_and_product(trace, pair):
+    check(trace, *((name, *pair) for name in ("logical_divide", "zipped_divide", "logical_product", "zipped_product")))
+
+
+@EXAMPLES
+@given(layouts(extents=POWERS, max_size=32), layouts(extents=POWERS, max_size=32), st.sampled_from(POWERS), st.sampled_from(POWERS))
+def test_by_mode(trace, a, b, m, n):
+    """With fewer tilers than modes CuTe's division keeps the other modes, its composition drops them; ours keeps them in both."""
+    both, compact = join(a, b), Layout((m, n, 3))
+    calls = [(name, both, (m, n)) for name in ("composition", "logical_divide", "zipped_divide")]
+    calls += [(name, both, (m,)) for name in ("logical_divide", "zipped_divide")]
+    check(trace, *calls, *((name, compact, (2, 2)) for name in ("logical_divide", "zipped_divide")))
+
+
+@EXAMPLES
+@given(
+    layouts(extents=POWERS, max_size=32),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.integers(0, 2),
+    st.integers(0, 64),
+    layouts("bijective", extents=POWERS),
+)
+def test_swizzled_layouts(trace, layout, bits, base, more, offset, tile):
+    swizzle = XorSwizzle(bits, base, bits + more)
+    mine = algebra.swizzled(swizzle, layout, offset)
+
+    def evaluate(cute):
+        module = cute.module
+        theirs = module.make_composed_layout(module.make_swizzle(bits, base, bits + more), offset, cute.layout(layout))
+        part = module.composition(theirs, cute.layout(tile)) if tile.size <= layout.size else None
+        return [theirs(idx2crd(i, layout.shape)) for i in range(layout.size)], part and [part(i) for i in range(tile.size)]
+
+    whole, part = trace(evaluate)
+    assert whole == mine.indices()
+    assert part is None or part == algebra.composition(mine, tile).indices()
+
+
+def test_flatten_order(trace):
+    """CuTe prints and flattens left to right, as the algebra does."""
+    layout = Layout(((2, 3), (4, (5, 6))))
+    assert trace(lambda cute: str(cute.layout(layout))) == str(layout)
+    assert trace(lambda cute: cute.module.flatten_to_tuple(layout.shape)) == flatten(layout.shape)
