@@ -70,14 +70,13 @@ def config_table(config: KernelConfig) -> Table:
 
 def artifact_table(artifact: Artifact) -> Table:
     resources, config = artifact.resources, artifact.config
-    smem, tmem = config.smem.num_bytes, config.tmem
-    return facts(
-        "Artifact",
-        [
-            ("compiled", f"for {artifact.arch} in {artifact.seconds:.2f} s; PTX of {artifact.ptx.count(chr(10))} lines"),
-            ("registers", f"{resources.registers} per thread at launch"),
-            ("stack and spills", f"{resources.stack_bytes} bytes"),
-            ("SMEM", f"{smem} of {SMEM_CAPACITY} bytes, {config.num_stages} stages"),
-            ("TMEM", f"{tmem.used} of {tmem.allocated} allocated columns"),
-        ],
-    )
+    smem = config.smem.num_bytes
+    rows = [
+        ("compiled", f"for {artifact.arch} in {artifact.seconds:.2f} s; PTX of {artifact.ptx.count(chr(10))} lines"),
+        ("registers", f"{resources.registers} per thread at launch"),
+        ("stack and spills", f"{resources.stack_bytes} bytes"),
+        ("SMEM", f"{smem} of {SMEM_CAPACITY} bytes, {config.num_stages} stages"),
+    ]
+    if isinstance(config, KernelConfig):
+        rows.append(("TMEM", f"{config.tmem.used} of {config.tmem.allocated} allocated columns"))
+    return facts("Artifact", rows)

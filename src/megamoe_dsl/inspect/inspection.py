@@ -10,7 +10,7 @@ from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
 from ..layouts.barriers import MBarrier
 from ..layouts.region import Placement
 from ..layouts.tmem_plan import TMEM_COLUMNS
-from .measures import Measure
+from .measures import Measure, sm100_config
 from .peer import Peer, find_peer
 from .registers import RegisterUse, register_use
 
@@ -36,12 +36,12 @@ class Inspection:
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
-        config = artifact.config
+        config = sm100_config(artifact.config)
         return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_peer(config))
 
     @property
     def config(self) -> KernelConfig:
-        return self.artifact.config
+        return sm100_config(self.artifact.config)
 
     @property
     def smem(self) -> tuple[Placement, ...]:

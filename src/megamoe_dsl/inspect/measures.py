@@ -95,9 +95,16 @@ class Measurer:
         return loop, _count(self._instructions(loop.body), operation) / per_block
 
 
-def measure_all(config: KernelConfig, listing: Listing) -> list[Measure]:
-    """Every measure of the SM100 mega kernel.  Raises `InspectionError` when one cannot be found."""
-    find = Measurer(config, listing)
+def sm100_config(config: object) -> KernelConfig:
+    """`config`, if it is one of the SM100 kernel.  Raises `InspectionError`."""
+    if not isinstance(config, KernelConfig):
+        raise InspectionError(f"only the SM100 kernel can be inspected so far, not one with a {type(config).__name__}")
+    return config
+
+
+def measure_all(config: object, listing: Listing) -> list[Measure]:
+    """Every measure of the SM100 mega kernel.  Raises `InspectionError` when one cannot be found, and for another kernel's configuration."""
+    find = Measurer(sm100_config(config), listing)
     found = []
     for key, role, function, operation, per_block in (
         ("mma", "MMA warp", "mma.", r"UTC\w*MMA", MMAS_PER_K_BLOCK),
