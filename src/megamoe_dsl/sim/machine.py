@@ -34,7 +34,10 @@ IDLE_LIMIT = 300
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate."""
+    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
+
+    Launches of one rank form a stream: each begins when the one before it has ended. Ranks do not wait for each other.
+    """
 
     grid: Dim3
     block: Dim3
@@ -166,7 +169,8 @@ class Cta:
 class Cluster:
     """CTAs that share distributed shared memory and the cluster barrier."""
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
         self.ctas: list[Cta] = []
         self.arrived = self.expected = self.generation = 0
         self.clock: Clock | None = None
@@ -191,6 +195,25 @@ class Cluster:
         return all(warp.done for cta in self.ctas for warp in cta.warps)
 
 
+class Grid:
+    """A launch in its rank's stream: clusters that have not ended, and the launch before it."""
+
+    def __init__(self, launch: Launch, before: Grid | None) -> None:
+        self.launch, self.before = launch, before
+        self.unfinished = 0
+        self.end: Clock | None = None  # what the next launch of the stream knows
+
+    def left(self, cluster: Cluster, race: Race | None) -> None:
+        """A cluster has ended."""
+        self.unfinished -= 1
+        if race:
+            self.end = self.end or race.clock()
+            for warp in (w for cta in cluster.ctas for w in cta.warps):
+                self.end.join(warp.clock)
+            if not self.unfinished:
+                race.complete(self.end, self.launch.rank)
+
+
 class Pipe:
     """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
 
@@ -213,7 +236,8 @@ class World:
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
         self.live: list[Cluster] = []
-        self.waiting: deque[Callable[[], Cluster]] = deque()
+        self.waiting: deque[tuple[Grid, Callable[[], Cluster]]] = deque()
+        self.streams: dict[int, Grid] = {}
         self.pipes: list[Pipe] = []
         self._posted: list[tuple[int, str, Callable[[], None]]] = []
 
@@ -242,15 +266,17 @@ class World:
         if kernel.required_threads and int(np.prod(kernel.required_threads)) != int(np.prod(launch.block)):
             raise SimError(f"block {launch.block} differs from .reqntid {kernel.required_threads}")
         parameters = self.program.pack(launch.args)
+        grid = self.streams[launch.rank] = Grid(launch, self.streams.get(launch.rank))
         gx, gy, gz = launch.grid
         cx, cy, cz = launch.cluster
         for z in range(0, gz, cz):
             for y in range(0, gy, cy):
                 for x in range(0, gx, cx):
-                    self.waiting.append(lambda o=(x, y, z): self._cluster(launch, o, parameters))  # type: ignore[misc]
+                    self.waiting.append((grid, lambda o=(x, y, z): self._cluster(grid, o, parameters)))  # type: ignore[misc]
+                    grid.unfinished += 1
 
-    def _cluster(self, launch: Launch, origin: Dim3, parameters: Any) -> Cluster:
-        cluster = Cluster()
+    def _cluster(self, grid: Grid, origin: Dim3, parameters: Any) -> Cluster:
+        cluster, launch = Cluster(grid), grid.launch
         cx, cy, cz = launch.cluster
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         for r in range(cx * cy * cz):
@@ -262,6 +288,8 @@ class World:
         if self.race:
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.clock = self.race.clock()
+                if grid.before and grid.before.end:
+                    warp.clock.join(grid.before.end)
                 warp.clock.tick(warp.agent)
         return cluster
 
@@ -271,8 +299,8 @@ class World:
         """Run everything queued; at most `resident` clusters at a time."""
         idle = 0
         while self.waiting or self.live:
-            while self.waiting and len(self.live) < resident:
-                self.live.append(self.waiting.popleft()())
+            while len(self.live) < resident and (start := self._startable()) is not None:
+                self.live.append(start())
             before = self.progress
             warps = [w for cluster in self.live for cta in cluster.ctas for w in cta.warps if not w.done]
             self.rng.shuffle(warps)
@@ -293,6 +321,14 @@ class World:
         while self._posted or any(p.actions for p in self.pipes):
             self.sweeps += 1
             self._asynchronous()
+
+    def _startable(self) -> Callable[[], Cluster] | None:
+        """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
+        for i, (grid, start) in enumerate(self.waiting):
+            if grid.before is None or not (grid.before.unfinished or self._posted):
+                del self.waiting[i]
+                return start
+        return None
 
     def _asynchronous(self) -> None:
         if self._posted:
@@ -319,6 +355,7 @@ class World:
             if any(p.actions for p in self.pipes):
                 continue  # a pipe may still refer to this cluster's memory
             self.live.remove(cluster)
+            cluster.grid.left(cluster, self.race)
             self.progress += 1
             for cta in cluster.ctas:
                 for check in cta.exit_checks:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
 MAX_AGENTS = AGENT_MASK + 1
+ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
 
 
 class Accessor(Protocol):
@@ -98,6 +99,13 @@ class Race:
         clocks = [clock for level, clock in warp.fences.items() if level >= scope]
         initialised = warp.state.get("mbarrier.init released")
         return clocks if initialised is None else [*clocks, initialised]
+
+    def complete(self, clock: Clock, rank: int) -> None:
+        """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
+        clock.fit(self.width)
+        agents = [i for i, name in enumerate(self.names) if f"rank {rank} CTA" in name]
+        clock.rows[:, agents] = ALL
+        clock.publish_to_async(in_global=True, in_shared=True)
 
     # ---- accesses
 

@@ -1,0 +1,63 @@
+"""Several launches in one run: those of a rank follow each other, those of different ranks do not."""
+
+import numpy as np
+import pytest
+from ptx_cases import module
+
+from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator
+
+SELECT = "ld.param.b64 %rd1, [data]; ld.param.b64 %rd2, [flag]; ld.param.u32 %r9, [what]; setp.ne.u32 %p9, %r9, 0; @%p9 bra SECOND;\n"
+
+
+def run(first: str, second: str, ranks: list[tuple[int, int]], seed: int = 0) -> tuple[np.ndarray, Report]:
+    """Launches (rank, 0 or 1: which body) in this order. `%rd1` points at 64 words, `%rd2` at a flag."""
+    text = module(SELECT + first + "bra END;\nSECOND:\n" + second + "END:", [".param .u64 data", ".param .u64 flag", ".param .u32 what"])
+    data, flag, memory = np.zeros(64, np.uint32), np.zeros(1, np.uint32), GlobalMemory()
+    addresses = memory.add(data, "data"), memory.add(flag, "flag")
+    launches = [Launch((1, 1, 1), (32, 1, 1), args=(*addresses, what), rank=rank) for rank, what in ranks]
+    return data, Simulator(text, memory, seed=seed).run(launches)
+
+
+WRITE = "mov.u32 %r1, %tid.x; mad.wide.u32 %rd3, %r1, 4, %rd1; st.global.b32 [%rd3], 7;\n"
+INCREMENT = WRITE.replace("st.global.b32 [%rd3], 7;", "ld.global.b32 %r2, [%rd3]; add.u32 %r2, %r2, 1; st.global.b32 [%rd3], %r2;")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_launch_sees_what_the_one_before_it_wrote(seed):
+    data, report = run(WRITE, INCREMENT, [(0, 0), (0, 1), (0, 1)], seed)
+    assert data[:32].tolist() == [9] * 32
+    assert report.findings == []
+
+
+def test_the_end_of_a_launch_covers_the_async_proxy():
+    """A bulk copy reads what plain stores of the launch before it wrote, without a proxy fence; and stores are complete at the end."""
+    copy = """{ .reg .b32 %s; .reg .pred %e; mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0; @%p1 bra END;
+    mov.b32 %s, buf; mbarrier.init.shared.b64 [%s+128], 1; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%s+128], 128;
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%rd1], 128, [%s+128];
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 %e, [%s+128], 0; @!%e bra WAIT;
+    add.s64 %rd4, %rd1, 128; cp.async.bulk.global.shared::cta.bulk_group [%rd4], [%s], 128; cp.async.bulk.commit_group; }"""
+    shared = ".shared .align 128 .b8 buf[256];\n"
+    text = module(SELECT + WRITE + "bra END;\nSECOND:\n" + copy + "END:", [".param .u64 data", ".param .u64 flag", ".param .u32 what"], shared)
+    data, flag, memory = np.zeros(64, np.uint32), np.zeros(1, np.uint32), GlobalMemory()
+    addresses = memory.add(data, "data"), memory.add(flag, "flag")
+    launches = [Launch((1, 1, 1), (32, 1, 1), args=(*addresses, what), rank=0) for what in (0, 1, 0)]
+    report = Simulator(text, memory).run(launches)
+    assert data.tolist() == [7] * 64
+    assert report.findings == []
+
+
+def test_ranks_do_not_wait_for_each_other():
+    """Rank 1's only launch ends when rank 0's second one sets the flag."""
+    wait = "SPIN: ld.acquire.sys.global.b32 %r2, [%rd2]; setp.ne.u32 %p1, %r2, 1; @%p1 bra SPIN;\n" + INCREMENT
+    release = WRITE + "bar.warp.sync 0xffffffff; setp.ne.u32 %p1, %r1, 0; @!%p1 st.release.sys.global.b32 [%rd2], 1;\n"
+    body = "ld.param.u32 %r8, [what]; setp.eq.u32 %p2, %r8, 2; @%p2 bra WAIT;\n" + release + "bra END; WAIT:\n" + wait
+    data, report = run("add.u32 %r1, %r1, 1;", body, [(1, 2), (0, 0), (0, 1)])
+    assert data[:32].tolist() == [8] * 32
+    assert report.findings == []
+
+
+def test_the_end_of_a_launch_orders_nothing_on_other_ranks():
+    """Rank 1 reads what rank 0 wrote two launches ago, and nothing told it so."""
+    _, report = run(WRITE, INCREMENT.replace("st.global.b32 [%rd3], %r2;", ""), [(0, 0), (0, 0), (1, 1)])
+    assert {finding.kind for finding in report.findings} <= {"RAW race", "WAR race"}
+    assert report.findings
