@@ -103,7 +103,7 @@ def sm100_config(config: object) -> KernelConfig:
 
 
 def measure_all(config: object, listing: Listing) -> list[Measure]:
-    """Every measure of the SM100 mega kernel.  Raises `InspectionError` when one cannot be found, and for another kernel's configuration."""
+    """Every measure of the SM100 mega kernel.  Raises `InspectionError` when one is missing, and for another kernel's configuration."""
     find = Measurer(sm100_config(config), listing)
     found = []
     for key, role, function, operation, per_block in (
