@@ -101,16 +101,10 @@ def checkpoint() -> dict[str, torch.Tensor]:
 def test_transform_and_inverse():
     plain = checkpoint()
     moved = quant.transform_weights(PROBLEM, **plain)
-    assert torch.equal(e4m3_bytes(moved.l1[:, 8:16]), e4m3_bytes(plain["l1"][:, 256:264]))
-    assert torch.equal(e4m3_bytes(moved.l2[:, :, 2:4]), e4m3_bytes(plain["l2"][:, :, 8:10]))
     assert torch.equal(moved.l1_sf, plain["l1_sf"]) and torch.equal(moved.l2_sf, plain["l2_sf"])
     back = quant.inverse_transform_weights(PROBLEM, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name).view(torch.uint8), tensor.view(torch.uint8)), name
-    # Permuting both operands of Linear2 leaves every sum over 128 channels alone.
-    x = draw(3, 256)
-    left, right = quant.permute_k16(x).double(), moved.l2[0].double()
-    assert torch.allclose(left[:, :128] @ right[:, :128].T, x[:, :128].double() @ plain["l2"][0, :, :128].double().T)
 
 
 @pytest.mark.parametrize(

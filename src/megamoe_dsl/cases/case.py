@@ -43,8 +43,8 @@ class Case:
             return [one.to(device) for one in tensors]
 
         weights = [ExpertWeights(w.l1.to(device), w.l1_sf.to(device), w.l2.to(device), w.l2_sf.to(device)) for w in self.weights]
-        inputs = (moved(t) for t in (self.x, self.x_sf, self.topk_idx, self.topk_weights))
-        return Case(self.problem, *inputs, weights, self.exact)
+        x, x_sf, topk_idx, topk_weights = moved(self.x), moved(self.x_sf), moved(self.topk_idx), moved(self.topk_weights)
+        return Case(self.problem, x, x_sf, topk_idx, topk_weights, weights, self.exact)
 
     def sample(self, tokens: Sequence[torch.Tensor]) -> "Case":
         """The case of the rows `tokens` of every rank (int64 [n_r]), whose results do not depend on the other rows."""

@@ -1,11 +1,12 @@
 """Matmul of fp8xfp8: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
 
-Hopper's tensor core is not an FP32 accumulator. `hopper_dot` says what it does; on an H200 it gave the bits of `wgmma.m64n8k32` for all
-of 40,960 random sums over K = 128 (normal and heavy-tailed data), and probes with single products show the same cut from either operand
-half, either sign and the accumulator. Hence the FP32 promotion every 128 of K, and hence the reference's definition: partial sums exact,
-everything after them to the bit.
+Hopper's tensor core is not an FP32 accumulator. `hopper_dot` says what it does; on an H200 it gave the bits of four chained
+`wgmma.m64n8k32` for all of 450,000 sums over K = 128 (normal, heavy-tailed and uniformly drawn codes, subnormals included), and probes
+with single products show the same cut in either half of K, for either sign and for the accumulator. Hence the FP32 promotion every 128 of
+K, and hence the reference's definition: partial sums exact, everything after them to the bit.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -19,12 +20,18 @@ FRACTION_BITS = 13
 """Bits below the leading one that survive in the tensor core: 14 significant bits."""
 
 INSTRUCTION_K = 32
+_MAX_PRODUCTS = 1 << 26  # held at a time
 _NO_EXPONENT = -100  # of a zero, and of its products: below all others, whose exponents reach down to -18
 
 
 def _exponent(values: torch.Tensor) -> torch.Tensor:
-    """floor(log2(|value|)) as float32, `_NO_EXPONENT` for zero."""
-    return torch.where(values == 0, _NO_EXPONENT, torch.frexp(values).exponent - 1).float()
+    """floor(log2(|value|)) as int32, `_NO_EXPONENT` for zero."""
+    return torch.where(values == 0, _NO_EXPONENT, torch.frexp(values).exponent - 1)
+
+
+def _power(exponent: torch.Tensor) -> torch.Tensor:
+    """2^exponent as float32, by its bits: exp2 need not be exact on every device."""
+    return ((exponent + 127) << 23).view(torch.float32)
 
 
 def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -32,16 +39,16 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     One instruction aligns its 32 products and the accumulator to the largest exponent among them - of a product that is the sum of its
     operands' exponents - and truncates each toward zero, 13 bits below that exponent. Their exact sum is truncated toward zero to 14
-    significant bits. Products of a zero do not count. Exponents of subnormal operands are taken as normalised (not probed).
+    significant bits. Products of a zero do not count.
 
     All intermediates are exact in FP32: aligned addends stay below 2^15 units, 33 of them below 2^21.
 
     Args:
-        a: [n, K] of E4M3 values, float8_e4m3fn or any wider type, K a multiple of 32.
-        b: [rows, K] of E4M3 values.
+        a: [..., n, K] of E4M3 values, float8_e4m3fn or any wider type, K a multiple of 32.
+        b: [..., rows, K] of E4M3 values, the same leading dimensions.
 
     Returns:
-        float32 [n, rows].
+        float32 [..., n, rows].
 
     Raises:
         ValueError: when K is not a multiple of 32.
@@ -49,14 +56,28 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.shape[-1] % INSTRUCTION_K:
         raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {INSTRUCTION_K}")
     a, b = a.float(), b.float()
-    total = torch.zeros(a.shape[0], b.shape[0], device=a.device)
-    for left, right in zip(a.split(INSTRUCTION_K, dim=1), b.split(INSTRUCTION_K, dim=1), strict=True):
-        largest = (_exponent(left)[:, None] + _exponent(right)).amax(dim=2)
-        unit = torch.exp2(torch.maximum(largest, _exponent(total)).clamp(min=_NO_EXPONENT) - FRACTION_BITS)
-        units = (left[:, None] * right / unit[..., None]).trunc_().sum(dim=2) + (total / unit).trunc()
-        coarse = torch.exp2(_exponent(units).clamp(min=FRACTION_BITS) - FRACTION_BITS)  # integers up to 14 bits stay
-        total = (units / coarse).trunc() * coarse * unit
+    total = torch.zeros(*a.shape[:-1], b.shape[-2], device=a.device)
+    for left, right in zip(a.split(INSTRUCTION_K, dim=-1), b.split(INSTRUCTION_K, dim=-1), strict=True):
+        left, right = left.unsqueeze(-2), right.unsqueeze(-3)
+        largest = (_exponent(left) + _exponent(right)).amax(dim=-1)
+        unit = _power(torch.maximum(largest, _exponent(total)).clamp(min=_NO_EXPONENT) - FRACTION_BITS)
+        units = (left * right).div_(unit.unsqueeze(-1)).trunc_().sum(dim=-1) + (total / unit).trunc_()
+        coarse = _power(_exponent(units).clamp(min=FRACTION_BITS) - FRACTION_BITS)  # integers up to 14 bits stay
+        total = (units / coarse).trunc_() * coarse * unit
     return total
+
+
+def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> Iterator[torch.Tensor]:
+    """Of every 128 of K, ascending: [n, rows]."""
+    block = FP32_SCALE_BLOCK
+    if accumulate == "hopper":
+        # The blocks side by side, and as many tokens at a time as memory allows.
+        left, right = (t.float().unflatten(1, (-1, block)).transpose(0, 1) for t in (x, w))
+        tokens = max(1, _MAX_PRODUCTS // (w.numel() // block * INSTRUCTION_K))
+        yield from torch.cat([hopper_dot(part, right) for part in left.split(tokens, dim=1)], dim=1)
+    else:
+        for left, right in zip(x.to(accumulate).split(block, dim=1), w.to(accumulate).split(block, dim=1), strict=True):
+            yield left @ right.T
 
 
 def promoted_matmul(
@@ -90,11 +111,9 @@ def promoted_matmul(
     ):
         if tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
-    working = torch.float32 if accumulate == "hopper" else accumulate
     total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
     w_rows = weight_scale_rows(w_sf)
-    for k, (left, right) in enumerate(zip(x.to(working).split(block, dim=1), w.to(working).split(block, dim=1), strict=True)):
-        partial = hopper_dot(left, right) if accumulate == "hopper" else left @ right.T
+    for k, partial in enumerate(_partial_sums(x, w, accumulate)):
         scale = x_sf[:, k, None] * w_rows[None, :, k]
         total = (partial.double() * scale.double() + total.double()).float()
     return total
