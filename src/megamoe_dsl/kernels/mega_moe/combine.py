@@ -27,12 +27,12 @@ from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
 from ...layouts.arith import select
+from ...layouts.combine_vectors import VECTOR, vector_address
 from ...layouts.smem_plan import combine_chunk
 from .context import Context
 
 LOAD_SLOTS = 2
 STORE_SLOT = 2
-VECTOR = 8  # BF16 in 16 bytes
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def add(sums: Sums, slot: Any, lane: Any) -> Sums:
     """One SMEM chunk added to the sums."""
     values = list(sums.values)
     for j in range(len(values) // VECTOR):
-        words = load_shared_v4(slot + lane * 16 + j * 512)
+        words = load_shared_v4(vector_address(slot, lane, j))
         for i, word in enumerate(words):
             for h, x in enumerate(unpack_bf16(word)):
                 values[j * VECTOR + 2 * i + h] = values[j * VECTOR + 2 * i + h] + x
@@ -121,7 +121,7 @@ def combine_one(ctx: Context, warp: Int32, lane: Int32, token: Int32, first: Int
     sync_warp()
     v = sums.values
     for j in cutlass.range_constexpr(len(v) // VECTOR):
-        store_shared_v4(out + lane * 16 + j * 512, tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4)))
+        store_shared_v4(vector_address(out, lane, j), tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4)))
     fence_async_shared()
     sync_warp()
     if lane == 0:

@@ -21,12 +21,11 @@ from ...device.ptx import emit, emit_to_many
 from ...device.tcgen05 import load_columns
 from ...device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ...layouts.arith import div
+from ...layouts.epilogue_tile import L1_CHANNELS, l1_store_address
 from ...layouts.scale_factors import pool_sf_row
-from ...layouts.tile import BLOCK_N, CLUSTER
+from ...layouts.tile import CLUSTER
 from .context import Context
 from .maps import Map
-
-CHANNELS = BLOCK_N // 2  # outputs of one CTA
 
 
 def activate(ctx: Context, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
@@ -82,12 +81,11 @@ def finish_l1(ctx: Context, tile):
             words.append(cast.pack_e4m3(*(v * inverse[i & 1] for i, v in enumerate(outputs[g]))))
         buffer = cd + (div(first, config.store_block_m) & 1) * plan.l1_tile_bytes
         token = tile.lane & (config.store_block_m - 1)
-        # SW64: the 16-byte chunk of a 64-byte row, XORed with bits 1 and 2 of the row.
-        store_transposed_b8(buffer + token * CHANNELS + ((tile.warp ^ ((token >> 1) & 3)) << 4), words)
+        store_transposed_b8(l1_store_address(buffer, token, tile.warp), words)
         fence_async_shared()
         tile.sync_group()
         if leader:
-            store_tile(ctx.map(Map.L1_OUTPUT), buffer, n_block * CHANNELS, row + first)
+            store_tile(ctx.map(Map.L1_OUTPUT), buffer, n_block * L1_CHANNELS, row + first)
             commit_group()
     if leader:
         wait_group(0)

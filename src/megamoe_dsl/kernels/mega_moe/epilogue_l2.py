@@ -15,11 +15,11 @@ from ...device.cast import pack_bf16
 from ...device.matrix import store_transposed_b16
 from ...device.memory import load_shared_v4, load_u64, store_v4
 from ...device.tcgen05 import load_columns
+from ...layouts.epilogue_tile import HALF_BYTES, l2_read_address, l2_read_row, l2_write_address
 from ...layouts.tile import BLOCK_N, CLUSTER
 from .context import Context
 
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
-HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 
 @cute.jit
@@ -30,12 +30,9 @@ def finish_l2(ctx: Context, tile):
     n_block = blocks.n_block * CLUSTER + ctx.cta_rank
     row = blocks.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
-    # Writing: lane 8 k + c addresses channels 8 k.. of token c, chunk 4 * warp + k of its row.
-    chunk = tile.warp * 4 + (tile.lane >> 3)
-    write = cd + (chunk >> 3) * (rows * HALF) + (tile.lane & 7) * HALF + (((chunk ^ tile.lane) & 7) << 4)
-    # Reading: 16 lanes per token.
-    own_row = tile.warp * 2 + (tile.lane >> 4)
-    read = cd + ((tile.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((tile.lane ^ own_row) & 7) << 4)
+    write = l2_write_address(cd, tile.warp, tile.lane, rows)
+    own_row = l2_read_row(tile.warp, tile.lane)
+    read = l2_read_address(cd, own_row, tile.lane, rows)
     channel_bytes = Int64(n_block * (2 * BLOCK_N) + (tile.lane & 15) * 16)
     valid = blocks.valid_m
     for first in cutlass.range(0, valid, rows, unroll=1):
@@ -44,9 +41,9 @@ def finish_l2(ctx: Context, tile):
         # The last pass has been read, and the TMA stores of a Linear1 tile before this one, which the leader waited for.
         tile.sync_group()
         for g, v in enumerate(groups):
-            store_transposed_b16(write + g * (8 * HALF), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+            store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
         destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
         tile.sync_group()
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if first + own_row + step < valid:
-                store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
+                store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF_BYTES))
