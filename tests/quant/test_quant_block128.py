@@ -89,6 +89,18 @@ def test_permute_k16_inverse(groups, dtype):
         assert moved.dtype == dtype and moved.is_contiguous() and torch.equal(moved.double(), w.double())
 
 
+def test_sm90_row_order_names_every_row():
+    rows = quant.order_rows_sm90(torch.arange(1024).reshape(1, 1024, 1)).flatten()
+    for index in range(1024):
+        tile, place = divmod(index, 256)
+        group, block, warp, half, row = place // 128, place // 64 % 2, place // 16 % 4, place // 8 % 2, place % 8
+        assert rows[index] == 512 * half + 128 * tile + 16 * (4 * group + warp) + 2 * row + block
+    assert quant.inverse_order_rows_sm90(rows.reshape(1, 1024, 1)).flatten().tolist() == list(range(1024))
+    for move in (quant.order_rows_sm90, quant.inverse_order_rows_sm90):
+        with pytest.raises(ValueError, match=r"w.shape\[-2\] = 128: must be a multiple of 256"):
+            move(torch.zeros(1, 128, 4))
+
+
 PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, dtypes="fp8xfp8")
 
 

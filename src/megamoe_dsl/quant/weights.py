@@ -1,11 +1,10 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-For every combination the L1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair
-(DeepGEMM `mega/__init__.py`, article section 4.5.4). Then
-fp8xfp4  scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100 facts: row m of a 128-row atom sits at lane
-         m % 32, column m / 32)
-fp8xfp8  scales stay as they are, gate blocks before up blocks: an interleaved tile takes one of each; the K of L2 follows the order in
-         which the L1 epilogue stores its outputs (`permute_k16`)
+fp8xfp4  L1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
+         `mega/__init__.py`, article section 4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100
+         facts: row m of a 128-row atom sits at lane m % 32, column m / 32)
+fp8xfp8  L1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest stays as
+         it is: a tile of L1 takes one gate and one up scale per 128 of K
 """
 
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK, inverse_permute_k16, permute_k16
+from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 
 if TYPE_CHECKING:
@@ -82,11 +81,11 @@ class TransformedWeights:
     """Weights of one rank as the kernel reads them.
 
     fp8xfp4:
-        L1 rows alternate 8 gate, 8 up.  l1 uint8 [El, 2I, H/2] packed E2M1; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values of K, rows in UTCCP order
-        within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
+        l1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values
+        of K, rows in UTCCP order within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
     fp8xfp8:
-        l1 float8_e4m3fn [El, 2I, H] in `order_rows_sm90` order; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks;
-        l2 float8_e4m3fn [El, H, I], unchanged; l2_sf float32 [El, H/128, I/128], unchanged.
+        l1 float8_e4m3fn [El, 2I, H] in `order_rows_sm90` order; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks,
+        then the up blocks; l2 float8_e4m3fn [El, H, I] and l2_sf float32 [El, H/128, I/128], unchanged.
     """
 
     l1: torch.Tensor
