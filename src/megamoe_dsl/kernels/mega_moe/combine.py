@@ -62,7 +62,9 @@ def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
     fence_async_global()
     chunk = combine_chunk(problem.hidden)
     ring = Ring.start(LOAD_SLOTS)
-    for token in cutlass.range(ctx.sm * config.epilogue_warps + warp, ctx.args.num_tokens, config.num_sms * config.epilogue_warps, unroll=1):
+    for token in cutlass.range(
+        ctx.sm * config.epilogue_warps + warp, ctx.args.num_tokens, config.num_sms * config.epilogue_warps, unroll=1
+    ):
         chosen = Int32(0)
         if lane < problem.topk:
             chosen = Int32(load_constant_u64(ctx.at("topk_idx", token, lane)) >= 0)

@@ -90,5 +90,3 @@ def finish_l1(ctx: Context, tile):
     if leader:
         wait_group(0)
         reduce_or_u64(ctx.at("l2_arrival_mask", blocks.pool_block), Int64(1) << Int64(n_block), "release", "gpu")
-
-
