@@ -161,7 +161,48 @@ def test_atomics_race_with_weak_writes_but_not_with_each_other():
     assert run("red.global.add.u32 [%rd50], 1;", [data], block=64, grid=2).findings == []
     text = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 st.global.b32 [%rd50], 0; @!%p1 red.global.add.u32 [%rd50], 1;"
     kinds = {f.kind for seed in range(6) for f in run(text, [data], block=1, grid=2, seed=seed).findings}
-    assert kinds == {"atomic vs unordered weak write"}
+    assert kinds == {"atomic vs unordered weak write", "weak write vs unordered atomic"}
+
+
+READ = {"atomic vs unordered weak read", "weak read vs unordered atomic"}
+WRITE = {"atomic vs unordered weak write", "weak write vs unordered atomic"}
+
+
+@pytest.mark.parametrize(
+    ("atomic", "weak", "kinds"),
+    [
+        (
+            "red.global.add.u32 [%rd50], 1;",
+            "ld.global.b32 %r2, [%rd50];",
+            READ,
+        ),
+        (
+            "st.relaxed.gpu.global.b32 [%rd50], 1;",
+            "ld.global.b32 %r2, [%rd50];",
+            READ,
+        ),
+        (
+            "ld.relaxed.gpu.global.b32 %r2, [%rd50];",
+            "st.global.b32 [%rd50], 1;",
+            WRITE,
+        ),
+        ("ld.relaxed.gpu.global.b32 %r2, [%rd50];", "ld.global.b32 %r2, [%rd50];", set()),
+    ],
+)
+def test_strong_and_weak_accesses_in_either_order(atomic, weak, kinds):
+    text = f"mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 {atomic} @!%p1 {weak}"
+    seen = {f.kind for seed in range(12) for f in run(text, [np.zeros(1, np.uint32)], block=1, grid=2, seed=seed).findings}
+    assert seen == kinds
+
+
+def test_a_counter_is_reset_after_its_last_use():
+    """All add, release and acquire a second counter; the last to arrive stores zero plainly: no race, not even with its own releases."""
+    text = """atom.release.gpu.global.add.u32 %r1, [%rd50], 1; fence.acq_rel.gpu; atom.acq_rel.gpu.global.add.u32 %r2, [%rd50+4], 1;
+    setp.eq.u32 %p1, %r2, 3; @%p1 st.global.b32 [%rd50], 0; @%p1 ld.global.b32 %r3, [%rd50+4];"""
+    for seed in range(4):
+        data = np.zeros(2, np.uint32)
+        assert run(text, [data], block=1, grid=4, seed=seed).findings == []
+        assert data.tolist() == [0, 4]
 
 
 def test_detector_can_be_off():

@@ -37,7 +37,9 @@ def test_the_end_of_a_launch_covers_the_async_proxy():
     WAIT: mbarrier.try_wait.parity.shared::cta.b64 %e, [%s+128], 0; @!%e bra WAIT;
     add.s64 %rd4, %rd1, 128; cp.async.bulk.global.shared::cta.bulk_group [%rd4], [%s], 128; cp.async.bulk.commit_group; }"""
     shared = ".shared .align 128 .b8 buf[256];\n"
-    text = module(SELECT + WRITE + "bra END;\nSECOND:\n" + copy + "END:", [".param .u64 data", ".param .u64 flag", ".param .u32 what"], shared)
+    text = module(
+        SELECT + WRITE + "bra END;\nSECOND:\n" + copy + "END:", [".param .u64 data", ".param .u64 flag", ".param .u32 what"], shared
+    )
     data, flag, memory = np.zeros(64, np.uint32), np.zeros(1, np.uint32), GlobalMemory()
     addresses = memory.add(data, "data"), memory.add(flag, "flag")
     launches = [Launch((1, 1, 1), (32, 1, 1), args=(*addresses, what), rank=0) for what in (0, 1, 0)]

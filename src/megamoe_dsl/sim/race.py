@@ -164,6 +164,8 @@ class Race:
             bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
             if b"\x01" in bad.tobytes():
                 self._report("missing fence.proxy.async before async-proxy read", shadow, index, last, bad, actor)
+        if shadow.has_strong is not None:
+            self._against_strong("weak read vs unordered atomic", shadow, shadow.strong_at(index, False), row, actor)
         record = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
         last = shadow.read[index]
         bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
@@ -196,15 +198,31 @@ class Race:
                 bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
                 if b"\x01" in bad.tobytes():
                     self._report("WAR race", shadow, here, last, bad, actor)
+        if shadow.has_strong is not None:
+            self._against_strong("weak write vs unordered atomic", shadow, shadow.strong_at(index, True), row, actor)
         shadow.write[index] = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
 
-    def strong(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
-        """An atomic, relaxed, acquire, release or volatile access: races only with weak writes."""
+    def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None) -> None:
+        """An atomic, relaxed, acquire, release or volatile access: races only with weak ones.
+
+        `writes` says which weak accesses it can conflict with later; None: with none (mbarriers, which have checks of their own).
+        """
         row = self._row(actor)
         last = shadow.write[index]
         bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
         if b"\x01" in bad.tobytes():
             self._report("atomic vs unordered weak write", shadow, index, last, bad, actor)
+        last = shadow.read[index] if writes else 0
+        if writes and b"\x01" in (bad := (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]).tobytes():
+            self._report("atomic vs unordered weak read", shadow, index, last, bad, actor)
+        if writes is not None:
+            shadow.add_strong(index, pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous), writes)
+
+    def _against_strong(self, kind: str, shadow: Shadow, records: list[tuple[int, int]], row: NDArray[np.int32], actor: Accessor) -> None:
+        for at, record in records:
+            agent = record & AGENT_MASK
+            if record >> CLOCK_SHIFT > row[agent]:
+                self.report(kind, self.names[agent], self.names[actor.agent], shadow.where(at), record >> LINE_SHIFT & LINE_MASK, actor)
 
     def _row(self, actor: Accessor) -> NDArray[np.int32]:
         if actor.clock.rows.shape[1] < self.width:

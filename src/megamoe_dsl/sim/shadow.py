@@ -46,6 +46,8 @@ class Shadow:
         self.read: Records = np.zeros(n, np.int64)
         self.shared_read: NDArray[np.bool_] | None = None
         self.overflow: dict[int, dict[int, Records]] = {}
+        self.has_strong: NDArray[np.bool_] | None = None
+        self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent, writes): record
 
     def where(self, index: int) -> str:
         """A location for people."""
@@ -70,6 +72,9 @@ class Shadow:
         self.write, self.read = _spread(self.write, factor), _spread(self.read, factor)
         if self.shared_read is not None:
             self.shared_read = self.shared_read.repeat(factor)
+        if self.has_strong is not None:
+            self.has_strong = self.has_strong.repeat(factor)
+        self.strong = {at * factor + k: records.copy() for at, records in self.strong.items() for k in range(factor)}
         old, self.overflow = self.overflow, {}
         for page, readers in old.items():
             for agent, records in readers.items():
@@ -109,6 +114,30 @@ class Shadow:
                 readers[agent] = np.zeros(PAGE, np.int64)
             # clocks of one agent only grow, so the new record is the one that matters
             readers[agent][here & (PAGE - 1)] = values
+
+    def add_strong(self, index: NDArray[np.int64], record: int, writes: bool) -> None:
+        """A strong access: flags and counters have many at a time, and only weak accesses conflict with them."""
+        if self.has_strong is None:
+            self.has_strong = np.zeros(len(self.read), np.bool_)
+        self.has_strong[index] = True
+        for at in index.tolist():
+            self.strong.setdefault(at, {})[record & AGENT_MASK, writes] = record
+
+    def strong_at(self, index: Index, before_write: bool) -> list[tuple[int, int]]:
+        """(location, record) of the strong writes, and before a weak write also of the strong reads, which it ends."""
+        if self.has_strong is None:
+            return []
+        here = self.has_strong[index]
+        if b"\x01" not in here.tobytes():
+            return []
+        whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+        out = []
+        for at in whole[here].tolist():
+            out += [(at, record) for (_, writes), record in self.strong[at].items() if writes or before_write]
+            if before_write:
+                del self.strong[at]
+                self.has_strong[at] = False
+        return out
 
     def readers(self, index: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Records]]:
         """(locations, records) of the concurrent readers of `index`; forgets them, for a write follows."""

@@ -102,7 +102,7 @@ def gather(w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask,
         if race is not None and (cta is not None or isinstance(store, Allocation)):
             if strong:
                 shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w)
+                race.strong(shadow, shadow.index(offsets, total), w, writes=False)
             elif cta is not None:
                 race.read_shared(cta, offsets, total, w)
             else:
@@ -131,7 +131,7 @@ def scatter(w: Warp, space: str, where: Lanes, size: int, count: int, values: La
         if race is not None and store is not w.local:
             if strong:
                 shadow = race.shadow_of(store, cta)
-                race.strong(shadow, shadow.index(offsets, total), w)
+                race.strong(shadow, shadow.index(offsets, total), w, writes=True)
             elif cta is not None:
                 race.write_shared(cta, offsets, total, w)
             else:

@@ -80,12 +80,13 @@ def atomic(ins: Instruction, b: Binder) -> Any:
                 key = flag_key(w, space, a)
                 if returns:
                     race.observe(key, w, semantic, level)
-                race.publish(key, w, semantic, level, replace=False)
             for k, source in enumerate(sources):
                 extra = None if second is None else second[lane : lane + 1]
                 before, after = _apply(w, space, a + k * size, size, update, source[lane : lane + 1], extra)
                 old[k][lane] = before
                 changed |= bool(before != after)
+            if race is not None:
+                race.publish(key, w, semantic, level, replace=False)
         w.world.progress += changed
         for write, column in zip(writers, old, strict=True) if returns else ():
             write(w, column, mask)
@@ -100,7 +101,7 @@ def _apply(w: Warp, space: str, address: int, size: int, update: Update, x: Any,
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")
         if (race := w.world.race) is not None:
             shadow = race.shadow_of(store, cta)
-            race.strong(shadow, shadow.index(offsets, size), w)
+            race.strong(shadow, shadow.index(offsets, size), w, writes=True)
         index = offsets // size
         if store.first_uninitialised(index, size) is not None:
             raise SimError(f"atomic on uninitialised memory at {address:#x}")

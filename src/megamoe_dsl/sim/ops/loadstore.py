@@ -92,10 +92,10 @@ def store(ins: Instruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> None:
         where = address(w)
         values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
+        scatter(w, space, where, size, n, values, mask, strong)
         if strong and w.world.race is not None:
             for a in set((where if mask is None else where[mask]).tolist()):
                 w.world.race.publish(flag_key(w, space, a), w, semantic, level, replace=True)
-        scatter(w, space, where, size, n, values, mask, strong)
 
     return Straight(run)
 
