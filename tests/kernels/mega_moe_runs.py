@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -81,6 +81,34 @@ class Layer:
         self.check_workspace()
         return ranks
 
+    def stream(self, case: Case, counts: Sequence[Sequence[int]]) -> tuple[list[RankComparison], Report]:
+        """Launches with nothing between them: a rank begins its next one when its last has ended, whatever the other ranks do.
+
+        Launch i has the first `counts[i][rank]` tokens of each rank.  Returns the comparisons of all launches, and one report.
+        """
+        self.moe.load_weights(case.weights)
+        self.poison()
+        launches, outputs, parts = [], [], []
+        for tokens in counts:
+            parts.append(first_tokens(case, tokens))
+            outputs.append([torch.empty(max(1, n), case.problem.hidden, dtype=torch.bfloat16) for n in tokens])
+        for rank, one in zip(self.moe.ranks, inputs(case), strict=True):
+            rank.load(one)
+        memory = self.moe._memory(outputs[0])
+        for number, (part, out) in enumerate(zip(parts, outputs, strict=True)):
+            if number:
+                for rank, y in enumerate(out):
+                    memory.add(y, name=f"y{number}", rank=rank, initialised=False)
+            launches += [self.moe._launch(rank, one, y) for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True))]
+            for rank, received_now in enumerate(received(part)):
+                self.received[rank] = [a + b for a, b in zip(self.received[rank], received_now, strict=True)]
+        self.moe.simulator.memory = memory
+        report = self.moe.simulator.run(launches)
+        ranks = []
+        for part, out in zip(parts, outputs, strict=True):
+            ranks += compare(part, [y[: len(x)] for y, x in zip(out, part.x, strict=True)])
+        return ranks, report
+
     def check_workspace(self) -> None:
         """Zero where every launch starts from zero; the counters agree with the number of launches, the statistics with the routing."""
         problem, sms = self.moe.problem, self.moe.artifact.config.num_sms
@@ -93,6 +121,12 @@ class Layer:
             assert rank.view("rank_signal").tolist() == [epoch * problem.num_ranks] * 3
             assert rank.stats.tolist() == counts
             assert rank.watchdog_message() is None
+
+
+def first_tokens(case: Case, counts: Sequence[int]) -> Case:
+    """The case with fewer tokens on each rank."""
+    fields = ("x", "x_sf", "topk_idx", "topk_weights")
+    return replace(case, **{name: [t[:n] for t, n in zip(getattr(case, name), counts, strict=True)] for name in fields})
 
 
 def received(case: Case) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ LAYER = problem(8, num_experts=8, topk=3)
 Given = tuple[list[Inputs], list[torch.Tensor]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def case():
     return random_case(LAYER, (6, 4), 0)
 
@@ -49,7 +49,12 @@ def test_shapes_that_no_kernel_has(changes, field, allowed):
 
 @pytest.mark.parametrize(
     ("overrides", "field"),
-    [({"num_sms": 3}, "num_sms"), ({"block_m": 48}, "block_m"), ({"experts_per_wave": 3}, "experts_per_wave"), ({"num_stages": 99}, "num_stages")],
+    [
+        ({"num_sms": 3}, "num_sms"),
+        ({"block_m": 48}, "block_m"),
+        ({"experts_per_wave": 3}, "experts_per_wave"),
+        ({"num_stages": 99}, "num_stages"),
+    ],
 )
 def test_configurations_that_do_not_exist(overrides, field):
     with pytest.raises(ConfigError) as caught:

@@ -52,6 +52,7 @@ def dispatch(ctx: Context, thread: Int32):
     if ctx.sm == 0:
         collect(ctx, group, RankBarrier.BEFORE_PULL)
         send_counts(ctx, group)
+        group.sync()
         signal(ctx, group, RankBarrier.BEFORE_PULL)
     await_ranks(ctx, group, RankBarrier.BEFORE_PULL)
     pull_tokens(ctx, thread >> 5)

@@ -60,8 +60,7 @@ def collect(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
 
 @cute.jit
 def signal(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
-    """SM 0: this rank has arrived, said to every rank."""
-    group.sync()
+    """SM 0: this rank has arrived, said to every rank.  Covers what the group wrote before its last `sync`."""
     if group.thread < ctx.config.problem.num_ranks:
         peer = ctx.peer(group.thread)
         reduce_add_u32(ctx.at_peer(peer, "rank_signal", int(which)), 1, "release", "sys")
