@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from .cubin import Resources, read_resources
 
 if TYPE_CHECKING:
-    from .kernels.mega_moe.target import Config
     from .inspect.measures import Measure
     from .inspect.sass import Listing
+    from .kernels.mega_moe.target import Config
 
 KERNELS_FOLDER = Path(__file__).parent / "kernels"
 
@@ -100,7 +100,8 @@ def compile_kernel(config: Config, *, line_info: bool = False) -> Artifact:
 
     launch, arguments = entry(config)
     with tempfile.TemporaryDirectory() as directory:
-        options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}" + (" --generate-line-info" if line_info else "")
+        options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}"
+        options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
         with attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
             compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
