@@ -34,6 +34,7 @@ class Sm90Config:
     experts_per_wave  a divisor of experts_per_rank
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
+    swap_ab           tokens are the wgmma's columns; False, for tiles of 128 tokens only: its rows
     """
 
     problem: Problem
@@ -41,10 +42,12 @@ class Sm90Config:
     experts_per_wave: int
     num_sms: int
     num_stages: int = 0
+    swap_ab: bool = True
 
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
+        require(self.swap_ab or self.block_m == 128, "swap_ab", self.swap_ab, f"True for block_m = {self.block_m}")
         local = self.problem.experts_per_rank
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
@@ -66,7 +69,7 @@ class Sm90Config:
         blocks = max(1, ceil(expected / block_m)) * (2 * problem.intermediate // TILE_ROWS)
         wave = local if expected < 1 else min(-(-IMBALANCE_FACTOR * num_sms // blocks), local)
         wave = next(n for n in range(wave, local + 1) if local % n == 0)
-        fields = {"block_m": block_m, "experts_per_wave": wave, "num_sms": num_sms}
+        fields = {"block_m": block_m, "experts_per_wave": wave, "num_sms": num_sms, "swap_ab": block_m < 128}
         return cls(problem, **{**fields, **overrides})
 
     def replace(self, **changes: Any) -> Sm90Config:

@@ -73,6 +73,13 @@ def max_over_rows(value: Any) -> Any:
     return value
 
 
+def max_over_quad(value: Any) -> Any:
+    """Largest over the four threads that hold the same row of a wgmma accumulator."""
+    for mask in (1, 2):
+        value = emit_to(Float32, "max.f32 {}, {}, {};", value, shuffle_xor_f32(value, mask))
+    return value
+
+
 def scale_exponent(amax: Any) -> Any:
     """UE8M0 byte e: the smallest with amax <= 448 * 2^(e - 127)."""
     bits = emit_to(Uint32, "mov.b32 {}, {};", amax * Float32(1.0 / E4M3_MAX))

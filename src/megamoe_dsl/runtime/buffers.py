@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,7 @@ import torch
 
 from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
 from ..layouts.symmetric import symmetric_buffer
+from ..layouts.tensor_map import TensorMap
 from ..layouts.watchdog import RECORD, describe
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
@@ -73,26 +75,35 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
 class RankBuffers:
     """Everything one rank's kernel reads and writes, on any torch device.
 
-    sym      uint8, the symmetric buffer, zero at first
-    weights  the local experts' weights in kernel order
-    maps     uint8 table of tensor maps
+    sym       uint8, the symmetric buffer, zero at first; on the weights' device when none is given
+    weights   the local experts' weights in kernel order
+    maps      uint8 table of tensor maps, made by `encode`
+    watchdog  the record of a wait that exceeded its limit; in host memory, which outlives a trapped kernel
     """
 
-    def __init__(self, config: Config, weights: ExpertWeights, sym: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        weights: ExpertWeights,
+        sym: torch.Tensor | None = None,
+        encode: Callable[[TensorMap], bytes] = TensorMap.encode,
+    ) -> None:
         self.config = config
+        self.encode = encode
         self.region = symmetric_buffer(config.problem)
-        self.sym = torch.zeros(self.region.size, dtype=torch.uint8) if sym is None else sym
+        device = weights.l1.device
+        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         self.weights: TransformedWeights = transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
-        self.watchdog = torch.zeros(RECORD.size // 4, dtype=torch.int32)
-        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32)
+        self.watchdog = torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
 
     @cached_property
     def maps(self) -> torch.Tensor:
         w = self.weights
         pointers = {name: getattr(w, name).data_ptr() for name in ("l1", "l1_sf", "l2", "l2_sf")}
-        table = b"".join(m.encode() for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
+        table = b"".join(self.encode(m) for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
-        return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone()
+        return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""

@@ -1,0 +1,158 @@
+"""Tiles of up to 96 tokens: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
+
+A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
+
+L1 signals store_full: the tile is in SMEM and its scales are in the L2 pool.  L2 signals nothing per tile.
+
+A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
+stmatrix puts them: 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block (quant.order_rows_sm90).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from ....device import cast, wgmma
+from ....device.matrix import store_transposed_b16
+from ....device.mbarrier import arrive, wait
+from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, load_u64, store_f32, store_v4
+from ....device.ptx import emit, emit_to
+from ....device.ring import Ring
+from ....device.warp import named_barrier, sync_warp
+from ....layouts.barriers import NamedBarrier
+from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, STORE_TOKENS, TILE_ROWS
+from ..epilogue_l1 import activate
+from ..table import Walk
+from .context import MathThread, Sm90Context
+
+BLOCKS = 2  # of 64 weight rows per warpgroup
+BLOCK_BYTES = 64 * 128
+WARPS = 4 * MATH_WARPGROUPS
+ROW_BYTES = 128
+ROWS_PER_STEP = 8  # tokens that the four warps of a group write at a time, two per warp
+HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """FP32 sums of a thread.  Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q."""
+
+    parts: tuple[tuple[Float32, ...], ...]
+
+    @staticmethod
+    def zero(block_m: int) -> Accumulator:
+        return Accumulator(tuple(tuple(Float32(0.0) for _ in range(block_m // 2)) for _ in range(BLOCKS)))
+
+
+@cute.jit
+def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: WeightScales, ring: Ring, k: Int32, more: cutlass.Boolean):
+    """One K block; its stage is full.  Returns with the next stage full, if there are `more`."""
+    config = ctx.config
+    weights = ctx.shared("weights", ring.index) + me.group * (BLOCKS * BLOCK_BYTES)
+    tokens = wgmma.descriptor(ctx.shared("tokens", ring.index) >> 4)
+    token_scales = ctx.shared("sfa", ring.index) + me.pair * 4
+    row_scales = scales.at(k)
+    following = ring.next()
+    sums = []
+    for b in cutlass.range_constexpr(BLOCKS):
+        partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, config.block_m)
+        if cutlass.const_expr(b == BLOCKS - 1):
+            if more:
+                wait(ctx.barrier("full", following.index), following.phase)
+        partial = wgmma.wait(partial)
+        sums.append(promote(acc.parts[b], partial, token_scales, row_scales))
+    if me.lane == 0:
+        arrive(ctx.barrier("empty", ring.index))
+    return Accumulator(tuple(sums)), following
+
+
+def promote(sums: Any, partial: Any, token_scales: Any, row_scales: list[Any]) -> tuple[Any, ...]:
+    """sums + partial * token scale * row scale."""
+    out = []
+    for j in range(len(sums) // 4):
+        per_token = load_shared_f32x2(token_scales + 32 * j)
+        for h in range(2):
+            for q in range(2):
+                i = 4 * j + 2 * h + q
+                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h]))
+    return tuple(out)
+
+
+@cute.jit
+def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+    """The whole tile at once."""
+    config = ctx.config
+    groups = config.block_m // 8
+    row = blocks.pool_block * config.block_m
+    weights = ctx.at("l1_topk_weights", row + me.pair)
+    outputs, peaks = [], []
+    for g in cutlass.range_constexpr(groups):
+        w = load_f32x2(weights + g * 32)
+        values = [activate(ctx, b[4 * g : 4 * g + 2], b[4 * g + 2 : 4 * g + 4], w) for b in acc]
+        outputs.append(values)
+        peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
+    warp = me.group * 4 + me.warp
+    if me.lane < 4:
+        for g in cutlass.range_constexpr(groups):
+            emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
+    named_barrier(NamedBarrier.EPILOGUE_ALL, 32 * WARPS)
+    scales = ctx.at("l2_sf", blocks.n_block, row + me.pair)
+    words = []
+    for g in cutlass.range_constexpr(groups):
+        theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
+        amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
+        exponents = [cast.scale_exponent(a) for a in amax]
+        if (warp == 0) & (me.lane < 4):
+            for q in cutlass.range_constexpr(2):
+                store_f32(scales + g * 32 + q * 4, emit_to(cutlass.Float32, "mov.b32 {}, {};", exponents[q] << 23))
+        inverse = [cast.inverse_scale(e) for e in exponents]
+        # Bytes: token 0 of both blocks, token 1 of both blocks.
+        words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
+    cd = ctx.shared("cd")
+    for first in cutlass.range_constexpr(0, groups, 4):
+        some = words[first : first + 4]
+        token = (me.lane & (8 * len(some) - 1)) + 8 * first
+        # SW128: the 16-byte chunk, XORed with the row's position among eight.
+        store_transposed_b16(cd + token * ROW_BYTES + (((warp ^ token) & 7) << 4), some)
+    fence_async_shared()
+    sync_warp()
+    if me.lane == 0:
+        arrive(ctx.barrier("store_full"))
+
+
+@cute.jit
+def finish_l2(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+    """One tile, 32 tokens at a time."""
+    config, plan = ctx.config, ctx.config.smem
+    rows = min(config.block_m, STORE_TOKENS)
+    row = blocks.pool_block * config.block_m
+    cd = ctx.shared("cd", me.group * plan.l2_tile_bytes)
+    # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
+    matrix = me.lane >> 3
+    chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
+    write = cd + (chunk >> 3) * (rows * HALF) + (me.lane & 7) * HALF + (((chunk ^ me.lane) & 7) << 4)
+    # Reading: 16 lanes per token.
+    own_row = me.warp * 2 + (me.lane >> 4)
+    read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
+    channel_bytes = Int64(blocks.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
+    valid = blocks.valid_m
+    for first in cutlass.range_constexpr(0, config.block_m, rows):
+        if first < valid:
+            # The last pass has been read by the warpgroup.
+            named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+            for g in cutlass.range_constexpr(rows // 8):
+                i = 4 * (first // 8 + g)
+                words = [cast.pack_bf16(acc[b][i + 2 * h], acc[b][i + 2 * h + 1]) for b in range(2) for h in range(2)]
+                store_transposed_b16(write + g * (8 * HALF), words)
+            metadata = ctx.at("token_src_metadata", row + own_row)
+            destinations = [load_u64(metadata + (first + step) * 8) for step in range(0, rows, ROWS_PER_STEP)]
+            named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+            for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
+                if own_row + (first + step) < valid:
+                    store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))

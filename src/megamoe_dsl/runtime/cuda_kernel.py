@@ -1,0 +1,80 @@
+"""A compiled kernel on a real GPU: the cubin loaded and launched through the CUDA driver, on torch's current stream.
+
+No DSL is needed here, so a machine with only torch and cuda-bindings runs artifacts compiled elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from ..compile import Artifact
+from ..layouts.tensor_map import TensorMap
+
+
+class CudaError(RuntimeError):
+    """A CUDA driver call failed; the message names the call and the driver's error."""
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """A driver call's result, or `CudaError`."""
+    status, *result = function(*arguments)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        raise CudaError(f"{function.__name__}: {text.decode() if text else status}")
+    return result[0] if len(result) == 1 else tuple(result)
+
+
+def encode_tensor_map(tensor_map: TensorMap) -> bytes:
+    """The 128 bytes that the driver makes of a tensor map."""
+    a = tensor_map.driver_arguments()
+    u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    encoded = call(
+        driver.cuTensorMapEncodeTiled,
+        driver.CUtensorMapDataType(a.data_type),
+        a.rank,
+        a.global_address,
+        [u64(d) for d in a.global_dim],
+        [u64(s) for s in a.global_strides],
+        [u32(b) for b in a.box_dim],
+        [u32(e) for e in a.element_strides],
+        driver.CUtensorMapInterleave(a.interleave),
+        driver.CUtensorMapSwizzle(a.swizzle),
+        driver.CUtensorMapL2promotion(a.l2_promotion),
+        driver.CUtensorMapFloatOOBfill(a.oob_fill),
+    )
+    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+
+
+class CudaKernel:
+    """A kernel loaded on the current device."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        config = artifact.config
+        torch.cuda.current_stream()  # makes torch's context current
+        self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
+        self._function = call(driver.cuKernelGetFunction, call(driver.cuLibraryGetKernel, self._library, artifact.entry.encode()))
+        smem = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(driver.cuFuncSetAttribute, self._function, smem, artifact.dynamic_smem)
+        self._launch = driver.CUlaunchConfig()
+        self._launch.gridDimX, self._launch.gridDimY, self._launch.gridDimZ = config.num_sms, 1, 1
+        self._launch.blockDimX, self._launch.blockDimY, self._launch.blockDimZ = config.num_threads, 1, 1
+        self._launch.sharedMemBytes = artifact.dynamic_smem
+        attributes = []
+        if config.cluster > 1:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
+            attributes.append(attribute)
+        self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
+
+    def __call__(self, arguments: Sequence[int]) -> None:
+        """Launches on torch's current stream.  `arguments` as `RankBuffers.arguments` makes them; words are 32-bit at places 5 and 6."""
+        types = tuple(ctypes.c_int32 if i in (5, 6) else ctypes.c_uint64 for i in range(len(arguments)))
+        self._launch.hStream = torch.cuda.current_stream().cuda_stream
+        call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), types), 0)
