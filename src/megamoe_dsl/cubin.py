@@ -28,9 +28,7 @@ def _sections(elf: bytes) -> dict[str, bytes]:
     entry_size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * entry_size) for i in range(count)]
     names = elf[headers[names_index][4] :][: headers[names_index][5]]
-    return {
-        names[h[0] : names.index(b"\0", h[0])].decode(): b"" if h[1] == NO_BITS else elf[h[4] : h[4] + h[5]] for h in headers
-    }
+    return {names[h[0] : names.index(b"\0", h[0])].decode(): b"" if h[1] == NO_BITS else elf[h[4] : h[4] + h[5]] for h in headers}
 
 
 def read_resources(cubin: bytes) -> dict[str, Resources]:
