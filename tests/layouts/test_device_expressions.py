@@ -1,0 +1,264 @@
+"""Index expressions of the device code against their algebraic objects, on host integers: all coordinates, or samples of the large ones."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl.config import TIERS
+from megamoe_dsl.layouts.accumulator import accumulators
+from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
+from megamoe_dsl.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
+from megamoe_dsl.layouts.epilogue_tile import (
+    HALF_BYTES,
+    L1_CHANNELS,
+    l1_store_address,
+    l1_tile,
+    l2_read_address,
+    l2_read_row,
+    l2_tile,
+    l2_write_address,
+)
+from megamoe_dsl.layouts.fragments import load_columns, stmatrix_b8, stmatrix_b16
+from megamoe_dsl.layouts.gate_up import gate_up_rows
+from megamoe_dsl.layouts.operand_tile import k_step, operand_tile
+from megamoe_dsl.layouts.scale_factors import SF_ATOM_BYTES, pool_sf_row
+from megamoe_dsl.layouts.scale_order import pool_scales, scale_bytes, weight_scales
+from megamoe_dsl.layouts.smem_plan import combine_chunk
+from megamoe_dsl.layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
+from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
+from megamoe_dsl.testing import configs
+
+WARPS, THREADS = range(4), range(32)
+PASSES = (16, 32)  # store_block_m
+
+
+@pytest.fixture(scope="module")
+def tcgen05():
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+    from megamoe_dsl.device import tcgen05
+
+    return tcgen05
+
+
+# --- mma.py, tcgen05.py
+def word(low, high):
+    return high << 32 | low
+
+
+@pytest.mark.parametrize("rows", [8, 16, 48, 96, 128])
+def test_operand_descriptors_name_the_operand_tile(tcgen05, rows):
+    """OPERAND_HIGH, and K_STEP per MMA: each of the four descriptors names 32 bytes of K of every row of the tile."""
+    tile = operand_tile(rows)
+    for start in (0, 1024, 5 * 16384):
+        for step in range(tcgen05.STEPS):
+            low = (start >> 4) + step * tcgen05.K_STEP
+            theirs = operand_bytes(SmemDescriptor.decode_sm100(word(low, tcgen05.OPERAND_HIGH)), rows, 32, 1, False)
+            part = k_step(tile, step)
+            assert theirs.tolist() == [[start + part(row, k) for k in range(32)] for row in range(rows)]
+
+
+@pytest.mark.parametrize("rows", [128, 256])
+def test_scale_descriptors_name_the_atoms(tcgen05, rows):
+    """SCALE_HIGH, 512 bytes an atom: lane l of column c gets the four scales of row 32 c + l."""
+    scales = scale_bytes(rows)
+    for atom in range(rows // 128):
+        low = (SF_ATOM_BYTES >> 4) * atom
+        source = copy_bytes(SmemDescriptor.decode_sm100(word(low, tcgen05.SCALE_HIGH)), 32, 16)
+        for lane in THREADS:
+            for column in range(4):
+                for k in range(4):
+                    assert source[lane, 4 * column + k] == scales(128 * atom + 32 * column + lane, k)
+
+
+@pytest.mark.parametrize("block_m", [t.block_m for t in TIERS])
+def test_accumulator_columns(block_m):
+    """mma.py, epilogue.py: buffer i starts at column i * block_m; a pass starts `first` columns further."""
+    both = accumulators(block_m, 2, block_m)
+    assert all(both(0, first, index) == 128 * (index * block_m + first) for index in range(2) for first in range(0, block_m, 16))
+
+
+# --- load.py
+@settings(max_examples=200, deadline=None)
+@given(configs(), st.data())
+def test_loader_coordinates(config, data):
+    """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
+    words, sf_block_m, experts = config.l1_k_blocks, config.sf_block_m, config.problem.experts_per_rank
+    block, k = data.draw(st.integers(0, 100)), data.draw(st.integers(0, words - 1))
+    pitch = 101 * sf_block_m
+    assert pool_scales(101, sf_block_m, words, pitch)(0, block, k) == k * pitch + block * sf_block_m
+    rows = 2 * config.problem.intermediate
+    expert, n_block, cta = (
+        data.draw(st.integers(0, experts - 1)),
+        data.draw(st.integers(0, config.l1_n_blocks - 1)),
+        data.draw(st.integers(0, 1)),
+    )
+    channel, sf_k = (n_block * CLUSTER + cta) * BLOCK_N, expert * words
+    assert weight_scales(rows, words, experts)(channel, (k, expert)) == (sf_k + k) * rows + channel
+    valid = data.draw(st.integers(1, config.block_m))
+    mma_n = (valid + 15) & -16
+    tile = Layout((mma_n // 2, 2))
+    assert all(tile(row, half) == half * (mma_n >> 1) + row for half in range(2) for row in range(mma_n // 2))
+    assert mma_n // 2 <= config.block_m // 2 and (mma_n // 2) % 8 == 0
+
+
+# --- pull.py
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 500), st.integers(0, 191), st.integers(0, 55), st.sampled_from((128, 256)))
+def test_pulled_scales(block, row, k, sf_block_m):
+    row %= sf_block_m
+    layout = pool_scales(501, sf_block_m, 56, 501 * sf_block_m)
+    assert layout(row, block, k) == k * 501 * sf_block_m + pool_sf_row(block, row, sf_block_m)
+
+
+# --- epilogue_l1.py
+def accumulator_value(warp, thread, group, value, groups):
+    """(accumulator row of the CTA, token of the pass) of a value that `load_columns` returns."""
+    lane, token = idx2crd(load_columns(groups)(thread, value + 8 * group), (32, 8 * groups))
+    return 32 * warp + lane, token
+
+
+@pytest.mark.parametrize("tokens", PASSES)
+def test_l1_pairs_gate_with_up(tokens):
+    """`activate(v[0:2], v[2:4])` and `(v[4:6], v[6:8])`: gate and up of one channel and token; outputs are channels t / 4 and 8 + t / 4."""
+    to_checkpoint = right_inverse(gate_up_rows(L1_CHANNELS))
+    groups = tokens // 8
+    for warp in WARPS:
+        for thread in THREADS:
+            for group in range(groups):
+                for s in range(2):
+                    for q in range(2):
+                        gate, up = (accumulator_value(warp, thread, group, 4 * s + 2 * h + q, groups) for h in range(2))
+                        (channel, half), (up_channel, up_half) = (idx2crd(to_checkpoint(row), (L1_CHANNELS, 2)) for row, _ in (gate, up))
+                        assert (half, up_half) == (0, 1) and channel == up_channel == 16 * warp + 8 * s + thread // 4
+                        assert gate[1] == up[1] == 8 * group + 2 * (thread % 4) + q  # `pair`: the token of weights, maxima and scales
+
+
+@pytest.mark.parametrize("tokens", PASSES)
+def test_l1_bytes_reach_their_place_in_the_tile(tokens):
+    """Byte 2 s + q of word g, through stmatrix with the addresses that the lanes give, is l1_tile(token, channel)."""
+    tile, groups = l1_tile(tokens), tokens // 8
+    position = stmatrix_b8(groups)
+    base = 4096
+    seen = set()
+    for warp in WARPS:
+        addresses = [l1_store_address(base, lane & (tokens - 1), warp) for lane in THREADS]
+        for thread in THREADS:
+            for group in range(groups):
+                for byte in range(4):
+                    s, q = byte >> 1, byte & 1
+                    offset, supplier = idx2crd(position(thread, byte + 4 * group), (16, 8 * groups))
+                    address = addresses[supplier] + offset
+                    token, channel = 8 * group + 2 * (thread % 4) + q, 16 * warp + 8 * s + thread // 4
+                    assert address == base + tile(token, channel)
+                    seen.add(address)
+    assert seen == set(range(base, base + tokens * L1_CHANNELS))
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs(), st.data())
+def test_l1_scale_addresses(config, data):
+    """l2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
+    block, words = data.draw(st.integers(0, 100)), config.l2_k_blocks
+    n_block, warp = data.draw(st.integers(0, 2 * config.l1_n_blocks - 1)), data.draw(st.integers(0, 3))
+    first = config.store_block_m * data.draw(st.integers(0, config.block_m // config.store_block_m - 1))
+    pair, group, q = (
+        data.draw(st.integers(0, 3)) * 2,
+        data.draw(st.integers(0, config.store_block_m // 8 - 1)),
+        data.draw(st.integers(0, 1)),
+    )
+    scale = n_block * 2 + (warp >> 1)
+    assert scale == (n_block * L1_CHANNELS + 16 * warp) // 32 < 4 * words
+    pitch = 101 * config.sf_block_m
+    address = ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * 16
+    layout = pool_scales(101, config.sf_block_m, words, pitch)
+    assert address == 4 * layout(first + pair + 8 * group + q, block, scale // 4) + scale % 4
+
+
+# --- epilogue_l2.py
+@pytest.mark.parametrize("tokens", PASSES)
+def test_l2_values_reach_their_place_in_the_tile(tokens):
+    """v[2 k], v[2 k + 1] of group g, through stmatrix.trans at `write + g * 8 * HALF`, is l2_tile(token, channel)."""
+    tile, groups, base = l2_tile(tokens), tokens // 8, 8192
+    position = stmatrix_b16(4, transposed=True)
+    seen = set()
+    for warp in WARPS:
+        addresses = [l2_write_address(base, warp, lane, tokens) for lane in THREADS]
+        for thread in THREADS:
+            for group in range(groups):
+                for value in range(8):
+                    element, supplier = idx2crd(position(thread, value), (8, 32))
+                    address = addresses[supplier] + group * (8 * HALF_BYTES) + 2 * element
+                    channel, token = accumulator_value(warp, thread, group, value, groups)
+                    assert address == base + tile(token, channel)
+                    seen.add(address)
+    assert seen == set(range(base, base + tokens * BLOCK_N * 2, 2))
+
+
+@pytest.mark.parametrize("tokens", PASSES)
+def test_l2_reads_whole_rows(tokens):
+    """`read + step * HALF`: 16 bytes are channels 8 (lane % 16).. of token own_row + step; all lanes and steps cover the tile once."""
+    tile, base = l2_tile(tokens), 8192
+    seen = set()
+    for warp in WARPS:
+        for lane in THREADS:
+            row = l2_read_row(warp, lane)
+            address = l2_read_address(base, row, lane, tokens)
+            for step in range(0, tokens, 8):
+                for element in range(8):
+                    place = address + step * HALF_BYTES + 2 * element
+                    assert place == base + tile(row + step, 8 * (lane & 15) + element)
+                    seen.add(place)
+    assert seen == set(range(base, base + tokens * BLOCK_N * 2, 2))
+
+
+def test_l2_channel_bytes():
+    """`n_block * 2 * BLOCK_N + (lane & 15) * 16`: the row's bytes of the CTA's channels, 16 lanes after one another."""
+    channel = Layout((8, 16, 28))
+    assert all(n * (2 * BLOCK_N) + (lane & 15) * 16 == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs())
+def test_tiles_are_aligned_for_their_swizzles(config):
+    """Every buffer that a swizzle acts on starts at a multiple of its period."""
+    plan = config.smem
+    cd = [plan.region.offset("cd", group) for group in range(config.epilogue_warpgroups)]
+    assert all(start % 1024 == 0 for start in cd)
+    assert plan.l1_tile_bytes % l1_tile(config.store_block_m).outer.alignment == 0
+    assert (config.store_block_m * HALF_BYTES) % l2_tile(config.store_block_m).outer.alignment == 0
+    assert plan.l1_tile_bytes == l1_tile(config.store_block_m).size and plan.l2_tile_bytes == 2 * l2_tile(config.store_block_m).size
+    for name in ("weights", "tokens"):
+        assert all(plan.region.offset(name, stage) % operand_tile(8).outer.alignment == 0 for stage in range(config.num_stages))
+    assert plan.weight_bytes == operand_tile(BLOCK_N).size and plan.token_bytes >= operand_tile(max(8, config.block_m // 2)).size
+    assert operand_tile(8).size == 8 * BLOCK_K
+
+
+# --- combine.py
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40).map(lambda n: combine_chunk(256 * n)), st.integers(0, 1 << 16), st.data())
+def test_combine_vectors(chunk, slot, data):
+    """Sum j * 8 + 2 i + h of a lane is half h of word i of vector j."""
+    channels = combine_channels(chunk)
+    lane, vector = data.draw(st.integers(0, LANES - 1)), data.draw(st.integers(0, chunk // (VECTOR * LANES) - 1))
+    for i in range(4):
+        for h in range(2):
+            assert vector_address(slot, lane, vector) + 4 * i + 2 * h == slot + 2 * channels(lane, vector * VECTOR + 2 * i + h)
+            assert channels(lane, (2 * i + h, vector)) == 256 * vector + 8 * lane + 2 * i + h
+
+
+def test_expressions_are_the_same_traced():
+    """Int32 arithmetic agrees with the host's."""
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+    from cutlass import Int32
+
+    for warp in WARPS:
+        for lane in THREADS:
+            w, x, base = Int32(warp), Int32(lane), Int32(4096)
+            row = l2_read_row(warp, lane)
+            assert int(l1_store_address(base, x, w)) == l1_store_address(4096, lane, warp)
+            assert int(l2_write_address(base, w, x, 32)) == l2_write_address(4096, warp, lane, 32)
+            assert int(l2_read_row(w, x)) == row
+            assert int(l2_read_address(base, Int32(row), x, 32)) == l2_read_address(4096, row, lane, 32)
+            assert int(vector_address(base, x, 3)) == vector_address(4096, lane, 3)
