@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from megamoe_dsl.cli import app
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
-from megamoe_dsl.runtime.simulated import SimulatedMoE, WatchdogError
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]

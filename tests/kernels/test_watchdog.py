@@ -15,7 +15,7 @@ from mega_moe_runs import Layer, artifact, config, problem
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.layouts.watchdog import RECORD, Wait, describe
 from megamoe_dsl.layouts.workspace import RankBarrier
-from megamoe_dsl.runtime.simulated import WatchdogError
+from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, machine
 
 LIMIT_NS = 200_000  # longer than any honest wait of this layer

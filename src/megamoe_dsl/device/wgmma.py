@@ -31,24 +31,27 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
     return tuple(Float32(llvm.extractvalue(f32, packed, [i])) for i in range(count))
 
 
-def issue(a: Any, b: Any, n: int) -> tuple[Any, ...]:
+def issue(a: Any, b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, 128] B[n, 128]^T in E4M3, as one group; n / 2 values per thread, not to be read before `wait`.
 
-    a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.
+    a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.  registers: n / 2 values that are not needed
+    any more.  Their registers become D's: without them the compiler starts a group early into registers of its own, and spills.
     """
-    count = n // 2
-    registers = ", ".join(f"${i}" for i in range(count))
+    count = len(registers)
+    n = 2 * count
+    names = ", ".join(f"${i}" for i in range(count))
     lines = ["{", ".reg .pred p;", ".reg .b64 a, b;", f"mov.b64 a, ${count};", f"mov.b64 b, ${count + 1};", "wgmma.fence.sync.aligned;"]
     for step in range(STEPS):
         if step:
             lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
         lines += [
             f"setp.ne.b32 p, {step}, 0;",
-            f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{registers}}}, a, b, p, 1, 1;",
+            f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{names}}}, a, b, p, 1, 1;",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    constraints = ",".join(["=f"] * count + ["l", "l"])
-    return _floats("\n\t".join(lines), constraints, [Int64(a).ir_value(), Int64(b).ir_value()], count)
+    constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
+    operands = [Int64(a).ir_value(), Int64(b).ir_value(), *(Float32(r).ir_value() for r in registers)]
+    return _floats("\n\t".join(lines), constraints, operands, count)
 
 
 def wait(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,13 @@ class RankBuffers:
         table = b"".join(self.encode(m) for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
+
+    def rebound(self, config: Config, sym: torch.Tensor) -> RankBuffers:
+        """For another kernel or capacity of the same layer: weights, statistics and record are shared."""
+        other = copy.copy(self)
+        other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem)
+        other.__dict__.pop("maps", None)
+        return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""

@@ -9,14 +9,11 @@ import torch
 from ..compile import Artifact
 from ..problem import ProblemError
 from ..quant import ExpertWeights
-from ..sim import GlobalMemory, Launch, Report, SimError, Simulator
+from ..sim import GlobalMemory, Launch, Report, Simulator
 from .buffers import Inputs, RankBuffers, check_output
+from .watchdog import naming_the_wait
 
 WATCHDOG_NS = 10**12
-
-
-class WatchdogError(RuntimeError):
-    """A wait on global memory exceeded its limit; the message says whose and where."""
 
 
 class SimulatedMoE:
@@ -69,13 +66,8 @@ class SimulatedMoE:
         # An empty tensor has no address; its kernel never writes it.
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
         self.simulator.memory = self._memory(outputs)
-        try:
+        with naming_the_wait(*self.ranks):
             report = self.simulator.run([self._launch(rank, one, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))])
-        except SimError as error:
-            messages = [m for m in (rank.watchdog_message() for rank in self.ranks) if m]
-            if messages:
-                raise WatchdogError("; ".join(messages)) from error
-            raise
         return list(y), report
 
     def load_weights(self, weights: Sequence[ExpertWeights]) -> None:

@@ -242,8 +242,6 @@ def logic3(ins: Instruction, b: Binder) -> Inline:
              0xFE: f"{x} | {y} | {z}", 0xF8: f"{x} | ({y} & {z})", 0xE0: f"{x} & ({y} | {z})", 0xEA: f"({x} & {y}) | {z}",
              0xCA: f"({x} & {y}) | (~{x} & {z})"}  # fmt: skip
     if (text := known.get(table)) is None:
-        terms = [
-            f"({x if k & 4 else '~' + x} & {y if k & 2 else '~' + y} & {z if k & 1 else '~' + z})" for k in range(8) if table >> k & 1
-        ]
+        terms = [f"({x if k & 4 else '~' + x} & {y if k & 2 else '~' + y} & {z if k & 1 else '~' + z})" for k in range(8) if table >> k & 1]
         text = " | ".join(terms) or b.expression("0", np.uint32)
     return Inline([(ins.operands[0].partition("|")[0], text, np.uint32)])

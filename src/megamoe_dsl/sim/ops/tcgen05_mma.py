@@ -159,9 +159,7 @@ def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, act
     return unit.memory.words[lanes, column : column + count]
 
 
-def _scales(
-    cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None
-) -> Float64Array:
+def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
     """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
 
     With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.

@@ -78,7 +78,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
         run_loader_warp(ctx, warp)
     else:
         set_max_registers(config.registers.epilogue, grow=True)
-        math(ctx, thread - 32 * FIRST_MATH_WARP)
+        math(ctx, warp - FIRST_MATH_WARP)
 
 
 @cute.jit

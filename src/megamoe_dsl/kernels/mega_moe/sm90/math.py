@@ -66,10 +66,10 @@ def tile_order(config: Sm90Config) -> ModuleType:
 
 
 @cute.jit
-def math(ctx: Sm90Context, thread: Int32):
-    """All math warps; `thread` counts within them."""
+def math(ctx: Sm90Context, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
     config = ctx.config
-    me = MathThread(thread >> 7, (thread >> 5) & 3, thread & 31)
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     stores = Ring.start(1)
@@ -91,10 +91,10 @@ def math(ctx: Sm90Context, thread: Int32):
             tile_order(config).finish_l2(ctx, blocks, me, acc.parts)
         blocks = next_block(blocks)
 
-    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, thread), RankBarrier.BEFORE_COMBINE)
+    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
-    combine_tokens(ctx, thread >> 5, me.lane)
+    combine_tokens(ctx, warp, me.lane)
 
 
 @cute.jit

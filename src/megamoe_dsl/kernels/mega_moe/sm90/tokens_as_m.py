@@ -46,14 +46,16 @@ ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 @dataclass(frozen=True)
 class Accumulator:
-    """FP32 sums.  Value (4 j + 2 h + e) of chunk c: token row + 8 h, weight row 128 c + 8 j + 2 (lane % 4) + e of the tile."""
+    """FP32 sums, and the registers of the partial sum.  Value (4 j + 2 h + e) of chunk c: token row + 8 h, weight row 128 c + 8 j + 2 (lane % 4) + e of the tile."""
 
     parts: tuple[tuple[Float32, ...], ...]
+    partial: tuple[Float32, ...]
 
     @staticmethod
     def zero(block_m: int) -> Accumulator:
         """The size does not depend on `block_m`, which is 128."""
-        return Accumulator(tuple(tuple(Float32(0.0) for _ in range(64)) for _ in range(CHUNKS)))
+        part = tuple(Float32(0.0) for _ in range(64))
+        return Accumulator((part,) * CHUNKS, part)
 
 
 def first_row(me: MathThread) -> Any:
@@ -74,9 +76,9 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
         (first, Float32(cutlass.select_(scales.is_l1, second, first))),
         (Float32(cutlass.select_(scales.is_l1, first, second)), second),
     )
-    sums = []
+    sums, partial = [], acc.partial
     for c in cutlass.range_constexpr(CHUNKS):
-        partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * CHUNK_BYTES) >> 4), 128)
+        partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * CHUNK_BYTES) >> 4), partial)
         if cutlass.const_expr(c == 0):
             per_token = [load_shared_f32(token_scale + 32 * h) for h in range(2)]
         if cutlass.const_expr(c == CHUNKS - 1):
@@ -88,7 +90,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
         sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][i // 4 % 2] for i in range(64)))
     if me.lane == 0:
         arrive(ctx.barrier("empty", ring.index))
-    return Accumulator(tuple(sums)), following
+    return Accumulator(tuple(sums), partial), following
 
 
 @cute.jit

@@ -41,13 +41,15 @@ HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 @dataclass(frozen=True)
 class Accumulator:
-    """FP32 sums of a thread.  Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q."""
+    """FP32 sums of a thread, and the registers of the partial sum.  Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q."""
 
     parts: tuple[tuple[Float32, ...], ...]
+    partial: tuple[Float32, ...]
 
     @staticmethod
     def zero(block_m: int) -> Accumulator:
-        return Accumulator(tuple(tuple(Float32(0.0) for _ in range(block_m // 2)) for _ in range(BLOCKS)))
+        part = tuple(Float32(0.0) for _ in range(block_m // 2))
+        return Accumulator((part,) * BLOCKS, part)
 
 
 @cute.jit
@@ -59,9 +61,9 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: WeightS
     token_scales = ctx.shared("sfa", ring.index) + me.pair * 4
     row_scales = scales.at(k)
     following = ring.next()
-    sums = []
+    sums, partial = [], acc.partial
     for b in cutlass.range_constexpr(BLOCKS):
-        partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, config.block_m)
+        partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
         if cutlass.const_expr(b == BLOCKS - 1):
             if more:
                 wait(ctx.barrier("full", following.index), following.phase)
@@ -69,7 +71,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: WeightS
         sums.append(promote(acc.parts[b], partial, token_scales, row_scales))
     if me.lane == 0:
         arrive(ctx.barrier("empty", ring.index))
-    return Accumulator(tuple(sums)), following
+    return Accumulator(tuple(sums), partial), following
 
 
 def promote(sums: Any, partial: Any, token_scales: Any, row_scales: list[Any]) -> tuple[Any, ...]:
