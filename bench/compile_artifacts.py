@@ -1,0 +1,74 @@
+"""Compiles SM90 kernels into a folder, for machines that have GPUs and no DSL.  No GPU is needed here.
+
+    python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,64,512 --ranks 8
+    python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --set block_m=64,96,128 --set num_stages=0,4
+
+Without --set the chosen configuration and those with the next smaller and larger tile are compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.compile import compile_kernel
+from megamoe_dsl.config import ConfigError
+from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+
+
+def variants(point: Point, settings: dict[str, list[int]]) -> list[Sm90Config]:
+    """Every valid combination of the settings, or the default neighbourhood."""
+    chosen = Sm90Config.choose(point.problem, point.tokens)
+    if "block_m" not in settings:
+        place = BLOCK_M.index(chosen.block_m)
+        settings = {"block_m": list(BLOCK_M[max(0, place - 1) : place + 2]), **settings}
+    found = []
+    for values in itertools.product(*settings.values()):
+        fields = {name: type(getattr(chosen, name))(value) for name, value in zip(settings, values, strict=True)}
+        try:
+            found.append(Sm90Config.choose(point.problem, point.tokens, **fields))
+        except ConfigError as error:
+            print(f"{point.name}: left out: {error}")
+    return list(dict.fromkeys(found))
+
+
+def build(folder: Path, config: Sm90Config) -> str:
+    """Compiles one kernel unless it is there; a line about it."""
+    store = ArtifactStore(folder)
+    if store.path(config).exists():
+        return f"{store.path(config).name}: there already"
+    artifact = compile_kernel(config)
+    use = artifact.resources
+    return f"{store.save(artifact).name}: {use.registers} registers, {use.stack_bytes} bytes of stack, {artifact.seconds:.1f} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compiles SM90 kernels into a folder.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--preset", default="flash,pro")
+    parser.add_argument("--tokens", default="1,8,64,512,2048,8192")
+    parser.add_argument("--ranks", default="8")
+    parser.add_argument("--experts-per-rank", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=V[,V...]", help="values of a configuration field")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    settings = {name: [int(v) for v in values.split(",")] for name, values in (one.split("=") for one in given.set)}
+    points = [
+        Point(name, int(tokens), int(ranks), given.experts_per_rank)
+        for ranks in given.ranks.split(",")
+        for name in given.preset.split(",")
+        for tokens in given.tokens.split(",")
+    ]
+    configs = [config for point in points for config in variants(point, settings)]
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        for line in pool.map(build, itertools.repeat(given.folder), configs):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

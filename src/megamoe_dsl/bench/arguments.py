@@ -1,0 +1,48 @@
+"""Command line of the benchmark, with the standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..presets import PRESETS
+from .point import Point
+from .session import Session, run_session
+
+
+def parse(arguments: list[str]) -> Session:
+    """Options of a run; exits with a message when one is bad."""
+    parser = argparse.ArgumentParser(prog="mega_moe_sm90", description="Times the SM90 kernel on the GPUs of this host.")
+    parser.add_argument("--preset", default="flash", help=f"of {', '.join(PRESETS)}, separated by commas")
+    parser.add_argument("--tokens", default="8,64,512,2048,8192", help="per rank, separated by commas")
+    parser.add_argument("--ranks", default="8", help="GPUs, separated by commas")
+    parser.add_argument("--experts-per-rank", type=int, help="instead of the preset's: 32 of flash on one rank are its share of eight")
+    parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels (bench/compile_artifacts.py)")
+    parser.add_argument("--peer", help="folder with the peer's unpacked wheels")
+    parser.add_argument("--variants", action="store_true", help="time every kernel in the folder that fits a point")
+    parser.add_argument("--no-graphs", action="store_true", help="back-to-back launches only")
+    parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare N consecutive launches instead of timing")
+    parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
+    given = parser.parse_args(arguments)
+    names, tokens, ranks = given.preset.split(","), given.tokens.split(","), given.ranks.split(",")
+    points = [Point(name, int(t), int(r), given.experts_per_rank) for r in ranks for name in names for t in tokens]
+    if unknown := [name for name in names if name not in PRESETS]:
+        parser.error(f"--preset {unknown[0]}: must be of {', '.join(PRESETS)}")
+    return Session(points, given.artifacts, given.out, given.peer, given.variants, not given.no_graphs, given.soak, given.watchdog_ms)
+
+
+def main() -> None:
+    """Runs the session; exit code 1 when a point failed, was wrong or did not match."""
+    failed = [one for one in run_session(parse(sys.argv[1:])) if not passed(one)]
+    sys.exit(1 if failed else 0)
+
+
+def passed(record: dict) -> bool:
+    """Whether a record has no error, no wrong variant and no mismatch."""
+    if "error" in record:
+        return False
+    if "soak" in record:
+        return not (record["soak"]["mismatches"] or record["soak"]["wrong_sets"])
+    return all(entry["check"] is None or entry["check"]["passed"] for entry in record["variants"].values())

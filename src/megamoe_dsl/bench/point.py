@@ -1,0 +1,157 @@
+"""One point on one rank: a shape and a number of tokens, every kernel that was compiled for it, and the peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..cases import random_inputs, random_weights
+from ..kernels.mega_moe.target import Config
+from ..presets import preset
+from ..problem import Problem
+from ..quant import ExpertWeights
+from ..runtime.artifact_store import ArtifactStore
+from ..runtime.buffers import Inputs, RankBuffers
+from ..runtime.rank_kernel import RankKernel
+from ..runtime.symmetric_memory import SymmetricBuffer
+from .check import Expectation, relative_difference, sample_rows
+from .peer import Peer
+from .roofline import count_work
+from .timing import Times, synchronize, time_back_to_back, time_graphs
+
+CLAMP = 10.0
+SEED = 1
+SAMPLES_PER_RANK = 4
+PEER = "peer"
+PEER_TOLERANCE = 0.1  # relative difference; the peer's scales between the linears are amax / 448, not powers of two
+
+
+@dataclass(frozen=True)
+class Point:
+    """A shape by preset name, tokens per rank, ranks.  `experts_per_rank` replaces the preset's: 32 of Flash on one rank are its share
+    of eight."""
+
+    preset: str
+    tokens: int
+    ranks: int
+    experts_per_rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        share = "" if self.experts_per_rank is None else f" El{self.experts_per_rank}"
+        return f"{self.preset}{share} EP{self.ranks} M={self.tokens}"
+
+    @property
+    def problem(self) -> Problem:
+        changes: dict[str, Any] = {"num_ranks": self.ranks, "dtypes": "fp8xfp8", "activation_clamp": CLAMP}
+        if self.experts_per_rank is not None:
+            changes["num_experts"] = self.experts_per_rank * self.ranks
+        return preset(self.preset).problem(max(1, self.tokens), **changes)
+
+
+def variant_name(config: Config) -> str:
+    """Fields of a configuration that tell variants apart."""
+    fields = {k: v for k, v in asdict(config).items() if k not in ("problem", "num_sms")}
+    return " ".join(f"{name}={int(value)}" for name, value in fields.items())
+
+
+class Layer:
+    """Weights of a shape on this rank, for ours and for the peer, over all its points."""
+
+    def __init__(self, problem: Problem, site: str | None) -> None:
+        self.weights = random_weights(problem, dist.get_rank(), SEED, "cuda")
+        self.all_weights: list[ExpertWeights] | None = None
+        if dist.get_rank() == 0:
+            others = range(1, problem.num_ranks)
+            self.all_weights = [self.weights, *(random_weights(problem, other, SEED, "cuda") for other in others)]
+        self.peer, self.peer_error = None, None
+        if site is not None:
+            try:
+                self.peer = Peer(site, problem, self.weights)
+            except Exception as error:  # the peer is optional, and what fails on one rank fails on all: a library that does not load
+                self.peer_error = repr(error)[:300]
+        self.shared: RankBuffers | None = None
+
+    def bind(self, store: ArtifactStore, config: Config, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
+        kernel = RankKernel(store.load(config, any_sources=True), symmetric, self.shared or self.weights, watchdog_ns)
+        if self.shared is None:  # without the symmetric buffer, which is freed at the end of a point
+            self.shared = kernel.buffers.rebound(config, symmetric.sym[:0])
+        return kernel
+
+
+def measure_point(
+    point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, graphs: bool = True
+) -> dict[str, Any]:
+    """Checks and times all kernels and the peer; all ranks together.  The record is complete on rank 0."""
+    problem, tokens = point.problem, point.tokens
+    inputs = random_inputs(problem, dist.get_rank(), tokens, SEED, "cuda")
+    symmetric = SymmetricBuffer.allocate(problem)
+    kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
+    next(iter(kernels.values())).buffers.load(Inputs(*inputs))
+    outputs = {name: torch.full((tokens, problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda") for name in kernels}
+    expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
+    record: dict[str, Any] = {"point": asdict(point), "name": point.name, "symmetric_bytes": symmetric.num_bytes, "variants": {}}
+    candidates: dict[str, Callable[[], None]] = {}
+    for name, kernel in kernels.items():
+        synchronize()
+        kernel(outputs[name])
+        kernel.synchronize()
+        check = expectation.check(outputs[name])
+        record["variants"][name] = {"check": None if check is None else {**asdict(check), "passed": check.passed}}
+        candidates[name] = partial(kernel, outputs[name])
+    if layer.peer is not None:
+        y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
+        layer.peer.load(problem, inputs)
+        synchronize()
+        layer.peer(y)
+        synchronize()
+        for name, own in outputs.items():
+            record["variants"][name]["difference_to_peer"] = relative_difference(own, y)
+        record["peer"] = {"symmetric_bytes": layer.peer.num_bytes}
+        candidates[PEER] = partial(layer.peer, y)
+    elif layer.peer_error is not None:
+        record["peer_error"] = layer.peer_error
+    for _ in range(3):
+        for run in candidates.values():
+            run()
+    times = time_back_to_back(candidates, 20 if tokens <= 2048 else 8)
+    graph_times: dict[str, Times] = time_graphs(candidates) if graphs else {}
+    for name in candidates:
+        entry = record["peer"] if name == PEER else record["variants"][name]
+        entry["us"] = asdict(times[name])
+        entry["graph_us"] = asdict(graph_times[name]) if graphs else None
+    for kernel in kernels.values():
+        kernel.synchronize()
+    summarise(record, problem, tokens)
+    if layer.peer is not None:
+        layer.peer.unload()
+    candidates.clear()
+    symmetric.close()
+    return record
+
+
+def summarise(record: dict[str, Any], problem: Problem, tokens: int) -> None:
+    """Adds work, ceiling and the figures of the fastest variant to a record."""
+    work = count_work(problem, tokens, torch.cuda.get_device_name())
+    best = min(record["variants"], key=lambda name: record["variants"][name]["us"]["median"])
+    entry = record["variants"][best]
+    us = entry["us"]["median"]
+    record["work"] = {**asdict(work), "bound_us": work.bound_us, "bound_by": work.bound_by}
+    record["best"] = {
+        "variant": best,
+        "us": us,
+        "graph_us": entry["graph_us"]["median"] if entry["graph_us"] else None,
+        "tflops_per_rank": work.flop / us / 1e6,
+        "hbm_tb_per_s": work.hbm_bytes / us / 1e6,
+        "nvlink_gb_per_s": work.nvlink_bytes / us / 1e3,
+        "fraction_of_ceiling": work.bound_us / us,
+    }
+    if "peer" in record:
+        record["best"]["ratio"] = record["peer"]["us"]["median"] / us
+        if entry["graph_us"]:
+            record["best"]["graph_ratio"] = record["peer"]["graph_us"]["median"] / entry["graph_us"]["median"]

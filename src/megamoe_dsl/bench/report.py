@@ -1,0 +1,70 @@
+"""One line of text per record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COLUMNS = (
+    ("point", 20),
+    ("us", 8),
+    ("graph", 8),
+    ("peer", 8),
+    ("graph", 8),
+    ("ratio", 6),
+    ("graph", 6),
+    ("TFLOPS", 7),
+    ("ceiling", 8),
+    ("of it", 6),
+    ("MiB", 6),
+    ("peer", 6),
+    ("check", 16),
+    ("variant", 0),
+)
+HEADINGS = " ".join(name.ljust(width) if name in ("point", "check", "variant") else name.rjust(width) for name, width in COLUMNS)
+
+
+def _number(value: float | None, width: int, digits: int = 1) -> str:
+    return ("-" if value is None else f"{value:.{digits}f}").rjust(width)
+
+
+def row(record: dict[str, Any]) -> str:
+    """A timed point, a soak or a failure as a line; further variants on lines of their own."""
+    if "error" in record:
+        return f"{record['name']:20s} FAILED: {record['error']}"
+    if "soak" in record:
+        facts = ", ".join(f"{name} {value}" for name, value in record["soak"].items())
+        return f"{record['name']:20s} {facts}"
+    best, work, peer = record["best"], record["work"], record.get("peer")
+    lines = []
+    for name in sorted(record["variants"], key=lambda one: record["variants"][one]["us"]["median"]):
+        entry = record["variants"][name]
+        us, graph = entry["us"]["median"], entry["graph_us"]["median"] if entry["graph_us"] else None
+        peer_us = peer["us"]["median"] if peer else None
+        peer_graph = peer["graph_us"]["median"] if peer and peer["graph_us"] else None
+        check = entry["check"]
+        verdict = (
+            "not checked" if check is None else f"{'ok' if check['passed'] else 'WRONG'} {check['worst']:.2f} {check['same_bits']:.4f}"
+        )
+        lines.append(
+            " ".join(
+                (
+                    (record["name"] if name == best["variant"] else "").ljust(20),
+                    _number(us, 8),
+                    _number(graph, 8),
+                    _number(peer_us, 8),
+                    _number(peer_graph, 8),
+                    _number(peer_us / us if peer_us else None, 6, 3),
+                    _number(peer_graph / graph if peer_graph and graph else None, 6, 3),
+                    _number(work["flop"] / us / 1e6, 7),
+                    f"{work['bound_us']:.0f} {work['bound_by'][:4]}".rjust(8),
+                    _number(work["bound_us"] / us, 6, 3),
+                    _number(record["symmetric_bytes"] / 2**20, 6, 0),
+                    _number(peer["symmetric_bytes"] / 2**20 if peer else None, 6, 0),
+                    verdict.ljust(16),
+                    name,
+                )
+            )
+        )
+    if "peer_error" in record:
+        lines.append(f"{'':20s} no peer: {record['peer_error']}")
+    return "\n".join(lines)

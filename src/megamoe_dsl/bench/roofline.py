@@ -1,0 +1,53 @@
+"""Lower bounds on the time of a call: work counted, divided by ceilings measured on the GPU (ceilings.json)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..problem import Problem
+
+DEFAULT_GPU = "NVIDIA H200"
+WEIGHT_BYTES = {"fp8xfp8": 1.0, "fp8xfp4": 0.5 + 1 / 32}
+OUTPUT_BYTES = 2  # BF16 rows travel back to the token's rank: the larger of the two directions
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one rank has to do in one call, and the least microseconds that each part takes."""
+
+    flop: float
+    hbm_bytes: float
+    nvlink_bytes: float
+    flop_us: float
+    hbm_us: float
+    nvlink_us: float
+
+    @property
+    def bound_us(self) -> float:
+        return max(self.flop_us, self.hbm_us, self.nvlink_us)
+
+    @property
+    def bound_by(self) -> str:
+        return max(("flop", "hbm", "nvlink"), key=lambda name: getattr(self, f"{name}_us"))
+
+
+def ceilings(gpu: str) -> dict[str, float]:
+    """FLOP and bytes per second of a GPU; those of an H200 for one that nobody measured."""
+    known = json.loads((Path(__file__).parent / "ceilings.json").read_text())
+    found: dict[str, float] = known.get(gpu, known[DEFAULT_GPU])
+    return found
+
+
+def count_work(problem: Problem, tokens: int, gpu: str = DEFAULT_GPU) -> Work:
+    """Work of a rank when every rank routes `tokens` tokens uniformly.  HBM: weights of the experts that are expected to receive any
+    token, once, and activations: x and y of every pair as E4M3 and BF16, the intermediate written and read."""
+    p, limits = problem, ceilings(gpu)
+    pairs = tokens * p.topk
+    touched = p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks))
+    flop = pairs * 6.0 * p.hidden * p.intermediate
+    hbm = touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.dtypes] + pairs * (3 * p.hidden + 2 * p.intermediate)
+    nvlink = pairs * (p.num_ranks - 1) / p.num_ranks * p.hidden * OUTPUT_BYTES
+    seconds = (flop / limits["fp8_flops"], hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"])
+    return Work(flop, hbm, nvlink, *(1e6 * one for one in seconds))

@@ -1,0 +1,123 @@
+"""A benchmark run: points in worker processes, a table as they come in, one JSON file at the end."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..config_sm90 import Sm90Config
+from ..kernels.mega_moe.target import Config
+from ..runtime.artifact_store import ArtifactStore, source_digest
+from .point import Layer, Point, measure_point
+from .process_group import Worker, run_jobs
+from .report import HEADINGS, row
+from .soak import soak_point
+
+POINT_LIMIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """Options of a run.
+
+    artifacts    folder of compiled kernels; missing ones are compiled when the DSL is installed
+    peer         folder with the peer's wheels, or None
+    variants     time every kernel in the folder that fits a point, not only the configured one
+    soak         0, or consecutive launches per point to compare instead of timing
+    watchdog_ms  limit of every wait in a kernel
+    """
+
+    points: list[Point]
+    artifacts: Path
+    out: Path
+    peer: str | None = None
+    variants: bool = False
+    graphs: bool = True
+    soak: int = 0
+    watchdog_ms: int = 5000
+
+
+def configs_of(store: ArtifactStore, point: Point, variants: bool) -> list[Config]:
+    """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there."""
+    chosen: Config = Sm90Config.choose(point.problem, point.tokens)
+    there = list(store.configs(point.problem))
+    if variants and there:
+        return there
+    if chosen in there or not there:
+        store.get(chosen) if not there else None
+        return [chosen]
+    return there[:1]
+
+
+def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[int, dict[str, Any]], None], *, session: Session) -> None:
+    """Body of a worker: points of one shape share their weights."""
+    store = ArtifactStore(session.artifacts)
+    layer, shape = None, None
+    for index, (point, configs) in enumerate(jobs):
+        if layer is None or shape != (point.preset, point.ranks, point.experts_per_rank):
+            layer = None  # frees the last shape's weights first
+            layer = Layer(point.problem, session.peer if not session.soak else None)
+            shape = (point.preset, point.ranks, point.experts_per_rank)
+        if session.soak:
+            record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak)
+        else:
+            record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs)
+        report(index, record)
+
+
+def versions() -> dict[str, Any]:
+    """What the figures depend on."""
+    import torch
+
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        driver = "unknown"
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "gpus": torch.cuda.device_count(),
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "sources": source_digest(),
+    }
+
+
+def run_session(session: Session) -> list[dict[str, Any]]:
+    """Runs all points, prints a line for each, writes the JSON file; returns the records."""
+    store = ArtifactStore(session.artifacts)
+    records: list[dict[str, Any]] = []
+    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **versions()}
+    session.out.mkdir(parents=True, exist_ok=True)
+    kind = "soak" if session.soak else "time"
+    path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+
+    def save(point: Point, record: dict[str, Any]) -> None:
+        records.append({"name": point.name, **record})
+        print(row(records[-1]), flush=True)
+        path.write_text(json.dumps({**head, "records": records}, indent=1) + "\n")
+
+    jobs: dict[int, list[tuple[Point, list[Config]]]] = {}
+    print(HEADINGS, flush=True)
+    for point in session.points:
+        try:
+            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, session.variants)))
+        except Exception as error:  # a point without a kernel must not cost the others
+            save(point, {"error": f"{type(error).__name__}: {error}"})
+    for ranks, mine in jobs.items():
+        with tempfile.TemporaryDirectory() as folder:
+            worker = Worker(partial(work, session=session), ranks)
+            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record))
+    print(f"wrote {path}")
+    return records

@@ -1,0 +1,75 @@
+"""Many consecutive launches on one buffer with changing tokens and kernels; every result is compared to the bit.
+
+A token's result depends on nothing but its inputs and the weights, so each set of inputs has one right y: its first, which is checked
+against the reference on sampled tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..cases import random_inputs
+from ..kernels.mega_moe.target import Config
+from ..runtime.artifact_store import ArtifactStore
+from ..runtime.buffers import Inputs
+from ..runtime.symmetric_memory import SymmetricBuffer
+from .check import Expectation, sample_rows
+from .timing import synchronize
+
+SETS = 16
+SAMPLES_PER_RANK = 2
+SYNCHRONISE_EVERY = 50
+
+
+def token_counts(ranks: int, capacity: int) -> list[list[int]]:
+    """Tokens of every rank in every set: full, none at all, none on some ranks, one, and random counts; the same on every rank."""
+    draw = random.Random(ranks * 1_000_003 + capacity)
+    fixed = [[capacity] * ranks, [0] * ranks, [capacity if r % 2 else 0 for r in range(ranks)], [int(r == 0) for r in range(ranks)]]
+    return fixed + [[draw.choice((0, 1, draw.randint(0, capacity), capacity)) for _ in range(ranks)] for _ in range(SETS - len(fixed))]
+
+
+def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Config], watchdog_ns: int, launches: int) -> dict[str, Any]:
+    """`launches` launches in a random order of sets and kernels; all ranks together.  The record is complete on rank 0."""
+    problem, rank = point.problem, dist.get_rank()
+    symmetric = SymmetricBuffer.allocate(problem)
+    kernels = [layer.bind(store, config, symmetric, watchdog_ns) for config in configs]
+    buffers = kernels[0].buffers
+    counts = token_counts(problem.num_ranks, problem.max_tokens_per_rank)
+    sets, wanted, checks = [], [], []
+    for index, tokens in enumerate(counts):
+        mask, skew = (0.0, 0.3, 0.0, 1.0)[index % 4] if index >= 4 else 0.0, index % 3 == 1
+        inputs = random_inputs(problem, rank, tokens[rank], 100 + index, "cuda", mask, skew)
+        buffers.load(Inputs(*inputs))
+        y = torch.full((tokens[rank], problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda")
+        expectation = Expectation(problem, inputs, sample_rows(tokens[rank], SAMPLES_PER_RANK), layer.all_weights)
+        synchronize()
+        kernels[0](y)
+        kernels[0].synchronize()
+        checks.append(expectation.check(y))
+        sets.append(inputs)
+        wanted.append(y)
+    order = random.Random(7)
+    mismatches = torch.zeros((), dtype=torch.int64, device="cuda")
+    outputs = [torch.empty_like(y) for y in wanted]
+    fields = [buffers.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")]
+    for launch in range(launches):
+        index, kernel = order.randrange(len(sets)), kernels[order.randrange(len(kernels))]
+        for target, source in zip(fields, sets[index], strict=True):
+            target[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
+        y = outputs[index]
+        y.fill_(float("nan"))
+        kernel(y)
+        mismatches += (y.view(torch.int16) != wanted[index].view(torch.int16)).any()
+        if launch % SYNCHRONISE_EVERY == SYNCHRONISE_EVERY - 1:
+            kernel.synchronize()
+    kernels[0].synchronize()
+    dist.all_reduce(mismatches)
+    symmetric.close()
+    wrong = [asdict(one) for one in checks if one is not None and not one.passed]
+    facts = {"launches": launches, "kernels": len(kernels), "sets": len(sets), "mismatches": int(mismatches), "wrong_sets": len(wrong)}
+    return {"point": asdict(point), "soak": facts, "checks": [None if one is None else asdict(one) for one in checks]}

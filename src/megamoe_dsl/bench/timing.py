@@ -1,0 +1,87 @@
+"""Times of several candidates that take turns: every one is measured in every repeat, so that drift of clocks hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+REPEATS = 7
+GRAPH_LAUNCHES = 10
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds per launch: the median over repeats of the slowest rank, and its smallest and largest repeat."""
+
+    median: float
+    low: float
+    high: float
+
+
+def synchronize() -> None:
+    """This device, then all ranks."""
+    torch.cuda.synchronize()
+    if dist.is_initialized():
+        dist.barrier()
+        torch.cuda.synchronize()
+
+
+def measure(run: Callable[[], None], launches: int) -> float:
+    """Microseconds per launch of one repeat on this rank; `run` is called once and makes `launches` launches."""
+    synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e3 / launches
+
+
+def over_ranks(repeats: list[float]) -> Times:
+    """Per repeat the slowest rank; then the median and the spread."""
+    slowest = torch.tensor(repeats, dtype=torch.float64, device="cuda")
+    if dist.is_initialized():
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    values = slowest.tolist()
+    return Times(statistics.median(values), min(values), max(values))
+
+
+def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: int) -> dict[str, Times]:
+    """`launches` launches of each candidate between two events, in turns."""
+
+    def repeat(one: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(launches):
+                one()
+
+        return run
+
+    return _in_turns({name: repeat(one) for name, one in candidates.items()}, launches)
+
+
+def time_graphs(candidates: Mapping[str, Callable[[], None]]) -> dict[str, Times]:
+    """The same for CUDA graphs of `GRAPH_LAUNCHES` launches."""
+    graphs = {}
+    for name, one in candidates.items():
+        synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(GRAPH_LAUNCHES):
+                one()
+        graphs[name] = graph
+    for graph in graphs.values():  # the first replay uploads
+        synchronize()
+        graph.replay()
+    return _in_turns({name: graph.replay for name, graph in graphs.items()}, GRAPH_LAUNCHES)
+
+
+def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int) -> dict[str, Times]:
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(REPEATS):
+        for name, run in runs.items():
+            found[name].append(measure(run, launches))
+    return {name: over_ranks(values) for name, values in found.items()}

@@ -1,0 +1,48 @@
+"""A compiled kernel bound to the buffers of one rank: all that a launch needs is made before the first one."""
+
+from __future__ import annotations
+
+import torch
+
+from ..compile import Artifact
+from ..quant import ExpertWeights
+from .buffers import RankBuffers
+from .cuda_kernel import CudaKernel, encode_tensor_map
+from .symmetric_memory import SymmetricBuffer
+from .watchdog import naming_the_wait
+
+WATCHDOG_NS = 60 * 10**9
+
+
+class RankKernel:
+    """Launches on torch's current stream, without synchronisation or allocation; may be captured into a CUDA graph.
+
+    symmetric    the group's buffer; kernels on one buffer run one after another
+    weights      the local experts' weights, or buffers of the same layer whose weights, statistics and record are shared
+    watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
+    """
+
+    def __init__(
+        self, artifact: Artifact, symmetric: SymmetricBuffer, weights: ExpertWeights | RankBuffers, watchdog_ns: int = WATCHDOG_NS
+    ) -> None:
+        config = artifact.config
+        symmetric.use(config.num_sms)
+        self.config, self.symmetric, self.watchdog_ns = config, symmetric, watchdog_ns
+        if isinstance(weights, RankBuffers):
+            self.buffers = weights.rebound(config, symmetric.sym)
+        else:
+            self.buffers = RankBuffers(config, weights, symmetric.sym, encode=encode_tensor_map)
+        self.kernel = CudaKernel(artifact)
+        self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
+        self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
+
+    def __call__(self, y: torch.Tensor) -> None:
+        """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
+        address = y.data_ptr() if y.numel() else self._nowhere.data_ptr()
+        peers = self.symmetric.peers.data_ptr()
+        self.kernel(self.buffers.arguments(peers, address, y.shape[0], self.symmetric.rank, self.watchdog_ns))
+
+    def synchronize(self) -> None:
+        """Waits for the device.  Raises `WatchdogError` when a launch was trapped because a wait exceeded its limit."""
+        with naming_the_wait(self.buffers):
+            torch.cuda.synchronize()

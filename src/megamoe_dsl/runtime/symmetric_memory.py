@@ -1,0 +1,99 @@
+"""The symmetric buffer of a process group: one allocation per rank, mapped into every rank's address space.
+
+Several layers of one `Problem` may share a buffer, as long as their launches follow one another on every rank in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..layouts.symmetric import symmetric_buffer
+from ..problem import Problem, ProblemError
+
+MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+
+
+def disable_multicast() -> None:
+    """NVLink multicast stays off: call before the process group is made (NCCL reads its variable then).  A user's own value wins."""
+    for name, value in MULTICAST_OFF.items():
+        os.environ.setdefault(name, value)
+
+
+@dataclass
+class SymmetricBuffer:
+    """One rank's part, and where the others' are.
+
+    sym      uint8, this rank's buffer (layouts/symmetric.py), zero before the first launch
+    peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
+    num_sms  CTAs of the launches so far, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
+    """
+
+    problem: Problem
+    rank: int
+    sym: torch.Tensor = field(repr=False)
+    peers: torch.Tensor = field(repr=False)
+    group: Any = field(default=None, repr=False)
+    num_sms: int = 0
+    _handle: Any = field(default=None, repr=False)
+
+    @classmethod
+    def allocate(cls, problem: Problem, group: Any = None, device: torch.device | str | None = None) -> SymmetricBuffer:
+        """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
+
+        group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
+                where torch.distributed is not needed
+        device  where the buffer of one rank without a group lies
+
+        Raises `ProblemError` when the group has another size or a rank brings another problem.
+        """
+        size = symmetric_buffer(problem).size
+        if group is None and problem.num_ranks == 1:
+            sym = torch.zeros(size, dtype=torch.uint8, device="cuda" if device is None else device)
+            return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
+        import torch.distributed as dist
+        from torch.distributed import _symmetric_memory as symmetric_memory
+
+        disable_multicast()
+        group = dist.group.WORLD if group is None else group
+        ranks = dist.get_world_size(group)
+        if ranks != problem.num_ranks:
+            raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {ranks}")
+        problems: list[Any] = [None] * ranks
+        dist.all_gather_object(problems, problem, group=group)
+        for other, theirs in enumerate(problems):
+            if theirs != problem:
+                raise ProblemError("problem", problem, f"the same on every rank; rank {other} has {theirs!r}")
+        here = torch.device("cuda", torch.cuda.current_device())
+        sym = symmetric_memory.empty(size, dtype=torch.uint8, device=here)
+        sym.zero_()
+        handle = symmetric_memory.rendezvous(sym, group)
+        rank, addresses = dist.get_rank(group), list(handle.buffer_ptrs)
+        offset = sym.data_ptr() - addresses[rank]
+        peers = torch.tensor([address + offset for address in addresses], dtype=torch.int64, device=here)
+        torch.cuda.synchronize()
+        dist.barrier(group)  # nobody writes into a buffer before it is zero
+        return cls(problem, rank, sym, peers, group, _handle=handle)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sym.numel()
+
+    def use(self, num_sms: int) -> None:
+        """Notes the grid of a kernel that is going to run on this buffer.  Raises `ProblemError` when earlier ones had another."""
+        if self.num_sms not in (0, num_sms):
+            raise ProblemError("num_sms", num_sms, f"{self.num_sms}, as in every other kernel on this symmetric buffer")
+        self.num_sms = num_sms
+
+    def close(self) -> None:
+        """Frees the buffer when all ranks have finished with it; all ranks call this together."""
+        torch.cuda.synchronize()
+        if self.group is not None:
+            import torch.distributed as dist
+
+            dist.barrier(self.group)
+        self._handle = None
+        self.sym = self.peers = torch.empty(0, dtype=torch.uint8)
