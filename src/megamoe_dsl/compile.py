@@ -13,14 +13,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .cubin import Resources, read_resources
 
 if TYPE_CHECKING:
     from .inspect.measures import Measure
     from .inspect.sass import Listing
-    from .kernels.mega_moe.target import Config
+    from .kernels.target import AnyConfig
 
 KERNELS_FOLDER = Path(__file__).parent / "kernels"
 
@@ -31,9 +31,9 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled kernel.  `seconds` is the time from Python source to cubin; `line_info`: PTX and cubin name Python lines."""
+    """The compiled kernel of a configuration.  `seconds` is the time from Python source to cubin; `line_info`: PTX and cubin name Python lines."""
 
-    config: Config
+    config: Any
     arch: str
     ptx: str
     cubin: bytes
@@ -81,12 +81,13 @@ class Artifact:
 
     @property
     def dynamic_smem(self) -> int:
-        """Bytes of dynamic shared memory of a launch."""
-        return self.config.smem.num_bytes
+        """Bytes of dynamic shared memory of a launch; 0 for kernels without a plan."""
+        plan = getattr(self.config, "smem", None)
+        return plan.num_bytes if plan else 0
 
 
-def compile_kernel(config: Config, *, line_info: bool = False) -> Artifact:
-    """Compiles the mega kernel.  Takes a second or two; raises `CompileError`.
+def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
+    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`.
 
     `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
     """
@@ -96,7 +97,7 @@ def compile_kernel(config: Config, *, line_info: bool = False) -> Artifact:
     import cutlass.cute as cute
 
     from .device.location import attribute_lines
-    from .kernels.mega_moe.target import entry
+    from .kernels.target import entry
 
     launch, arguments = entry(config)
     with tempfile.TemporaryDirectory() as directory:

@@ -48,14 +48,14 @@ class Session:
 
 def configs_of(store: ArtifactStore, point: Point, variants: bool) -> list[Config]:
     """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there."""
-    chosen: Config = Sm90Config.choose(point.problem, point.tokens)
-    there = list(store.configs(point.problem))
-    if variants and there:
-        return there
-    if chosen in there or not there:
-        store.get(chosen) if not there else None
+    chosen = Sm90Config.choose(point.problem, point.tokens)
+    there = list(store.configs(Sm90Config, point.problem))
+    if not there:
+        store.get(chosen)
         return [chosen]
-    return there[:1]
+    if variants:
+        return [*there]
+    return [chosen] if chosen in there else [there[0]]
 
 
 def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[int, dict[str, Any]], None], *, session: Session) -> None:

@@ -69,6 +69,12 @@ def load_constant_u64(address: Any) -> Any:
     return emit_to(Int64, "ld.global.nc.b64 {}, [{}];", address)
 
 
+def load_constant_v4(address: Any) -> tuple[Any, ...]:
+    """16 aligned bytes that nobody writes while the kernel runs, and nobody reads twice."""
+    template = "ld.global.nc.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];"
+    return emit_to_many([Uint32] * 4, template, address)
+
+
 def store_u8(address: Any, value: Any) -> None:
     emit("st.global.b8 [{}], {};", address, value)
 
@@ -79,6 +85,10 @@ def store_u32(address: Any, value: Any) -> None:
 
 def store_u64(address: Any, value: Any) -> None:
     emit("st.global.b64 [{}], {};", address, value)
+
+
+def store_v2(address: Any, a: Any, b: Any) -> None:
+    emit("st.global.v2.b32 [{}], {{{}, {}}};", address, a, b)
 
 
 def store_f32(address: Any, value: Any) -> None:

@@ -14,18 +14,21 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..compile import Artifact, compile_kernel
 from ..config import KernelConfig
+from ..config_pre_dispatch import PreDispatchConfig
 from ..config_sm90 import Sm90Config
-from ..kernels.mega_moe.target import Config
+from ..kernels.target import AnyConfig
 from ..problem import Problem
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("kernels", "device", "layouts", "schedule", "problem.py", "config.py", "config_sm90.py", "compile.py")
-CONFIGS: dict[str, type[Any]] = {"sm_100a": KernelConfig, "sm_90a": Sm90Config}
+SOURCES = ("kernels", "device", "layouts", "schedule", "problem.py", "config.py", "config_sm90.py", "config_pre_dispatch.py", "compile.py")
+CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (KernelConfig, Sm90Config, PreDispatchConfig)}
 SUFFIX = ".megamoe.zip"
+
+Kind = TypeVar("Kind", KernelConfig, Sm90Config, PreDispatchConfig)
 
 
 class ArtifactError(RuntimeError):
@@ -43,19 +46,19 @@ def source_digest() -> str:
     return digest.hexdigest()[:8]
 
 
-def describe_config(config: Config) -> dict[str, Any]:
+def describe_config(config: AnyConfig) -> dict[str, Any]:
     """A configuration as JSON values."""
-    return {"arch": config.arch, **asdict(config)}
+    return {"kind": type(config).__name__, **asdict(config)}
 
 
-def read_config(values: dict[str, Any]) -> Config:
+def read_config(values: dict[str, Any]) -> AnyConfig:
     """Inverse of `describe_config`.  Raises `ArtifactError` when a field is unknown."""
-    kind = CONFIGS[values["arch"]]
+    kind = CONFIGS[values["kind"]]
     known = {one.name for one in fields(kind)}
-    given = {name: value for name, value in values.items() if name != "arch"}
+    given = {name: value for name, value in values.items() if name != "kind"}
     if unknown := given.keys() - known:
         raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
-    config: Config = kind(**{**given, "problem": Problem(**given["problem"])})
+    config: AnyConfig = kind(**{**given, "problem": Problem(**given["problem"])})
     return config
 
 
@@ -65,16 +68,17 @@ class ArtifactStore:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
-    def path(self, config: Config) -> Path:
+    def path(self, config: AnyConfig) -> Path:
         """Where the kernel of this configuration lies, compiled from the present sources."""
         return self.folder / f"{self._stem(config)}-{source_digest()}{SUFFIX}"
 
     @staticmethod
-    def _stem(config: Config) -> str:
+    def _stem(config: AnyConfig) -> str:
         p = config.problem
         text = json.dumps(describe_config(config), sort_keys=True)
-        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-m{config.block_m}"
-        return f"{config.arch}-{shape}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
+        kernel = "pre" if isinstance(config, PreDispatchConfig) else f"m{config.block_m}"
+        return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def save(self, artifact: Artifact) -> Path:
         """Writes the kernel; older ones of the same configuration go.  Returns its path."""
@@ -92,24 +96,24 @@ class ArtifactStore:
                 old.unlink()
         return path
 
-    def _files(self, config: Config) -> list[Path]:
+    def _files(self, config: AnyConfig) -> list[Path]:
         return sorted(self.folder.glob(f"{self._stem(config)}-*{SUFFIX}"))
 
-    def configs(self, problem: Problem | None = None) -> Iterator[Config]:
-        """Configurations of all kernels here, or of those for `problem`; kernels of sources with other fields are left out."""
+    def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
+        """Configurations of this class that have a kernel here, all or those for `problem`; those that other sources know are left out."""
         seen = set()
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             with zipfile.ZipFile(path) as file:
                 head = json.loads(file.read("config.json"))
             try:
                 config = read_config(head["config"])
-            except (ArtifactError, TypeError):
+            except (ArtifactError, ValueError, TypeError):
                 continue
-            if config not in seen and problem in (None, config.problem):
+            if isinstance(config, kind) and config not in seen and problem in (None, config.problem):
                 seen.add(config)
                 yield config
 
-    def load(self, config: Config, *, any_sources: bool = False) -> Artifact:
+    def load(self, config: AnyConfig, *, any_sources: bool = False) -> Artifact:
         """The stored kernel.  Raises `ArtifactError` when there is none; `any_sources` takes one that other sources made."""
         path = self.path(config)
         if not path.exists():
@@ -122,7 +126,7 @@ class ArtifactStore:
             seconds = json.loads(file.read("config.json"))["seconds"]
             return Artifact(config, config.arch, file.read("kernel.ptx").decode(), file.read("kernel.cubin"), seconds)
 
-    def get(self, config: Config) -> Artifact:
+    def get(self, config: AnyConfig) -> Artifact:
         """The stored kernel, or a new one, which is stored.  Raises `ArtifactError` when that takes a DSL that is not installed."""
         try:
             return self.load(config)

@@ -1,0 +1,86 @@
+"""The pre-dispatch kernel in the simulator: the symmetric buffer's bytes are those of `quant`."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from megamoe_dsl.compile import Artifact, compile_kernel
+from megamoe_dsl.config_pre_dispatch import PreDispatchConfig
+from megamoe_dsl.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+
+CAPACITY = 7
+
+
+@lru_cache
+def artifact(dtypes: str) -> Artifact:
+    problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, dtypes=dtypes)
+    return compile_kernel(PreDispatchConfig(problem, num_sms=2))
+
+
+def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
+    """BF16 of many magnitudes: blocks of zeros, minus zeros, subnormals, the largest finite value, values on rounding boundaries."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, hidden, generator=generator) * torch.exp2(
+        torch.randint(-20, 20, (count, hidden // 32), generator=generator)
+    ).repeat_interleave(32, 1)
+    x = x.bfloat16()
+    if count > 2:
+        x[0, :256] = 0.0
+        x[0, 128:160] = -0.0
+        x[1, :256] = torch.tensor(2.0**-133).bfloat16()
+        x[1, 256:] = torch.finfo(torch.bfloat16).max
+        x[2, :256] = torch.tensor([448.0, 17.0, 18.0, 19.0] * 64).bfloat16()
+    return x
+
+
+def run(dtypes: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int) -> dict[str, torch.Tensor]:
+    """One launch; the fields of the symmetric buffer afterwards."""
+    kernel = artifact(dtypes)
+    config = kernel.config
+    region = symmetric_buffer(config.problem)
+    sym = torch.full((region.size,), 0x5A, dtype=torch.uint8)
+    memory = GlobalMemory()
+    memory.add(sym, name="sym", rank=0)
+    for name, tensor in {"x": x, "topk_idx": idx, "topk_weights": weights}.items():
+        if tensor.numel():
+            memory.add(tensor, name=name, rank=0, read_only=True)
+    pointers = (sym.data_ptr(), x.data_ptr(), idx.data_ptr(), weights.data_ptr())
+    launch = Launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(1, 1, 1),
+        dynamic_smem=kernel.dynamic_smem,
+        args=(*pointers, len(x), padded),
+        rank=0,
+    )
+    report = Simulator(kernel.ptx, memory).run([launch])
+    assert not report.findings
+    return {name: region.view(sym, name) for name in ("x", "x_sf", "topk_idx", "topk_weights", "l1_acts")}
+
+
+@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
+@pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
+def test_bytes_equal_quant(dtypes: str, count: int, padded: int) -> None:
+    x = tokens(count, 512, seed=count)
+    idx = torch.arange(count * 3).reshape(count, 3) % 8 - 1
+    weights = torch.rand(count, 3)
+    fields = run(dtypes, x, idx, weights, padded)
+    codes, sf = (quantize_e4m3 if dtypes == "fp8xfp4" else quantize_e4m3_f32)(x)
+    raw = {name: field.view(torch.uint8) for name, field in fields.items()}
+    assert torch.equal(raw["x"][:count], codes.view(torch.uint8))
+    assert torch.equal(raw["x_sf"][:count], sf.view(torch.uint8).reshape(raw["x_sf"][:count].shape))
+    assert torch.equal(fields["topk_idx"][:count], idx)
+    assert torch.equal(fields["topk_weights"][:count], weights)
+    assert (fields["topk_idx"][count:padded] == -1).all()
+    for name, row in {"x": count, "x_sf": count, "topk_idx": padded, "topk_weights": padded, "l1_acts": 0}.items():
+        assert (raw[name][row:] == 0x5A).all(), name
+
+
+@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
+def test_nothing_spills(dtypes: str) -> None:
+    use = artifact(dtypes).resources
+    assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"
