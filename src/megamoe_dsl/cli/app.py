@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from .inspect import inspect
+from .layout import layout
 from .simulate import simulate
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(inspect)
 app.command()(simulate)
+app.command()(layout)
 
 
 @app.callback()

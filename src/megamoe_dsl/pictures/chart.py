@@ -1,0 +1,60 @@
+"""What a picture is made of, before anything is drawn: bars on an axis, and grids of cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bar:
+    """[start, end) on the axis of its chart."""
+
+    start: float
+    end: float
+    kind: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A row of bars with a name and further columns of text."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Lanes over one axis from 0 to `extent`; `headings` name the lanes' details."""
+
+    lanes: tuple[Lane, ...]
+    extent: float
+    unit: str
+    headings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells under column headings, each row with a label; `heights` are the rows' relative heights in SVG."""
+
+    headings: tuple[str, ...]
+    labels: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    heights: tuple[float, ...] = ()
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Charts under a title, with a sentence that says how to read them."""
+
+    title: str
+    note: str
+    charts: tuple[BarChart | Grid, ...]
