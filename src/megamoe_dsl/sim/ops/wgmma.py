@@ -1,6 +1,7 @@
 """wgmma: the asynchronous warpgroup MMA of SM90 (PTX ISA, "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group").
 
-Shared memory is read when the operation executes, not when it is issued; accumulators hold poison until `wait_group`.
+Shared memory is read when the operation executes, not when it is issued; accumulators hold poison until `wait_group`.  FP8 operands are
+summed to the bit as silicon does it (`aligned_sum`), others in float64.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..aligned_sum import aligned_multiply_accumulate
 from ..errors import SimError
 from ..operands import Binder, Mask, vector
 from ..parser import Instruction
@@ -88,6 +90,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
     immediates = [int(text, 0) for text in ins.operands[4:]]
     a_sign, b_sign = immediates[:2]
     transposed = immediates[2:]
+    combine = aligned_multiply_accumulate if _K_OF_FORMAT[a_name] == 32 else multiply_accumulate
     a_mn_major = bool(transposed[0]) if transposed and not a_registers else False
     b_mn_major = bool(transposed[-1]) if transposed else False
 
@@ -108,7 +111,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
             rows = _a_values(w, a, a_name, a_mn_major, operation)
             columns = fetch_operand(w.cta, b_descriptor, n, b_name, b_mn_major, operation.actor)
             previous = accumulator.values if accumulate else None
-            accumulator.values = multiply_accumulate(rows * a_sign, columns * b_sign, previous)
+            accumulator.values = combine(rows * a_sign, columns * b_sign, previous)
             operation.done = True
 
         thread.pipe.push(execute, origin(w))
