@@ -13,8 +13,10 @@ from megamoe_dsl.layouts.combine_vectors import LANES, VECTOR, combine_channels,
 from megamoe_dsl.layouts.epilogue_tile import (
     HALF_BYTES,
     L1_CHANNELS,
+    l1_scale,
     l1_store_address,
     l1_tile,
+    l2_channel_bytes,
     l2_read_address,
     l2_read_row,
     l2_tile,
@@ -23,7 +25,7 @@ from megamoe_dsl.layouts.epilogue_tile import (
 from megamoe_dsl.layouts.fragments import load_columns, stmatrix_b8, stmatrix_b16
 from megamoe_dsl.layouts.gate_up import gate_up_rows
 from megamoe_dsl.layouts.operand_tile import k_step, operand_tile
-from megamoe_dsl.layouts.scale_factors import SF_ATOM_BYTES, pool_sf_row
+from megamoe_dsl.layouts.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.layouts.scale_order import pool_scales, scale_bytes, weight_scales
 from megamoe_dsl.layouts.smem_plan import combine_chunk
 from megamoe_dsl.layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
@@ -168,10 +170,10 @@ def test_l1_scale_addresses(config, data):
         data.draw(st.integers(0, config.store_block_m // 8 - 1)),
         data.draw(st.integers(0, 1)),
     )
-    scale = n_block * 2 + (warp >> 1)
+    scale = l1_scale(n_block, warp)
     assert scale == (n_block * L1_CHANNELS + 16 * warp) // 32 < 4 * words
     pitch = 101 * config.sf_block_m
-    address = ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * 16
+    address = ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * SF_ROW_BYTES
     layout = pool_scales(101, config.sf_block_m, words, pitch)
     assert address == 4 * layout(first + pair + 8 * group + q, block, scale // 4) + scale % 4
 
@@ -214,9 +216,9 @@ def test_l2_reads_whole_rows(tokens):
 
 
 def test_l2_channel_bytes():
-    """`n_block * 2 * BLOCK_N + (lane & 15) * 16`: the row's bytes of the CTA's channels, 16 lanes after one another."""
+    """The row's bytes of the CTA's channels, 16 lanes after one another."""
     channel = Layout((8, 16, 28))
-    assert all(n * (2 * BLOCK_N) + (lane & 15) * 16 == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
+    assert all(l2_channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
 
 
 @settings(max_examples=200, deadline=None)

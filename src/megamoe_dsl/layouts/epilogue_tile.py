@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .algebra import ComposedLayout, Layout, join, swizzled
 from .arith import Int
+from .scale_factors import CHANNELS_PER_SCALE
 from .swizzle import SW64, SW128
 from .tile import BLOCK_N
 
@@ -32,6 +33,11 @@ def l1_store_address(tile: Int, token: Int, warp: Int) -> Int:
     return tile + token * L1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
 
 
+def l1_scale(n_block: Int, warp: Int) -> Int:
+    """Index, in a row of the L2 pool, of the scale of the warp's channels: one per 32; two warps share it."""
+    return n_block * (L1_CHANNELS // CHANNELS_PER_SCALE) + (warp >> 1)
+
+
 def l2_write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
     """That a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row.
 
@@ -44,6 +50,11 @@ def l2_write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
 def l2_read_row(warp: Int, lane: Int) -> Int:
     """Token of the first eight that a lane writes out: 16 lanes per token."""
     return warp * 2 + (lane >> 4)
+
+
+def l2_channel_bytes(n_block: Int, lane: Int) -> Int:
+    """Byte, in a combine row, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
+    return n_block * (2 * BLOCK_N) + (lane & 15) * 16
 
 
 def l2_read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:

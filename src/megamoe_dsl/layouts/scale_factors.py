@@ -13,6 +13,7 @@ from .pool import SF_ATOM_ROWS
 CHANNELS_PER_SCALE = 32
 CHANNELS_PER_WORD = 128
 SF_ATOM_BYTES = SF_ATOM_ROWS * 4
+SF_ROW_BYTES = 16  # from a row's word to the next row's, inside a quarter of an atom
 
 
 def utccp_row(row: Int) -> Int:

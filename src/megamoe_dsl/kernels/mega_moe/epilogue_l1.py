@@ -21,8 +21,8 @@ from ...device.ptx import emit, emit_to_many
 from ...device.tcgen05 import load_columns
 from ...device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ...layouts.arith import div
-from ...layouts.epilogue_tile import L1_CHANNELS, l1_store_address
-from ...layouts.scale_factors import pool_sf_row
+from ...layouts.epilogue_tile import L1_CHANNELS, l1_scale, l1_store_address
+from ...layouts.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ...layouts.tile import CLUSTER
 from .context import Context
 from .maps import Map
@@ -52,7 +52,7 @@ def finish_l1(ctx: Context, tile):
     other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
     leader = (tile.warp == 0) & (tile.lane == 0)
     writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
-    scale = n_block * 2 + (tile.warp >> 1)  # index of the warp's scale in a row: one per 32 channels
+    scale = l1_scale(n_block, tile.warp)
     valid = blocks.valid_m
     for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
         weights = ctx.at("l1_topk_weights", row + first + pair)
@@ -76,7 +76,7 @@ def finish_l1(ctx: Context, tile):
             exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q])) for q in range(2)]
             if writes_scales:
                 for q in cutlass.range_constexpr(2):
-                    store_u8(scales + (8 * g + q) * 16, exponents[q])
+                    store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
             inverse = [cast.inverse_scale(e) for e in exponents]
             words.append(cast.pack_e4m3(*(v * inverse[i & 1] for i, v in enumerate(outputs[g]))))
         buffer = cd + (div(first, config.store_block_m) & 1) * plan.l1_tile_bytes

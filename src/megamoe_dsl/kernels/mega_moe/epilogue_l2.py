@@ -15,8 +15,8 @@ from ...device.cast import pack_bf16
 from ...device.matrix import store_transposed_b16
 from ...device.memory import load_shared_v4, load_u64, store_v4
 from ...device.tcgen05 import load_columns
-from ...layouts.epilogue_tile import HALF_BYTES, l2_read_address, l2_read_row, l2_write_address
-from ...layouts.tile import BLOCK_N, CLUSTER
+from ...layouts.epilogue_tile import HALF_BYTES, l2_channel_bytes, l2_read_address, l2_read_row, l2_write_address
+from ...layouts.tile import CLUSTER
 from .context import Context
 
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
@@ -33,7 +33,7 @@ def finish_l2(ctx: Context, tile):
     write = l2_write_address(cd, tile.warp, tile.lane, rows)
     own_row = l2_read_row(tile.warp, tile.lane)
     read = l2_read_address(cd, own_row, tile.lane, rows)
-    channel_bytes = Int64(n_block * (2 * BLOCK_N) + (tile.lane & 15) * 16)
+    channel_bytes = Int64(l2_channel_bytes(n_block, tile.lane))
     valid = blocks.valid_m
     for first in cutlass.range(0, valid, rows, unroll=1):
         metadata = ctx.at("token_src_metadata", row + first + own_row)
