@@ -3,6 +3,7 @@
 #   make test      lint, types, tests
 #   make lint      ruff and mypy
 #   make format    ruff, in place
+#   make pictures  the README's drawings, from the layouts
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -17,7 +18,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint format
+.PHONY: install demo test lint format pictures
 
 install: $(INSTALLED)
 
@@ -49,6 +50,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: $(INSTALLED)
+	mkdir -p docs/pictures
+	for what in smem waves swizzle symmetric; do \
+		$(BIN)/megamoe layout $$what --preset flash --tokens 128 --svg docs/pictures/$$what.svg || exit 1; done
 
 test: lint
 	$(BIN)/pytest -n $(JOBS)
