@@ -15,7 +15,7 @@ TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
 MATH_WARPGROUPS = 2
 STORE_TOKENS = 32  # tokens that the L2 epilogue transposes at a time
 PULL_CHUNK = 1024
-PULL_SLOTS = 2
+PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 
 
 def pull_chunk(hidden: int) -> int:
@@ -37,6 +37,7 @@ class Sm90SmemPlan:
     hidden: int
     block_m: int
     num_stages: int
+    pull_slots: int = PULL_SLOTS[-1]
 
     @property
     def math_warps(self) -> int:
@@ -62,10 +63,6 @@ class Sm90SmemPlan:
     @property
     def pull_chunk(self) -> int:
         return pull_chunk(self.hidden)
-
-    @property
-    def pull_slots(self) -> int:
-        return min(PULL_SLOTS, self.hidden // self.pull_chunk)
 
     @property
     def l2_tile_bytes(self) -> int:

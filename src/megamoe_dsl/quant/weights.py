@@ -84,8 +84,9 @@ class TransformedWeights:
         l1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values
         of K, rows in UTCCP order within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
     fp8xfp8:
-        l1 float8_e4m3fn [El, 2I, H] in `order_rows_sm90` order; l1_sf float32 [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks,
-        then the up blocks; l2 float8_e4m3fn [El, H, I] and l2_sf float32 [El, H/128, I/128], unchanged.
+        l1 float8_e4m3fn [El, 2I/256, H/128, 256, 128]: tiles (`tile_sm90`) of rows in `order_rows_sm90` order; l1_sf float32
+        [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks; l2 float8_e4m3fn [El, H/256, I/128, 256, 128],
+        tiles; l2_sf float32 [El, H/128, I/128], unchanged.
     """
 
     l1: torch.Tensor
@@ -167,6 +168,26 @@ def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     return split.permute(order).reshape(w.shape).contiguous()
 
 
+def tile_sm90(w: torch.Tensor) -> torch.Tensor:
+    """Cut [..., N, K] E4M3 weights into the tiles that the SM90 kernel loads: [..., N / 256, K / 128, 256, 128], each contiguous.
+
+    A tile is 32 KiB in a row, instead of 256 pieces of 128 bytes at a distance of K: kinder to DRAM, which a small batch is bound by.
+
+    Raises:
+        ValueError: when N is not a multiple of 256 or K of 128.
+    """
+    rows, k = w.shape[-2:]
+    if rows % 256 or k % 128:
+        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of 256 and 128")
+    return w.reshape(*w.shape[:-2], rows // 256, 256, k // 128, 128).transpose(-3, -2).contiguous()
+
+
+def inverse_tile_sm90(tiles: torch.Tensor) -> torch.Tensor:
+    """Inverse of `tile_sm90`."""
+    n_tiles, k_tiles = tiles.shape[-4:-2]
+    return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * 256, k_tiles * 128).contiguous()
+
+
 def _require_little_endian() -> None:
     if sys.byteorder != "little":
         raise RuntimeError(f"byte order of the host: {sys.byteorder}, allowed: little (scale words are little-endian views)")
@@ -245,7 +266,7 @@ def transform_weights(
     """
     ExpertWeights(l1, l1_sf, l2, l2_sf).validate(problem)
     if problem.dtypes == "fp8xfp8":
-        return TransformedWeights(l1=order_rows_sm90(l1), l1_sf=l1_sf, l2=l2, l2_sf=l2_sf)
+        return TransformedWeights(l1=tile_sm90(order_rows_sm90(l1)), l1_sf=l1_sf, l2=tile_sm90(l2), l2_sf=l2_sf)
     return TransformedWeights(
         l1=interleave_gate_up(l1), l1_sf=utccp_scale_order(interleave_gate_up(l1_sf)), l2=l2, l2_sf=utccp_scale_order(l2_sf)
     )
@@ -259,7 +280,8 @@ def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -
     """
     experts = problem.experts_per_rank
     if problem.dtypes == "fp8xfp8":
-        plain = ExpertWeights(inverse_order_rows_sm90(weights.l1), weights.l1_sf, weights.l2, weights.l2_sf)
+        l1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.l1))
+        plain = ExpertWeights(l1, weights.l1_sf, inverse_tile_sm90(weights.l2), weights.l2_sf)
     else:
         l1 = deinterleave_gate_up(weights.l1)
         l1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts))

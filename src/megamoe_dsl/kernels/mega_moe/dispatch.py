@@ -17,6 +17,7 @@ from cutlass import Int32, Int64, Uint32
 from ...device.memory import (
     atomic_add_shared,
     atomic_add_u64,
+    fence_async_shared,
     load_constant_u64,
     load_shared_u32,
     load_u64,
@@ -26,7 +27,6 @@ from ...device.memory import (
     store_u32,
     store_u64,
 )
-from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
 from ...layouts.arith import div
 from ...layouts.barriers import NamedBarrier

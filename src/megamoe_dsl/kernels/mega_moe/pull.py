@@ -118,14 +118,17 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
     words = problem.hidden // CHANNELS_PER_WORD
-    for first in cutlass.range_constexpr(0, words, 32):
-        word = lane + first
-        if word < words:
-            store_u32(ctx.at("l1_sf", word, sf_row), load_u32(source_scales + Int64(word) * 4))
+    # All remote loads first: one latency for the lot.
+    places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
+    scales = [load_u32(source_scales + Int64(word) * 4) for word in places]
+    weight = load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk))
+    for i, word in enumerate(places):
+        if lane + 32 * i < words:
+            store_u32(ctx.at("l1_sf", word, sf_row), scales[i])
     sync_warp()
     move_row(ctx, x, ctx.at("l1_acts", row), warp, lane, uses)
     if lane == 0:
-        store_f32(ctx.at("l1_topk_weights", row), load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk)))
+        store_f32(ctx.at("l1_topk_weights", row), weight)
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
         wait_group(0)
         reduce_add_u32(ctx.at("l1_arrival_count", pool_block), 1, "release", "gpu")

@@ -16,7 +16,7 @@ from ....device.mbarrier import arrive_expect, wait
 from ....device.memory import fence_async_global
 from ....device.ring import Ring
 from ....device.sync import Equals32, Equals64, spin
-from ....device.tma import load_tile_cta
+from ....device.tma import load_tile_cta, prefetch_tile
 from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
@@ -65,20 +65,34 @@ def load_tokens(ctx: Sm90Context):
 
 @cute.jit
 def load_weights(ctx: Sm90Context):
-    """TMA-B: 256 weight rows."""
+    """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
+    prefetch_weights(ctx)
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
         weights = ctx.map(Map.WEIGHTS, blocks.phase)
         is_l1 = blocks.phase == LINEAR1
-        rows = select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))
-        row = blocks.expert * rows + blocks.n_block * TILE_ROWS
-        for k in cutlass.range(select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+        k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
+        row = (blocks.expert * blocks.n_blocks + blocks.n_block) * k_blocks * TILE_ROWS
+        for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
                 arrive_expect(full, plan.weight_bytes)
-                load_tile_cta(ctx.shared("weights", ring.index), weights, full, k * BLOCK_K, row)
+                load_tile_cta(ctx.shared("weights", ring.index), weights, full, 0, row + k * TILE_ROWS)
             ring = ring.next()
         blocks = next_block(blocks)
+
+
+@cute.jit
+def prefetch_weights(ctx: Sm90Context):
+    """Into L2, while the counts are on their way: the beginning of the tile that this CTA starts with if no expert is empty.
+
+    An empty expert moves the tiles to other CTAs, for which L2 serves as well; only its own tiles are fetched in vain.
+    """
+    config = ctx.config
+    tiles = config.problem.experts_per_rank * config.l1_n_blocks
+    if (ctx.sm < tiles) & elect():
+        for k in cutlass.range_constexpr(min(config.prefetch_k_blocks, config.l1_k_blocks)):
+            prefetch_tile(ctx.map(Map.WEIGHTS), 0, (ctx.sm * config.l1_k_blocks + k) * TILE_ROWS)

@@ -30,7 +30,7 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     """Descriptors in table order.
 
     sym      address of this rank's symmetric buffer
-    weights  addresses by name; l1, l2: E4M3 in kernel row order, [El * 2I, H], [El * H, I]
+    weights  addresses by name; l1, l2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
     """
     problem = config.problem
     region = symmetric_buffer(problem)
@@ -45,7 +45,7 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
         return [
             rows(region.address(sym, acts), k, pool, config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            rows(address, k, experts * n, TILE_ROWS),
+            rows(address, BLOCK_K, experts * n * (k // BLOCK_K), TILE_ROWS),
         ]
 
     return [

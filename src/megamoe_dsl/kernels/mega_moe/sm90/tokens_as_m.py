@@ -17,8 +17,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....device import cast, wgmma
-from ....device.mbarrier import arrive, wait
 from ....device.matrix import store_b16
+from ....device.mbarrier import arrive, wait
 from ....device.memory import (
     fence_async_shared,
     load_f32,
@@ -46,7 +46,10 @@ ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 @dataclass(frozen=True)
 class Accumulator:
-    """FP32 sums, and the registers of the partial sum.  Value (4 j + 2 h + e) of chunk c: token row + 8 h, weight row 128 c + 8 j + 2 (lane % 4) + e of the tile."""
+    """FP32 sums, and the registers of the partial sum.
+
+    Value (4 j + 2 h + e) of chunk c: token row + 8 h, weight row 128 c + 8 j + 2 (lane % 4) + e of the tile.
+    """
 
     parts: tuple[tuple[Float32, ...], ...]
     partial: tuple[Float32, ...]

@@ -41,7 +41,10 @@ HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 @dataclass(frozen=True)
 class Accumulator:
-    """FP32 sums of a thread, and the registers of the partial sum.  Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q."""
+    """FP32 sums of a thread, and the registers of the partial sum.
+
+    Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q.
+    """
 
     parts: tuple[tuple[Float32, ...], ...]
     partial: tuple[Float32, ...]
@@ -53,9 +56,8 @@ class Accumulator:
 
 
 @cute.jit
-def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: WeightScales, ring: Ring, k: Int32, more: cutlass.Boolean):
+def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
     """One K block; its stage is full.  Returns with the next stage full, if there are `more`."""
-    config = ctx.config
     weights = ctx.shared("weights", ring.index) + me.group * (BLOCKS * BLOCK_BYTES)
     tokens = wgmma.descriptor(ctx.shared("tokens", ring.index) >> 4)
     token_scales = ctx.shared("sfa", ring.index) + me.pair * 4
