@@ -12,30 +12,38 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.compile import Artifact
 from megamoe_dsl.sim import Deadlock, SimError
 
+SUBJECTS = 2
 SEEDS = range(2)  # schedules tried before a fault counts as unnoticed
 WATCHDOG_NS = 3_000_000
 LAUNCHES = ((64, 5), (3, 2))  # two without a pause: the second runs into what the first has not finished
 
 
 @cache
-def subject() -> tuple[Artifact, Case]:
-    """A kernel and data in which everything happens: work for all dispatch warps of all CTAs in every phase, two passes per tile, two
-    blocks per expert, several waves, a ring that wraps."""
-    moe = problem(64, topk=8, num_experts=40)
-    kernel = config(moe, block_m=32, store_block_m=16, experts_per_wave=5, num_stages=3)
-    return artifact(kernel), random_case(moe, (64, 11), 0, target_expert=2, mask=0.4)
+def subject(number: int = 0) -> tuple[Artifact, Case]:
+    """A kernel and data in which everything happens.
+
+    0  work for all dispatch warps of all CTAs in every phase, up to three passes per tile, several waves, a ring that wraps
+    1  a short ring and a wide hidden, so that combine reuses the SMEM of every role
+    """
+    if number == 0:
+        moe = problem(64, topk=8, num_experts=40)
+        kernel = config(moe, block_m=64, store_block_m=16, epilogue_warpgroups=2, experts_per_wave=5, num_stages=3)
+        return artifact(kernel), random_case(moe, (64, 5), 0, target_expert=2, mask=0.4)
+    moe = problem(64, hidden=2048, num_experts=4)
+    return artifact(config(moe, block_m=16, num_stages=2)), random_case(moe, (64, 5), 0, mask=0.1)
 
 
 @cache
-def catalogue() -> dict[str, Fault]:
-    return {fault.name: fault for fault in all_faults(subject()[0].ptx)}
+def catalogue(number: int = 0) -> dict[str, Fault]:
+    """Faults of a subject by name.  The kernels have the same sites in the same order."""
+    return {fault.name: fault for fault in all_faults(subject(number)[0].ptx)}
 
 
-def how_noticed(fault: Fault | None, seed: int) -> str | None:
-    """The first sign of the fault under one schedule, as `kind: text`; None when there is none."""
-    compiled, case = subject()
-    if fault is not None:
-        compiled = replace(compiled, ptx=fault.apply(compiled.ptx))
+def how_noticed(name: str | None, seed: int = 0, number: int = 0) -> str | None:
+    """The first sign of a fault (None: no fault) under one schedule, as `kind: text`; None when there is none."""
+    compiled, case = subject(number)
+    if name is not None:
+        compiled = replace(compiled, ptx=catalogue(number)[name].apply(compiled.ptx))
     layer = None
     try:
         layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
@@ -57,6 +65,7 @@ def how_noticed(fault: Fault | None, seed: int) -> str | None:
     return f"warning: {warnings[0]}" if warnings else None
 
 
-def notice(fault: Fault) -> str | None:
-    """`how_noticed` under the first schedule that shows the fault."""
-    return next((sign for seed in SEEDS if (sign := how_noticed(fault, seed)) is not None), None)
+def notice(name: str) -> str | None:
+    """`how_noticed` under the first subject and schedule that show the fault."""
+    runs = ((seed, number) for number in range(SUBJECTS) for seed in SEEDS)
+    return next((sign for seed, number in runs if (sign := how_noticed(name, seed, number)) is not None), None)

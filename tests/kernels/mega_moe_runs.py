@@ -13,6 +13,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.compile import Artifact, compile_kernel
 from megamoe_dsl.config import KernelConfig
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.comparison import RankComparison, compare
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -80,6 +81,15 @@ class Layer:
         assert unexpected == []
         self.check_workspace()
         return ranks
+
+    def retile(self, kernel: KernelConfig) -> None:
+        """Another configuration of the same problem on the same buffers."""
+        options = {"seed": self.moe.simulator.seed, "race": self.moe.simulator.race, "watchdog_ns": self.moe.watchdog_ns}
+        old, weights = self.moe, [inverse_transform_weights(kernel.problem, rank.weights) for rank in self.moe.ranks]
+        self.moe = SimulatedMoE(artifact(kernel), weights, **options)
+        for new, rank in zip(self.moe.ranks, old.ranks, strict=True):
+            new.sym, new.stats = rank.sym, rank.stats
+        self.moe.peers = old.peers
 
     def stream(self, case: Case, counts: Sequence[Sequence[int]]) -> tuple[list[RankComparison], Report]:
         """Launches with nothing between them: a rank begins its next one when its last has ended, whatever the other ranks do.

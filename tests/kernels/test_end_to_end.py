@@ -131,3 +131,31 @@ def test_launches_in_a_row():
     assert int(layer.moe.ranks[1].view("launch_epoch")) == len(launches)
     assert sum(map(sum, layer.received)) == 2 * sum(map(sum, launches))
     assert layer.moe.ranks[0].stats.tolist() == layer.received[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_launches_without_a_pause(seed):
+    """Each rank begins its next launch as soon as its last has ended, while the other may still be in it: no race across the launches."""
+    moe = problem(24, num_experts=8, topk=3)
+    kernel = config(moe, block_m=16)
+    case = random_case(moe, (24, 6), seed, mask=0.1)
+    layer = Layer.of(kernel, case, seed=seed)
+    counts = [(24, 6), (1, 0), (0, 6), (24, 1)]
+    ranks, report = layer.stream(case, counts)
+    assert report.findings == []
+    assert [one.tokens for one in ranks] == [n for tokens in counts for n in tokens]
+    assert sum(one.unequal for one in ranks) == 0
+    layer.check_workspace()
+    assert int(layer.moe.ranks[0].view("launch_epoch")) == len(counts)
+
+
+@pytest.mark.parametrize("launches", [2, 3])
+def test_launches_of_another_tier_on_the_same_buffers(launches):
+    """The pool, its scales and the counters serve every tier: block_m changes from launch to launch, the buffers stay."""
+    moe = problem(40, num_experts=4)
+    kernels = [config(moe, block_m=m) for m in (16, 192, 64)][:launches]
+    layer = Layer.of(kernels[0], random_case(moe, (40, 9), 0))
+    for number, kernel in enumerate(kernels):
+        layer.retile(kernel)
+        layer.check(random_case(moe, (40 - number, 9), number))
+    assert int(layer.moe.ranks[0].view("launch_epoch")) == launches
