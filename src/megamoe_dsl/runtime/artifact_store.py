@@ -1,17 +1,26 @@
-"""Compiled kernels in a folder, one zip file each: what a machine with GPUs and without the DSL runs.
+"""Compiled kernels in a folder, one zip file each: a cache (cache.py), and what a machine with GPUs and without the DSL runs.
 
 A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name carries a digest of the configuration and one of the sources that
-the kernel and its host-side layouts come from, so that a kernel never meets a buffer laid out by other code.
+the kernel and its host-side layouts come from, so that a kernel never meets a buffer laid out by other code.  It also says which DSL made
+it; where a DSL is installed, a kernel of another version counts as missing.
+
+Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
+import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +36,17 @@ PACKAGE = Path(__file__).parents[1]
 SOURCES = ("kernels", "device", "layouts", "schedule", "problem.py", "config.py", "config_sm90.py", "config_pre_dispatch.py", "compile.py")
 CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (KernelConfig, Sm90Config, PreDispatchConfig)}
 SUFFIX = ".megamoe.zip"
+DSL = "nvidia-cutlass-dsl"
 
 Kind = TypeVar("Kind", KernelConfig, Sm90Config, PreDispatchConfig)
 
 
 class ArtifactError(RuntimeError):
     """No usable compiled kernel, and no compiler to make one."""
+
+
+class ArtifactWarning(UserWarning):
+    """The folder cannot be written; kernels are compiled in every process."""
 
 
 @lru_cache
@@ -44,6 +58,15 @@ def source_digest() -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:8]
+
+
+@lru_cache
+def dsl_version() -> str | None:
+    """Version of the DSL, or None where there is none."""
+    try:
+        return version(DSL) if find_spec("cutlass") is not None else None
+    except PackageNotFoundError:
+        return None
 
 
 def describe_config(config: AnyConfig) -> dict[str, Any]:
@@ -81,40 +104,61 @@ class ArtifactStore:
         return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def save(self, artifact: Artifact) -> Path:
-        """Writes the kernel; older ones of the same configuration go.  Returns its path."""
+        """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(artifact.config)
-        head = {"config": describe_config(artifact.config), "sources": source_digest(), "seconds": artifact.seconds}
-        partial = path.with_suffix(".partial")
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("config.json", json.dumps(head, indent=1))
-            file.writestr("kernel.cubin", artifact.cubin)
-            file.writestr("kernel.ptx", artifact.ptx)
-        partial.replace(path)
+        head = {
+            "config": describe_config(artifact.config),
+            "sources": source_digest(),
+            "dsl": dsl_version(),
+            "seconds": artifact.seconds,
+        }
+        handle, partial = tempfile.mkstemp(dir=self.folder, prefix=path.name, suffix=".partial")
+        try:
+            with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file:
+                file.writestr("config.json", json.dumps(head, indent=1))
+                file.writestr("kernel.cubin", artifact.cubin)
+                file.writestr("kernel.ptx", artifact.ptx)
+            os.chmod(partial, 0o644)
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
         for old in self._files(artifact.config):
             if old != path:
-                old.unlink()
+                old.unlink(missing_ok=True)
         return path
 
     def _files(self, config: AnyConfig) -> list[Path]:
         return sorted(self.folder.glob(f"{self._stem(config)}-*{SUFFIX}"))
 
     def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
-        """Configurations of this class that have a kernel here, all or those for `problem`; those that other sources know are left out."""
+        """Configurations of this class that have a kernel here, all or those for `problem`.
+
+        Damaged files and configurations of other sources are left out.
+        """
         seen = set()
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            with zipfile.ZipFile(path) as file:
-                head = json.loads(file.read("config.json"))
             try:
-                config = read_config(head["config"])
-            except (ArtifactError, ValueError, TypeError):
+                config = read_config(self._read(path)[0]["config"])
+            except (ArtifactError, LookupError, ValueError, TypeError):
                 continue
             if isinstance(config, kind) and config not in seen and problem in (None, config.problem):
                 seen.add(config)
                 yield config
 
+    @staticmethod
+    def _read(path: Path) -> tuple[dict[str, Any], str, bytes]:
+        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged or gone."""
+        try:
+            with zipfile.ZipFile(path) as file:
+                return json.loads(file.read("config.json")), file.read("kernel.ptx").decode(), file.read("kernel.cubin")
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError) as error:
+            raise ArtifactError(f"{path}: cannot be read: {error}") from None
+
     def load(self, config: AnyConfig, *, any_sources: bool = False) -> Artifact:
-        """The stored kernel.  Raises `ArtifactError` when there is none; `any_sources` takes one that other sources made."""
+        """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
+        `any_sources` takes one that other sources made."""
         path = self.path(config)
         if not path.exists():
             others = self._files(config)
@@ -122,17 +166,58 @@ class ArtifactStore:
                 why = "only one from other sources" if others else "no kernel for it"
                 raise ArtifactError(f"{self.folder} has {why}: {config}")
             path = others[-1]
-        with zipfile.ZipFile(path) as file:
-            seconds = json.loads(file.read("config.json"))["seconds"]
-            return Artifact(config, config.arch, file.read("kernel.ptx").decode(), file.read("kernel.cubin"), seconds)
+        head, ptx, cubin = self._read(path)
+        made_by, ours = head.get("dsl"), dsl_version()
+        if not any_sources and None not in (made_by, ours) and made_by != ours:
+            raise ArtifactError(f"{path}: made by {DSL} {made_by}, not {ours}")
+        if head.get("config") != json.loads(json.dumps(describe_config(config))) and not any_sources:
+            raise ArtifactError(f"{path}: holds a kernel for another configuration")
+        return Artifact(config, config.arch, ptx, cubin, head.get("seconds", 0.0))
 
     def get(self, config: AnyConfig) -> Artifact:
-        """The stored kernel, or a new one, which is stored.  Raises `ArtifactError` when that takes a DSL that is not installed."""
+        """The stored kernel, or a new one, which is stored; a folder that cannot be written costs a warning.
+
+        Raises `ArtifactError` when that takes a DSL that is not installed, and `CompileError`.
+        """
         try:
             return self.load(config)
         except ArtifactError:
             if find_spec("cutlass") is None:
                 raise
-        artifact = compile_kernel(config)
-        self.save(artifact)
+        with self._lock(config):
+            try:
+                return self.load(config)  # another process may have been quicker
+            except ArtifactError:
+                artifact = compile_kernel(config)
+            try:
+                self.save(artifact)
+            except OSError as error:
+                self.warn_unwritable(error)
         return artifact
+
+    @contextmanager
+    def _lock(self, config: AnyConfig) -> Iterator[None]:
+        """One process at a time compiles a configuration, if the folder can be written."""
+        from filelock import FileLock
+
+        lock = FileLock(self.folder / f"{self._stem(config)}.lock")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (OSError, NotImplementedError):
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def warn_unwritable(self, error: OSError) -> None:
+        """Says so once per process and folder."""
+        if self.folder not in _WARNED:
+            _WARNED.add(self.folder)
+            reason = error.strerror or error
+            warnings.warn(f"kernels cannot be stored in {self.folder} ({reason}) and are compiled anew", ArtifactWarning, stacklevel=3)
+
+
+_WARNED: set[Path] = set()

@@ -1,0 +1,172 @@
+"""The store of compiled kernels and the cache over it: keys, damage, processes, folders that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megamoe_dsl import cache
+from megamoe_dsl.compile import Artifact
+from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime import artifact_store
+from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
+
+CONFIG = KernelConfig.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
+SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, dtypes="fp8xfp8"), 16, num_sms=2)
+ARTIFACT = Artifact(CONFIG, CONFIG.arch, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Configurations that were compiled, by a compiler that takes no time."""
+    seen: list[object] = []
+
+    def compile_kernel(config: KernelConfig) -> Artifact:
+        seen.append(config)
+        return replace(ARTIFACT, config=config, arch=config.arch)
+
+    monkeypatch.setattr(artifact_store, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(artifact_store, "_WARNED", set())
+    return seen
+
+
+def test_a_kernel_is_compiled_once(tmp_path: Path, compiled: list[object]) -> None:
+    store = ArtifactStore(tmp_path / "new" / "folder")
+    first, second = store.get(CONFIG), store.get(CONFIG)
+    assert compiled == [CONFIG]
+    assert (second.ptx, second.cubin, second.config, second.seconds) == (first.ptx, first.cubin, CONFIG, 1.5)
+    assert not list(store.folder.glob("*.partial"))
+
+
+def test_every_field_and_the_architecture_are_part_of_the_key(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    others = [CONFIG.replace(num_sms=4), CONFIG.replace(problem=replace(CONFIG.problem, activation_clamp=10.0)), SM90]
+    assert len({store.path(config) for config in (CONFIG, *others)}) == 4
+    for config in (CONFIG, *others):
+        assert read_config(json.loads(json.dumps(describe_config(config)))) == config
+
+
+def test_other_sources_are_stale_and_replaced(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path)
+    old = store.save(ARTIFACT)
+    monkeypatch.setattr(artifact_store, "source_digest", lambda: "01234567")
+    with pytest.raises(ArtifactError, match="other sources"):
+        store.load(CONFIG)
+    assert store.load(CONFIG, any_sources=True).cubin == ARTIFACT.cubin
+    store.get(CONFIG)
+    assert compiled == [CONFIG]
+    assert not old.exists()
+
+
+def test_another_dsl_is_stale_only_where_a_dsl_is_installed(
+    tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore(tmp_path)
+    store.save(ARTIFACT)
+    monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
+    assert store.load(CONFIG).ptx == ARTIFACT.ptx
+    monkeypatch.setattr(artifact_store, "dsl_version", lambda: "99.0")
+    with pytest.raises(ArtifactError, match=r"99\.0"):
+        store.load(CONFIG)
+    store.get(CONFIG)
+    assert compiled == [CONFIG]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "text", "no head", "another configuration"])
+def test_a_damaged_file_is_rebuilt(tmp_path: Path, compiled: list[object], damage: str) -> None:
+    store = ArtifactStore(tmp_path)
+    path = store.save(ARTIFACT)
+    content = bytearray(path.read_bytes())
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        with zipfile.ZipFile(path) as file:
+            inside = file.getinfo("kernel.ptx").header_offset + 30 + len("kernel.ptx") + 3
+        content[inside] ^= 0xFF
+        path.write_bytes(content)
+    elif damage == "text":
+        path.write_text("not a zip file")
+    elif damage == "no head":
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("kernel.ptx", "")
+    else:
+        path.write_bytes(store.save(replace(ARTIFACT, config=CONFIG.replace(num_sms=4))).read_bytes())
+    assert CONFIG not in list(store.configs(KernelConfig))
+    assert store.get(CONFIG).cubin == ARTIFACT.cubin
+    assert store.load(CONFIG).cubin == ARTIFACT.cubin
+    assert compiled == [CONFIG]
+
+
+def test_without_a_dsl_a_missing_kernel_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_store, "find_spec", lambda name: None)
+    with pytest.raises(ArtifactError, match="no kernel"):
+        ArtifactStore(tmp_path).get(CONFIG)
+
+
+def test_a_folder_that_cannot_be_written_costs_one_warning(
+    tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")  # permissions would not stop root
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(in_the_way / "cache"))
+    for _ in range(2):
+        assert cache.load_or_compile(CONFIG).cubin == ARTIFACT.cubin
+    assert compiled == [CONFIG, CONFIG]
+    assert [one.category for one in recwarn] == [ArtifactWarning]
+    assert "cannot be stored in" in str(recwarn[0].message)
+    assert [one.config for one in cache.load_or_compile_all([CONFIG], jobs=1)] == [CONFIG]
+    assert len(recwarn) == 1
+
+
+def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    ArtifactStore(tmp_path).save(ARTIFACT)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert cache.load_or_compile(CONFIG).cubin == ARTIFACT.cubin
+    assert cache.load_or_compile_all([CONFIG])[0].cubin == ARTIFACT.cubin
+    assert compiled == []
+
+
+PROCESS = """
+import sys, time
+from megamoe_dsl.runtime import artifact_store
+from megamoe_dsl.runtime.artifact_store import ArtifactStore, read_config
+from megamoe_dsl.compile import Artifact
+import json
+config = read_config(json.loads(sys.argv[2]))
+def compile_kernel(config):
+    time.sleep(0.5)
+    print("compiled", flush=True)
+    return Artifact(config, config.arch, ".entry kernel(", b"x" * 1000, 1.0)
+artifact_store.compile_kernel = compile_kernel
+assert ArtifactStore(sys.argv[1]).get(config).cubin == b"x" * 1000
+"""
+
+
+def test_of_several_processes_one_compiles(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", PROCESS, str(tmp_path), json.dumps(describe_config(CONFIG))]
+    processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert "".join(outputs).count("compiled") == 1
+
+
+def test_the_folder_is_the_platforms_unless_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    assert cache.cache_folder() == tmp_path
+    monkeypatch.delenv(cache.FOLDER_VARIABLE)
+    assert cache.cache_folder().name == "megamoe_dsl"
