@@ -22,7 +22,7 @@ UNNOTICED = {
     "named barrier skipped 8": "before arriving at AFTER_CLEAN: what other warps cleaned since DISPATCH_EPILOGUE matters to this rank only",
     "named barrier skipped 10": "after AFTER_CLEAN: only thread 0 goes on",
     "named barrier skipped 17": "after BEFORE_COMBINE: DISPATCH_EPILOGUE follows",
-    "proxy fence dropped 0": "dispatch, before DISPATCH_EPILOGUE: it wrote its counts before BEFORE_PULL, so the epilogue's fence covers them",
+    "proxy fence dropped 0": "dispatch: it wrote its counts before BEFORE_PULL, so the epilogue's fence, after BEFORE_COMBINE, covers them",
     "proxy fence of the other space 0": "the same fence",
     "tcgen05 fence dropped 0": "after acc_empty: the fence after full follows before any MMA",
     "tcgen05 fence dropped 1": "after full: the fence after acc_empty came before; `test_one_fence_of_the_mma_warp_must_stay`",
