@@ -8,6 +8,7 @@ from .config import require
 from .problem import Problem
 
 THREADS = 512
+CTAS_PER_SM = 4
 CHUNK = 256  # channels that a warp quantises at a time: 8 a lane; every hidden size is a multiple
 
 
@@ -15,14 +16,19 @@ CHUNK = 256  # channels that a warp quantises at a time: 8 a lane; every hidden 
 class PreDispatchConfig:
     """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
 
-    num_sms  CTAs of the grid; several fit on an SM
+    num_sms  CTAs of the grid
     """
 
     problem: Problem
-    num_sms: int = 528
+    num_sms: int
 
     def __post_init__(self) -> None:
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+
+    @classmethod
+    def choose(cls, problem: Problem, num_sms: int) -> PreDispatchConfig:
+        """A grid that fills `num_sms` SMs."""
+        return cls(problem, num_sms * CTAS_PER_SM)
 
     @property
     def arch(self) -> str:

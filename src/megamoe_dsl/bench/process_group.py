@@ -14,7 +14,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+BACKEND_VARIABLE = "MEGAMOE_BENCH_BACKEND"  # gloo: workers without CUDA
 POLL_S = 0.2
+START_S = 180.0  # for imports and the process group
+READY = "ready.json"
 GRACE_S = 8.0  # for the other ranks' watchdogs, after the first rank has failed
 
 
@@ -51,8 +54,14 @@ def _run_rank(rank: int, worker: Worker, port: int, jobs: list[Any], folder: str
         import torch
         import torch.distributed as dist
 
-        torch.cuda.set_device(rank)
-        dist.init_process_group("nccl", rank=rank, world_size=worker.ranks, device_id=torch.device("cuda", rank))
+        backend = os.environ.get(BACKEND_VARIABLE, "nccl")
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+            dist.init_process_group(backend, rank=rank, world_size=worker.ranks, device_id=torch.device("cuda", rank))
+        else:
+            dist.init_process_group(backend, rank=rank, world_size=worker.ranks)
+        if rank == 0:
+            Path(folder, READY).touch()
         worker.work(rank, jobs, report)
         dist.barrier()
         dist.destroy_process_group()
@@ -91,7 +100,8 @@ def _run_once(
     processes = [context.Process(target=_run_rank, args=(rank, worker, port, jobs, str(folder))) for rank in range(worker.ranks)]
     for process in processes:
         process.start()
-    done, last, failed_at = 0, time.monotonic(), None
+    done, failed_at, ready = 0, None, False
+    last, limit = time.monotonic(), START_S
     results = folder / "results.jsonl"
     try:
         while True:
@@ -106,7 +116,9 @@ def _run_once(
             now = time.monotonic()
             if failed_at is None and any(process.exitcode not in (None, 0) for process in processes):
                 failed_at = now
-            if now - last > limit_s or (failed_at is not None and now - failed_at > GRACE_S):
+            if not ready and (folder / READY).exists():
+                ready, last, limit = True, now, limit_s
+            if now - last > limit or (failed_at is not None and now - failed_at > GRACE_S):
                 break
             time.sleep(POLL_S)
         timed_out = any(process.is_alive() for process in processes) and failed_at is None
@@ -117,7 +129,7 @@ def _run_once(
         for process in processes:
             process.join()
     if timed_out:
-        return done, f"no result within {limit_s:.0f} s"
+        return done, f"no result within {limit:.0f} s"
     if all(process.exitcode == 0 for process in processes):
         return done, None if done == len(jobs) else "workers ended early"
     errors = [json.loads(path.read_text()) for path in sorted(folder.glob("error*.json"))]

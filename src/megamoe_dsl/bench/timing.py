@@ -41,9 +41,9 @@ def measure(run: Callable[[], None], launches: int) -> float:
     return start.elapsed_time(end) * 1e3 / launches
 
 
-def over_ranks(repeats: list[float]) -> Times:
+def over_ranks(repeats: list[float], device: str = "cuda") -> Times:
     """Per repeat the slowest rank; then the median and the spread."""
-    slowest = torch.tensor(repeats, dtype=torch.float64, device="cuda")
+    slowest = torch.tensor(repeats, dtype=torch.float64, device=device)
     if dist.is_initialized():
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     values = slowest.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .bench import bench
 from .inspect import inspect
 from .layout import layout
 from .simulate import simulate
@@ -16,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.command()(bench)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)

@@ -48,6 +48,11 @@ class Inputs:
 
     def check(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it."""
+        self.check_layout(problem, owner)
+        self.check_experts(problem, owner)
+
+    def check_layout(self, problem: Problem, owner: str = "") -> None:
+        """The part of `check` that reads no tensor: dtypes, shapes, strides."""
         if self.x.dim() != 2:
             raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {problem.hidden})")
         tokens = self.num_tokens
@@ -57,6 +62,9 @@ class Inputs:
         check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
         check_tensor(f"{owner}topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
         check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+
+    def check_experts(self, problem: Problem, owner: str = "") -> None:
+        """Raises `ProblemError` for an expert out of range or named twice.  Reads the indices, so it waits for the device."""
         for value in self.topk_idx.unique().tolist():
             if not -1 <= value < problem.num_experts:
                 raise ProblemError(f"{owner}topk_idx", value, f"-1 or an expert in [0, {problem.num_experts})")
@@ -132,6 +140,10 @@ class RankBuffers:
     def load(self, inputs: Inputs) -> None:
         """Copies a rank's tokens into the symmetric buffer, after checking them."""
         inputs.check(self.config.problem)
+        self.store(inputs)
+
+    def store(self, inputs: Inputs) -> None:
+        """`load` without the check."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
 

@@ -51,10 +51,10 @@ def encode_tensor_map(tensor_map: TensorMap) -> bytes:
 
 
 class CudaKernel:
-    """A kernel loaded on the current device."""
+    """A kernel loaded on the current device.  `words` are the places of its 32-bit arguments; the others are 64-bit."""
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
+    def __init__(self, artifact: Artifact, words: tuple[int, ...] = (5, 6)) -> None:
+        self.artifact, self.words = artifact, words
         config = artifact.config
         torch.cuda.current_stream()  # makes torch's context current
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
@@ -74,7 +74,7 @@ class CudaKernel:
         self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
 
     def __call__(self, arguments: Sequence[int]) -> None:
-        """Launches on torch's current stream.  `arguments` as `RankBuffers.arguments` makes them; words are 32-bit at places 5 and 6."""
-        types = tuple(ctypes.c_int32 if i in (5, 6) else ctypes.c_uint64 for i in range(len(arguments)))
+        """Launches on torch's current stream."""
+        types = tuple(ctypes.c_int32 if i in self.words else ctypes.c_uint64 for i in range(len(arguments)))
         self._launch.hStream = torch.cuda.current_stream().cuda_stream
         call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), types), 0)

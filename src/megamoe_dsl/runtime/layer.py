@@ -1,0 +1,189 @@
+"""One expert-parallel MoE layer on this rank's GPU.
+
+    layer = MegaMoE(problem, weights, store=ArtifactStore(folder))          on every rank
+    y = layer(x, topk_idx, topk_weights)                                    x bf16 [T, hidden], T may differ between ranks and be 0
+    y = layer(x, topk_idx, topk_weights, x_sf=x_sf)                         x and x_sf as `quant` makes them
+    y = mega_moe(layer, x, topk_idx, topk_weights)                          the same as a function
+
+A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given), so it can be captured
+into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run one after another: on one stream, or
+ordered by events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config_pre_dispatch import PreDispatchConfig
+from ..problem import Problem, ProblemError
+from ..quant import ExpertWeights
+from .artifact_store import ArtifactStore
+from .buffers import Inputs, RankBuffers, check_output, check_tensor
+from .cuda_kernel import CudaKernel
+from .custom_op import mega_moe as mega_moe_op
+from .custom_op import mega_moe_out, register
+from .rank_kernel import WATCHDOG_NS, RankKernel
+from .selection import Selection
+from .symmetric_memory import SymmetricBuffer
+
+DEFAULT_STORE = Path(".megamoe")
+PRE_DISPATCH_WORDS = (4, 5)  # num_tokens and padded_tokens
+
+
+class MegaMoE(torch.nn.Module):
+    """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
+
+    problem       the layer
+    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy of what it reorders
+    store         folder of compiled kernels; missing ones are compiled when the DSL is installed
+    symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
+    bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
+    bf16_inputs   prepare the kernel that quantises BF16 tokens
+    reserved_sms  SMs left to other streams; the same for all layers on a buffer
+    watchdog_ns   how long a launch may wait for another rank before it is trapped
+
+    Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weights: ExpertWeights,
+        *,
+        store: ArtifactStore | None = None,
+        symmetric: SymmetricBuffer | None = None,
+        group: Any = None,
+        bounds: Sequence[int] = (),
+        bf16_inputs: bool = True,
+        reserved_sms: int = 0,
+        watchdog_ns: int = WATCHDOG_NS,
+    ) -> None:
+        super().__init__()
+        weights.validate(problem)
+        self.problem, self.selection = problem, Selection(problem, bounds)
+        store = ArtifactStore(DEFAULT_STORE) if store is None else store
+        if symmetric is not None and symmetric.problem != problem:
+            raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
+        self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
+        num_sms = usable_sms(self.symmetric.sym.device, reserved_sms)
+        configs = self.selection.configs(num_sms)
+        kernels: dict[Any, RankKernel] = {}
+        shared: ExpertWeights | RankBuffers = weights
+        for config in dict.fromkeys(configs.values()):
+            kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
+            shared = kernels[config].buffers
+        self.kernels = {bound: kernels[config] for bound, config in configs.items()}
+        self.memory = self.kernels[problem.max_tokens_per_rank].buffers
+        self.pre_dispatch: CudaKernel | None = None
+        if bf16_inputs:
+            self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
+        self.number = register(self)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        *,
+        x_sf: torch.Tensor | None = None,
+        num_tokens_bound: int | None = None,
+        out: torch.Tensor | None = None,
+        check: bool = False,
+    ) -> torch.Tensor:
+        """y, bf16 [T, hidden].
+
+        x                 bf16 [T, hidden] without x_sf; else e4m3 [T, hidden] with x_sf as `Inputs` has it
+        topk_idx          int64 [T, topk], distinct experts per token, -1 masks a slot
+        topk_weights      float32 [T, topk]
+        num_tokens_bound  at least the tokens of every rank, and the same on every rank: chooses the kernel
+        out               where y goes
+        check             also look at the values of topk_idx, which waits for the device
+
+        Raises `ProblemError` before anything is launched.
+        """
+        if check:
+            Inputs(x, torch.empty(0), topk_idx, topk_weights).check_experts(self.problem)
+        bound = -1 if num_tokens_bound is None else num_tokens_bound
+        if out is None:
+            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.number, bound)
+        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.number, bound)
+        return out
+
+    def launch(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        x_sf: torch.Tensor | None,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        num_tokens_bound: int,
+    ) -> None:
+        """What the operators do; a negative num_tokens_bound is no hint."""
+        tokens = self._check(y, x, x_sf, topk_idx, topk_weights)
+        bound = self.selection.select(tokens, None if num_tokens_bound < 0 else num_tokens_bound)
+        if x_sf is None:
+            assert self.pre_dispatch is not None
+            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), topk_idx.data_ptr(), topk_weights.data_ptr())
+            if tokens:
+                self.pre_dispatch((*pointers, tokens, tokens))
+        else:
+            self.memory.store(Inputs(x, x_sf, topk_idx, topk_weights))
+        self.kernels[bound](y)
+
+    def _check(
+        self, y: torch.Tensor, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor
+    ) -> int:
+        """Everything that can be said without reading a tensor.  Returns the number of tokens."""
+        problem, device = self.problem, self.symmetric.sym.device
+        if x.dim() != 2:
+            raise ProblemError("x.shape", tuple(x.shape), f"(tokens, {problem.hidden})")
+        tokens = x.shape[0]
+        if x_sf is None:
+            if self.pre_dispatch is None:
+                raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
+            problem.check_num_tokens(tokens, "x.shape[0]")
+            check_tensor("x", x, torch.bfloat16, (tokens, problem.hidden))
+            check_tensor("topk_idx", topk_idx, torch.int64, (tokens, problem.topk))
+            check_tensor("topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
+            if x.data_ptr() % 16:
+                raise ProblemError("x.data_ptr()", x.data_ptr(), "a multiple of 16")
+        else:
+            Inputs(x, x_sf, topk_idx, topk_weights).check_layout(problem)
+        check_output("y", y, (tokens, problem.hidden))
+        tensors = {"y": y, "x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}
+        for name, tensor in tensors.items():
+            if tensor is not None and tensor.device != device:
+                raise ProblemError(f"{name}.device", tensor.device, str(device))
+        return tokens
+
+    @property
+    def stats(self) -> torch.Tensor:
+        """int32 [experts_per_rank]: tokens that each local expert has received over all calls; set it to zero to start again."""
+        return self.memory.stats
+
+    def load_weights(self, weights: ExpertWeights) -> None:
+        """Replaces the weights, in place: captured graphs use them from now on."""
+        weights.validate(self.problem)
+        self.memory.load_weights(weights)
+
+    def synchronize(self) -> None:
+        """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
+        self.kernels[self.problem.max_tokens_per_rank].synchronize()
+
+
+def usable_sms(device: torch.device, reserved: int) -> int:
+    """CTAs of the grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
+    total = torch.cuda.get_device_properties(device).multi_processor_count
+    if not 0 <= reserved <= total - 2:
+        raise ProblemError("reserved_sms", reserved, f"between 0 and {total - 2}")
+    return (total - reserved) // 2 * 2
+
+
+def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The layer as a function; arguments and errors as `MegaMoE.forward`."""
+    y: torch.Tensor = layer(x, topk_idx, topk_weights, **options)
+    return y

@@ -1,0 +1,53 @@
+"""Which compiled kernel a launch uses.
+
+All ranks of a launch must run the same kernel, but a rank knows only its own number of tokens.  So the choice depends on a bound that all
+ranks give alike: `num_tokens_bound`, at least the tokens of every rank.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ..config import KernelConfig
+from ..config_sm90 import Sm90Config
+from ..kernels.mega_moe.target import Config
+from ..problem import Problem, ProblemError
+
+
+def choose_config(problem: Problem, bound: int, num_sms: int) -> Config:
+    """The configuration for up to `bound` tokens on every rank, on the architecture of the problem's dtypes."""
+    kind = Sm90Config if problem.dtypes == "fp8xfp8" else KernelConfig
+    config: Config = kind.choose(problem, bound, num_sms=num_sms)
+    return config
+
+
+class Selection:
+    """Bounds that kernels are prepared for: those given, and the problem's capacity.
+
+    Raises `ProblemError` when a bound is not between 1 and max_tokens_per_rank.
+    """
+
+    def __init__(self, problem: Problem, bounds: Sequence[int] = ()) -> None:
+        self.problem = problem
+        for bound in bounds:
+            if not 1 <= bound <= problem.max_tokens_per_rank:
+                raise ProblemError("bounds", bound, f"between 1 and max_tokens_per_rank = {problem.max_tokens_per_rank}")
+        self.bounds = sorted({*bounds, problem.max_tokens_per_rank})
+
+    def configs(self, num_sms: int) -> dict[int, Config]:
+        """Configuration of every bound; neighbours may share one."""
+        return {bound: choose_config(self.problem, bound, num_sms) for bound in self.bounds}
+
+    def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
+        """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.
+
+        Raises `ProblemError` when this rank has more tokens than the hint, or the hint exceeds the capacity.
+        """
+        capacity = self.problem.max_tokens_per_rank
+        if num_tokens_bound is None:
+            return capacity
+        if not num_tokens <= num_tokens_bound <= capacity:
+            allowed = f"between this rank's {num_tokens} tokens and max_tokens_per_rank = {capacity}"
+            raise ProblemError("num_tokens_bound", num_tokens_bound, allowed)
+        return self.bounds[bisect_left(self.bounds, max(1, num_tokens_bound))]

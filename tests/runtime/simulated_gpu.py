@@ -1,0 +1,57 @@
+"""A GPU for the runtime's tests: one rank whose kernels run in the simulator, on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+import torch
+
+from megamoe_dsl.compile import Artifact
+from megamoe_dsl.layouts.tensor_map import TensorMap
+from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+
+NUM_SMS = 4
+
+
+class SimulatedKernel:
+    """In place of `CudaKernel`: each launch runs at once; `tensors` are all that it may touch, `launched` the configurations so far."""
+
+    tensors: ClassVar[dict[str, torch.Tensor]] = {}
+    launched: ClassVar[list[object]] = []
+
+    def __init__(self, artifact: Artifact, words: tuple[int, ...] = (5, 6)) -> None:
+        self.artifact = artifact
+
+    def __call__(self, arguments: Sequence[int]) -> None:
+        config = self.artifact.config
+        type(self).launched.append(config)
+        memory = GlobalMemory()
+        for name, tensor in self.tensors.items():
+            if tensor.numel():
+                memory.add(tensor, name=name, rank=0)
+        shape = {"grid": (config.num_sms, 1, 1), "block": (config.num_threads, 1, 1), "cluster": (config.cluster, 1, 1)}
+        launch = Launch(**shape, dynamic_smem=self.artifact.dynamic_smem, args=tuple(arguments), rank=0)
+        assert not Simulator(self.artifact.ptx, memory).run([launch]).findings
+
+
+@contextmanager
+def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
+    """Kernels of layers made inside run in the simulator."""
+    patch.setattr(rank_kernel, "CudaKernel", SimulatedKernel)
+    patch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
+    patch.setattr(layer, "CudaKernel", SimulatedKernel)
+    patch.setattr(layer, "usable_sms", lambda device, reserved: NUM_SMS - reserved)
+    SimulatedKernel.tensors, SimulatedKernel.launched = {}, []
+    yield SimulatedKernel
+
+
+def visible(moe: layer.MegaMoE, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the kernels of a layer touch, with y and inputs by name."""
+    memory, weights = moe.memory, moe.memory.weights
+    found = {"sym": memory.sym, "peers": moe.symmetric.peers, "stats": memory.stats, "watchdog": memory.watchdog}
+    found |= {f"maps{i}": kernel.buffers.maps for i, kernel in enumerate({id(k): k for k in moe.kernels.values()}.values())}
+    return found | {name: getattr(weights, name) for name in ("l1", "l1_sf", "l2", "l2_sf")} | tensors

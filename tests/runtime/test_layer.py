@@ -1,0 +1,162 @@
+"""The layer on a simulated GPU: results, selection, validation, operators."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.reference import error_bound
+from megamoe_dsl.reference import mega_moe as reference
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, dtypes="fp8xfp8", activation_clamp=10.0)
+TOKENS = 5
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return random_case(PROBLEM, [TOKENS], 0, mask=0.2)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[type[SimulatedKernel]]:
+    with pytest.MonkeyPatch.context() as patch, simulated_gpu(patch) as kernel:
+        yield kernel
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    return ArtifactStore(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="module")
+def moe(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> MegaMoE:
+    symmetric = SymmetricBuffer.allocate(PROBLEM, device="cpu")
+    return MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric, bounds=(8,))
+
+
+def arguments(case: Case) -> dict[str, torch.Tensor]:
+    return {"x": case.x[0], "x_sf": case.x_sf[0], "topk_idx": case.topk_idx[0], "topk_weights": case.topk_weights[0]}
+
+
+def test_quantised_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    y = torch.full((TOKENS, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
+    gpu.tensors = visible(moe, y=y)
+    moe.stats.zero_()
+    assert mega_moe(moe, **arguments(case), num_tokens_bound=8, out=y, check=True) is y
+    want = case.reference()
+    assert torch.equal(y, want.y[0])
+    received = torch.stack([(case.topk_idx[0] == expert).sum() for expert in range(PROBLEM.num_experts)])
+    assert torch.equal(moe.stats.long(), received)
+    assert gpu.launched[-1] is moe.kernels[8].config
+
+
+def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    values = (case.x[0].float().view(TOKENS, -1, 128) * case.x_sf[0].unsqueeze(-1)).view(TOKENS, -1).bfloat16()
+    y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
+    idx, weights = case.topk_idx[0], case.topk_weights[0]
+    gpu.tensors = visible(moe, y=y, x=values, topk_idx=idx, topk_weights=weights)
+    moe(values, idx, weights, out=y, num_tokens_bound=8)
+    given = (PROBLEM, *([one] for one in (*quantize_e4m3_f32(values), idx, weights)), case.weights)
+    assert ((y.double() - reference(*given)[0].double()).abs() <= error_bound(*given)[0]).all()
+
+
+def test_no_tokens_is_a_launch_too(moe: MegaMoE, gpu: type[SimulatedKernel]) -> None:
+    gpu.tensors, before = visible(moe, nowhere=moe.kernels[8]._nowhere), len(gpu.launched)
+    none = torch.empty(0, PROBLEM.hidden, dtype=torch.bfloat16)
+    y = moe(none, torch.empty(0, 2, dtype=torch.int64), torch.empty(0, 2), num_tokens_bound=0)
+    assert y.shape == none.shape and len(gpu.launched) == before + 1
+
+
+def test_layers_share_a_buffer_and_kernels_share_weights(moe: MegaMoE, case: Case, store: ArtifactStore) -> None:
+    other = MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=moe.symmetric, bf16_inputs=False)
+    assert other.symmetric.sym is moe.symmetric.sym and other.memory.stats is not moe.memory.stats
+    small, large = moe.kernels[8].buffers, moe.kernels[64].buffers
+    assert small.weights is large.weights and small.stats is large.stats and small.watchdog is large.watchdog
+    assert small.config != large.config
+    with pytest.raises(ProblemError, match=r"num_sms = 2: must be 4, as in every other kernel on this symmetric buffer"):
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=moe.symmetric, bf16_inputs=False, reserved_sms=2)
+
+
+BAD = [
+    ({"x": torch.zeros(5, 512)}, r"x\.dtype"),
+    ({"x": torch.zeros(512)}, r"x\.shape"),
+    ({"x": torch.zeros(65, 512, dtype=torch.float8_e4m3fn)}, r"x\.shape\[0\] = 65"),
+    ({"x_sf": torch.zeros(5, 16)}, r"x_sf\.shape"),
+    ({"x_sf": None}, r"x\.dtype"),
+    ({"topk_idx": torch.zeros(5, 2, dtype=torch.int32)}, r"topk_idx\.dtype"),
+    ({"topk_idx": torch.zeros(2, 5, dtype=torch.int64).T}, r"topk_idx\.stride"),
+    ({"topk_weights": torch.zeros(4, 2)}, r"topk_weights\.shape"),
+    ({"out": torch.zeros(5, 512)}, r"y\.dtype"),
+    ({"out": torch.zeros(4, 512, dtype=torch.bfloat16)}, r"y\.shape"),
+    ({"out": torch.zeros(5 * 512 + 1, dtype=torch.bfloat16)[1:].view(5, 512)}, r"y\.data_ptr"),
+    ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
+    ({"num_tokens_bound": 65}, r"num_tokens_bound = 65"),
+    ({"topk_idx": torch.full((5, 2), 4), "check": True}, r"topk_idx = 4: must be -1 or an expert"),
+    ({"topk_idx": torch.full((5, 2), 1), "check": True}, r"topk_idx = 1: must be at most once in a row"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_arguments_launch_nothing(
+    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], change: dict[str, object], message: str
+) -> None:
+    before = len(gpu.launched)
+    with pytest.raises(ProblemError, match=message):
+        moe(**{**arguments(case), **change})
+    assert len(gpu.launched) == before
+
+
+def test_a_layer_without_the_bf16_kernel_says_so(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
+    moe = MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"), bf16_inputs=False)
+    with pytest.raises(ProblemError, match="bf16_inputs=False"):
+        moe(torch.zeros(5, 512, dtype=torch.bfloat16), case.topk_idx[0], case.topk_weights[0])
+
+
+def test_another_problems_buffer_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
+    smaller = Problem(512, 256, 4, 2, max_tokens_per_rank=32, dtypes="fp8xfp8", activation_clamp=10.0)
+    with pytest.raises(ProblemError, match=r"symmetric\.problem"):
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(smaller, device="cpu"))
+
+
+def test_torch_compile_sees_one_operator(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
+    gpu.tensors = visible(moe, y=y)
+
+    def step(out: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return moe(**given, out=out, num_tokens_bound=8) * 2
+
+    doubled = torch.compile(step, backend=backend, fullgraph=True)(y, arguments(case))
+    assert torch.equal(doubled, case.reference().y[0] * 2)
+    assert len(graphs) == 1
+    assert sum("mega_moe" in str(node.target) for node in graphs[0].graph.nodes) == 1
+
+
+def test_fake_operator_has_the_shape_and_type_of_y(moe: MegaMoE) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(7, PROBLEM.hidden, dtype=torch.bfloat16)
+        idx, weights = torch.empty(7, 2, dtype=torch.int64), torch.empty(7, 2)
+        y = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, moe.number, -1)
+        assert y.shape == (7, PROBLEM.hidden) and y.dtype == torch.bfloat16
+        assert torch.ops.megamoe_dsl.mega_moe_out(y, x, None, idx, weights, moe.number, -1) is None
+
+
+def test_compiled_kernels_are_kept(store: ArtifactStore, moe: MegaMoE) -> None:
+    for kernel in moe.kernels.values():
+        assert store.path(kernel.config).exists()
+    assert Path(store.folder).is_dir()

@@ -1,0 +1,37 @@
+"""The prepared kernel that a hint selects: the same on every rank, and large enough."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.selection import Selection
+
+CAPACITY = 100
+PROBLEM = Problem(512, 256, 8, 2, max_tokens_per_rank=CAPACITY, dtypes="fp8xfp8")
+
+
+@given(st.lists(st.integers(1, CAPACITY), max_size=5), st.integers(0, CAPACITY), st.data())
+def test_smallest_bound_that_covers_the_hint(bounds: list[int], hint: int, data: st.DataObject) -> None:
+    selection = Selection(PROBLEM, bounds)
+    mine, other = data.draw(st.integers(0, hint)), data.draw(st.integers(0, hint))
+    chosen = selection.select(mine, hint)
+    assert chosen == selection.select(other, hint), "ranks with different tokens agree"
+    assert chosen >= hint and chosen in {*bounds, CAPACITY}
+    assert not any(hint <= bound < chosen for bound in bounds)
+
+
+def test_no_hint_means_the_capacity() -> None:
+    assert Selection(PROBLEM, [8]).select(3) == CAPACITY
+
+
+@pytest.mark.parametrize("bound", [0, -1, CAPACITY + 1])
+def test_bounds_out_of_range(bound: int) -> None:
+    with pytest.raises(ProblemError, match=f"bounds = {bound}"):
+        Selection(PROBLEM, [bound])
+
+
+def test_small_bounds_get_small_tiles() -> None:
+    configs = Selection(PROBLEM, [1, 16]).configs(num_sms=132)
+    assert configs[1].block_m < configs[CAPACITY].block_m
+    assert {config.num_sms for config in configs.values()} == {132}

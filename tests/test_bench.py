@@ -1,0 +1,114 @@
+"""Parts of the benchmark that need no GPU: points, roofline, jobs that fail or hang, the report."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl.bench.arguments import parse, passed
+from megamoe_dsl.bench.check import sample_rows
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.report import row
+from megamoe_dsl.bench.roofline import count_work
+from megamoe_dsl.bench.soak import SETS, token_counts
+
+
+def test_points_of_the_command_line() -> None:
+    session = parse(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
+    assert [one.name for one in session.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
+    assert len(session.points) == 8 and session.soak == 9 and session.peer is None
+
+
+def test_a_share_of_a_layer_on_one_rank() -> None:
+    problem = Point("flash", 64, 1, experts_per_rank=32).problem
+    assert (problem.num_experts, problem.num_ranks, problem.max_tokens_per_rank) == (32, 1, 64)
+
+
+def test_work_of_the_published_table() -> None:
+    """Flash at 512 tokens on eight ranks: 3072 pairs of 6 * 4096 * 2048 FLOP, all 32 local experts, seven eighths of y over NVLink."""
+    work = count_work(Point("flash", 512, 8).problem, 512)
+    assert work.flop == 3072 * 6 * 4096 * 2048
+    assert work.hbm_bytes == pytest.approx(32 * 3 * 4096 * 2048 + 3072 * (3 * 4096 + 2 * 2048), rel=1e-6)
+    assert work.nvlink_bytes == 3072 * 7 / 8 * 4096 * 2
+    assert work.bound_by == "hbm" and work.bound_us == pytest.approx(196.7, abs=0.1)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 1000])
+def test_sampled_rows_are_distinct_and_include_the_ends(tokens: int) -> None:
+    rows = sample_rows(tokens, 4).tolist()
+    assert len(set(rows)) == len(rows) == min(tokens, 4)
+    assert not tokens or (rows[0], rows[-1]) == (0, tokens - 1)
+
+
+def test_soak_has_full_empty_and_uneven_launches() -> None:
+    counts = token_counts(8, 64)
+    assert len(counts) == SETS and all(0 <= n <= 64 for one in counts for n in one)
+    assert [64] * 8 in counts and [0] * 8 in counts
+    assert any(0 in one and max(one) for one in counts)
+
+
+def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None]) -> None:
+    """Jobs of the tests below: a number is done at once, "die" ends one rank, "hang" all."""
+    for index, job in enumerate(jobs):
+        if job == "die" and rank == 1:
+            raise ValueError("broken")
+        if job == "exit" and rank == 0:
+            os._exit(3)
+        while job in ("die", "exit", "hang"):
+            time.sleep(0.05)
+        report(index, {"value": job})
+
+
+@pytest.fixture
+def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers without CUDA."""
+    monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
+
+
+@pytest.mark.usefixtures("cpu_group")
+def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.bench.process_group.GRACE_S", 0.5)
+    seen: list[tuple[Any, dict[str, Any]]] = []
+    run_jobs(Worker(work, 2), [1, "die", 2, "hang", "exit", 3], tmp_path, 2.0, lambda job, record: seen.append((job, record)))
+    assert [job for job, _ in seen] == [1, "die", 2, "hang", "exit", 3]
+    records = dict(seen)
+    assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}
+    assert records["die"]["error"] == "rank 1: ValueError: broken"
+    assert records["hang"]["error"].startswith("no result within")
+    assert records["exit"]["error"] == "a worker died"
+
+
+def record(us: float, violations: int) -> dict[str, Any]:
+    check = {"violations": violations, "worst": 0.5, "same_bits": 1.0, "passed": not violations}
+    times = {"median": us, "low": us, "high": us}
+    return {
+        "name": "flash EP8 M=8",
+        "symmetric_bytes": 2**20,
+        "variants": {"block_m=8": {"check": check, "us": times, "graph_us": times}},
+        "peer": {"us": {"median": 2 * us}, "graph_us": {"median": 3 * us}, "symmetric_bytes": 2**21},
+        "work": {"flop": 1e9, "bound_us": us / 2, "bound_by": "hbm"},
+        "best": {"variant": "block_m=8"},
+    }
+
+
+def test_report_and_verdict() -> None:
+    good, bad = record(100.0, 0), record(100.0, 1)
+    assert passed(good) and not passed(bad) and not passed({"error": "x"})
+    assert " 2.000 " in row(good) and " 3.000 " in row(good) and " ok " in row(good) and "WRONG" in row(bad)
+    assert "FAILED: no kernel" in row({"name": "flash", "error": "no kernel"})
+    soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
+    assert passed(soak) and "mismatches 0" in row(soak)
+    assert not passed({"name": "flash", "soak": {"mismatches": 1, "wrong_sets": 0}})
+
+
+def test_timing_takes_the_slowest_rank_and_the_median() -> None:
+    from megamoe_dsl.bench.timing import over_ranks
+
+    times = over_ranks([3.0, 1.0, 2.0], device="cpu")
+    assert (times.median, times.low, times.high) == (2.0, 1.0, 3.0)
+    assert not torch.distributed.is_initialized()
