@@ -187,6 +187,11 @@ class KernelConfig:
         return "sm_100a"
 
     @property
+    def adds_bf16(self) -> bool:
+        """Whether the hardware adds a BF16 to an FP32 in one instruction."""
+        return self.arch == "sm_100a"
+
+    @property
     def cluster(self) -> int:
         return CLUSTER
 
@@ -232,6 +237,7 @@ class KernelConfig:
             num_experts=self.problem.num_experts,
             experts_per_rank=self.problem.experts_per_rank,
             hidden=self.problem.hidden,
+            topk=self.problem.topk,
             block_m=self.block_m,
             store_block_m=self.store_block_m,
             epilogue_warpgroups=self.epilogue_warpgroups,

@@ -83,6 +83,11 @@ class Sm90Config:
         return "sm_90a"
 
     @property
+    def adds_bf16(self) -> bool:
+        """Whether the hardware adds a BF16 to an FP32 in one instruction."""
+        return self.arch == "sm_100a"
+
+    @property
     def cluster(self) -> int:
         return 1
 
@@ -145,6 +150,7 @@ class Sm90Config:
             num_experts=self.problem.num_experts,
             experts_per_rank=self.problem.experts_per_rank,
             hidden=self.problem.hidden,
+            topk=self.problem.topk,
             block_m=self.block_m,
             num_stages=num_stages,
         )

@@ -135,7 +135,7 @@ def check_smem_plan(plan: SmemPlan) -> None:
         ("sfb", stages, 512, 128),
         ("pull", 4, plan.hidden, 128),
         ("expert_count", plan.num_experts, 4, 4),
-        ("combine_slots", warps, 3 * plan.combine_chunk_bytes, 128),
+        ("combine_slots", warps, plan.combine.slots * plan.combine.chunk_bytes, 128),
         ("amax", groups, 4 * plan.store_block_m * 4, 16),
         ("expert_table", plan.experts_per_rank + 1, 8, 8),
     ]:

@@ -10,11 +10,12 @@ from layout_properties import check_barrier_table, check_deepest, check_smem_pla
 
 from megamoe_dsl.config import SMEM_CAPACITY, TIERS
 from megamoe_dsl.layouts.barriers import NamedBarrier, barrier_table
-from megamoe_dsl.layouts.smem_plan import SmemPlan, combine_chunk
+from megamoe_dsl.layouts.combine_plan import BUDGET, LARGEST_CHUNK, CombinePlan
+from megamoe_dsl.layouts.smem_plan import SmemPlan
 from megamoe_dsl.layouts.tmem_plan import TmemPlan
 from megamoe_dsl.testing import configs
 
-PLAN = SmemPlan(256, 32, 7168, 128, 32, 2, 7)
+PLAN = SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
 
 
 @settings(max_examples=200, deadline=None)
@@ -44,17 +45,29 @@ def test_smem_plan_grows_with_its_stages():
 
 
 @pytest.mark.parametrize(
-    ("hidden", "chunk"), [(256, 256), (2048, 2048), (2304, 768), (4096, 2048), (7168, 1792), (2816, 256), (6144, 2048)]
+    ("hidden", "topk", "chunk", "sets"),
+    [
+        (256, 2, 256, 2),
+        (2048, 6, 1024, 2),
+        (2304, 6, 768, 2),
+        (4096, 6, 1024, 2),
+        (7168, 6, 1024, 2),
+        (2816, 6, 256, 2),
+        (4096, 32, 256, 1),
+    ],
 )
-def test_combine_chunk(hidden, chunk):
-    assert combine_chunk(hidden) == chunk
+def test_combine_plan(hidden, topk, chunk, sets):
+    plan = CombinePlan(hidden, topk, 8)
+    assert (plan.chunk, plan.sets, plan.pieces) == (chunk, sets, hidden // chunk)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 200).map(lambda n: 256 * n))
-def test_combine_chunk_is_the_largest_share_that_fits(hidden):
-    shares = [c for c in range(256, 2049, 256) if hidden % c == 0]
-    assert combine_chunk(hidden) == max(shares)
+@given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)))
+def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
+    plan = CombinePlan(hidden, topk, warps)
+    assert warps * plan.slots * plan.chunk_bytes <= BUDGET and plan.chunk * plan.pieces == hidden
+    larger = [c for c in range(plan.chunk + 256, LARGEST_CHUNK + 1, 256) if hidden % c == 0]
+    assert all(warps * plan.slots * 2 * c > BUDGET for c in larger)
 
 
 @settings(max_examples=200, deadline=None)

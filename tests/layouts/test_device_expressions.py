@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from megamoe_dsl.config import TIERS
 from megamoe_dsl.layouts.accumulator import accumulators
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
+from megamoe_dsl.layouts.combine_plan import CombinePlan
 from megamoe_dsl.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.layouts.epilogue_tile import (
     HALF_BYTES,
@@ -27,7 +28,6 @@ from megamoe_dsl.layouts.gate_up import gate_up_rows
 from megamoe_dsl.layouts.operand_tile import k_step, operand_tile
 from megamoe_dsl.layouts.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.layouts.scale_order import pool_scales, scale_bytes, weight_scales
-from megamoe_dsl.layouts.smem_plan import combine_chunk
 from megamoe_dsl.layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.testing import configs
@@ -173,7 +173,9 @@ def test_l1_scale_addresses(config, data):
     scale = l1_scale(n_block, warp)
     assert scale == (n_block * L1_CHANNELS + 16 * warp) // 32 < 4 * words
     pitch = 101 * config.sf_block_m
-    address = ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * SF_ROW_BYTES
+    address = (
+        ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * SF_ROW_BYTES
+    )
     layout = pool_scales(101, config.sf_block_m, words, pitch)
     assert address == 4 * layout(first + pair + 8 * group + q, block, scale // 4) + scale % 4
 
@@ -239,7 +241,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
 
 # --- combine.py
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 40).map(lambda n: combine_chunk(256 * n)), st.integers(0, 1 << 16), st.data())
+@given(st.integers(1, 40).map(lambda n: CombinePlan(256 * n, 6, 8).chunk), st.integers(0, 1 << 16), st.data())
 def test_combine_vectors(chunk, slot, data):
     """Sum j * 8 + 2 i + h of a lane is half h of word i of vector j."""
     channels = combine_channels(chunk)

@@ -29,7 +29,7 @@ from megamoe_dsl.layouts.workspace import pool_tokens
 from megamoe_dsl.problem import Problem
 
 caught = pytest.raises(AssertionError)
-PLAN = SmemPlan(256, 32, 7168, 128, 32, 2, 7)
+PLAN = SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
 TABLE = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warps": 8}
 FACTS = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cutlass import Float32, Int32, Uint32
 
-from .ptx import emit_to
+from .ptx import emit_to, emit_to_many
 from .warp import shuffle_xor_f32
 
 LOG2E = 1.4426950408889634
@@ -31,6 +31,15 @@ def unpack_bf16(pair: Any) -> tuple[Any, Any]:
     """Both halves as floats; exact."""
     low = emit_to(Float32, "mov.b32 {}, {};", pair << 16)
     return low, emit_to(Float32, "mov.b32 {}, {};", pair & Uint32(0xFFFF0000))
+
+
+def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:
+    """Both halves of a pair added to two floats; `fused`: in one instruction each (add.f32.bf16, SM100), with the same result."""
+    if not fused:
+        x, y = unpack_bf16(pair)
+        return low + x, high + y
+    template = "{{\n\t.reg .b16 l, h;\n\tmov.b32 {{l, h}}, {2};\n\tadd.rn.f32.bf16 {0}, l, {3};\n\tadd.rn.f32.bf16 {1}, h, {4};\n\t}}"
+    return emit_to_many([Float32] * 2, template, pair, low, high)
 
 
 def clamp_above_bf16(pair: Any, limit: float) -> Any:

@@ -7,20 +7,13 @@ from functools import cached_property
 
 from .arith import align
 from .barriers import MBarrier, barrier_table
+from .combine_plan import CombinePlan
 from .region import U8, U32, U64, Field, Region
 from .scale_factors import SF_ATOM_BYTES
 from .tile import BLOCK_K, BLOCK_N, DISPATCH_WARPS
 
 OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 L1_STORE_STAGES = 2
-COMBINE_SLOTS = 3  # two loads in flight and one store
-COMBINE_CHUNK_CHANNELS = 2048  # 64 FP32 sums per lane
-
-
-def combine_chunk(hidden: int) -> int:
-    """Channels that a combine warp sums at a time: the largest equal share of `hidden` up to 2048 that is a multiple of 256."""
-    pieces = next(n for n in range(1, hidden // 256 + 1) if hidden % (n * 256) == 0 and hidden // n <= COMBINE_CHUNK_CHANNELS)
-    return hidden // pieces
 
 
 @dataclass(frozen=True)
@@ -28,13 +21,14 @@ class SmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.
 
     main     expert_count u32[E], pull rows, epilogue tiles (L1: two E4M3 stages, L2: one BF16 tile), the TMA ring
-    combine  per epilogue warp two load slots and one store slot; takes the place of `main`
+    combine  per epilogue warp its slots (layouts/combine_plan.py); takes the place of `main`
     tail     scale exchange, per-expert table, mbarriers, TMEM address: always live
     """
 
     num_experts: int
     experts_per_rank: int
     hidden: int
+    topk: int
     block_m: int
     store_block_m: int
     epilogue_warpgroups: int
@@ -91,8 +85,8 @@ class SmemPlan:
         return 1
 
     @property
-    def combine_chunk_bytes(self) -> int:
-        return combine_chunk(self.hidden) * 2
+    def combine(self) -> CombinePlan:
+        return CombinePlan(self.hidden, self.topk, self.epilogue_warps)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -111,7 +105,9 @@ class SmemPlan:
             Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
             Field("expert_count", (self.num_experts,), U32),
         )
-        combine = Region.stack("combine", Field("combine_slots", (self.epilogue_warps, COMBINE_SLOTS, self.combine_chunk_bytes), U8, 128))
+        combine = Region.stack(
+            "combine", Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.chunk_bytes), U8, 128)
+        )
         tail = Region.stack(
             "tail",
             Field("amax", (self.epilogue_warpgroups, 4, self.store_block_m), U32, 16),

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from .arith import align
 from .barriers import MBarrier, sm90_barrier_table
+from .combine_plan import CombinePlan
 from .region import F32, U8, U32, U64, Field, Region
-from .smem_plan import COMBINE_SLOTS, OPERAND_ALIGNMENT, combine_chunk
+from .smem_plan import OPERAND_ALIGNMENT
 from .tile import BLOCK_K, DISPATCH_WARPS
 
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
@@ -28,13 +29,14 @@ class Sm90SmemPlan:
     """Byte plan; the names are those of `SmemPlan` where the parts are the same.
 
     main     the TMA ring, epilogue staging, pull slots, expert_count u32[E]
-    combine  per math warp two load slots and one store slot; takes the place of `main`
+    combine  per math warp its slots (layouts/combine_plan.py); takes the place of `main`
     tail     scale exchange, per-expert table, mbarriers: always live
     """
 
     num_experts: int
     experts_per_rank: int
     hidden: int
+    topk: int
     block_m: int
     num_stages: int
     pull_slots: int = PULL_SLOTS[-1]
@@ -75,8 +77,8 @@ class Sm90SmemPlan:
         return align(max(self.block_m * 128, MATH_WARPGROUPS * self.l2_tile_bytes), OPERAND_ALIGNMENT)
 
     @property
-    def combine_chunk_bytes(self) -> int:
-        return combine_chunk(self.hidden) * 2
+    def combine(self) -> CombinePlan:
+        return CombinePlan(self.hidden, self.topk, self.math_warps)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -96,7 +98,7 @@ class Sm90SmemPlan:
             Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
             Field("expert_count", (self.num_experts,), U32),
         )
-        combine = Region.stack("combine", Field("combine_slots", (self.math_warps, COMBINE_SLOTS, self.combine_chunk_bytes), U8, 128))
+        combine = Region.stack("combine", Field("combine_slots", (self.math_warps, self.combine.slots, self.combine.chunk_bytes), U8, 128))
         tail = Region.stack(
             "tail",
             Field("amax", (self.math_warps, self.block_m), U32, 16),

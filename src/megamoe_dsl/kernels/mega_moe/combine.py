@@ -1,12 +1,13 @@
 """Combine: the sum of a token's top-k results, on its own rank (article 4.5.6).
 
-waits     combine barriers of the warp, per chunk   (the rank barrier BEFORE_COMBINE has passed)
-One warp per token.  A chunk of channels at a time: top-k slots through two SMEM buffers, FP32 sums in ascending slot order in registers,
-BF16 once, out by TMA.
+waits     combine barriers of the warp, per piece   (the rank barrier BEFORE_COMBINE has passed)
+A warp takes a piece of a token: all its top-k results at once by TMA, into one set of SMEM slots while the set before is summed in FP32,
+in ascending slot order, in registers; BF16 once, out by TMA.  Pieces are dealt to CTAs first, so that few tokens still use all of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,120 +15,114 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ...device.cast import pack_bf16, unpack_bf16
+from ...device.cast import add_bf16, pack_bf16
 from ...device.mbarrier import arrive_expect, wait
-from ...device.memory import (
-    fence_async_global,
-    fence_async_shared,
-    load_constant_u64,
-    load_shared_v4,
-    store_shared_v4,
-)
+from ...device.memory import fence_async_global, fence_async_shared, load_constant_u64, load_shared_v4, store_shared_v4
 from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
-from ...layouts.arith import select
+from ...layouts.arith import div
 from ...layouts.combine_vectors import VECTOR, vector_address
-from ...layouts.smem_plan import combine_chunk
 from .context import Context
 
-LOAD_SLOTS = 2
-STORE_SLOT = 2
+
+@dataclass(frozen=True)
+class Piece:
+    """Piece `index` of the rank's tokens, laid end to end; `mask` has a bit per slot in use."""
+
+    index: Int32
+    mask: Int32
 
 
 @dataclass(frozen=True)
 class Sums:
-    """FP32 sums of a lane: channels [256 j + 8 lane, + 8) of the chunk for each vector j."""
+    """FP32 sums of a lane: channels [256 j + 8 lane, + 8) of the piece for each vector j; and the next slot to add."""
 
     values: tuple[Float32, ...]
-
-    @staticmethod
-    def zero(count: int) -> Sums:
-        return Sums(tuple(Float32(0.0) for _ in range(count)))
-
-
-@dataclass(frozen=True)
-class Loads:
-    """Slots still to load (bit mask) and where the next one goes."""
-
     mask: Int32
-    ring: Ring
+    slot: Int32
 
 
 @cute.jit
 def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
     """One epilogue warp."""
-    config, problem = ctx.config, ctx.config.problem
+    config, plan = ctx.config, ctx.config.smem.combine
     # Other ranks wrote the rows through the generic proxy.
     fence_async_global()
-    chunk = combine_chunk(problem.hidden)
-    ring = Ring.start(LOAD_SLOTS)
-    for token in cutlass.range(
-        ctx.sm * config.epilogue_warps + warp, ctx.args.num_tokens, config.num_sms * config.epilogue_warps, unroll=1
-    ):
+    total = ctx.args.num_tokens * plan.pieces
+    step = config.num_sms * plan.warps
+    loads, sums = Ring.start(plan.sets), Ring.start(plan.sets)
+    piece = start_loads(ctx, warp, lane, ctx.sm + warp * config.num_sms, total, loads)
+    while piece.index < total:
+        loads = loads.next()
+        following = dataclasses.replace(piece, index=piece.index + step)
+        if cutlass.const_expr(plan.sets > 1):
+            following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
+        wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)
+        finish_piece(ctx, warp, lane, piece, sums.index)
+        sums = sums.next()
+        if cutlass.const_expr(plan.sets == 1):
+            following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
+        piece = following
+    if lane == 0:
+        wait_group_read(0)
+    sync_warp()
+
+
+@cute.jit
+def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int32, loads: Ring) -> Piece:
+    """Starts the loads of a piece, if there is one, into the ring's set."""
+    problem, plan = ctx.config.problem, ctx.config.smem.combine
+    mask = Int32(0)
+    if index < total:
+        token = div(index, plan.pieces)
         chosen = Int32(0)
         if lane < problem.topk:
             chosen = Int32(load_constant_u64(ctx.at("topk_idx", token, lane)) >= 0)
         mask = ballot(chosen)
-        for first in cutlass.range(0, problem.hidden, chunk, unroll=1):
-            ring = combine_one(ctx, warp, lane, token, first, mask, ring)
-    if lane == 0:
-        wait_group_read(0)
-    sync_warp()
-
-
-@cute.jit
-def load_next(ctx: Context, loads: Loads, warp: Int32, token: Int32, first: Int32) -> Loads:
-    """Starts the load of the lowest slot in the mask, if there is one."""
-    num_bytes = ctx.config.smem.combine_chunk_bytes
-    some = loads.mask != 0
-    if some:
+        barrier = ctx.barrier("combine", warp * plan.sets + loads.index)
         if elect():
-            barrier = ctx.barrier("combine", warp * LOAD_SLOTS + loads.ring.index)
-            arrive_expect(barrier, num_bytes)
-            source = ctx.at("combine", lowest_bit(loads.mask), token) + Int64(first) * 2
-            load_bytes(ctx.shared("combine_slots", warp, loads.ring.index), source, num_bytes, barrier)
-    following = loads.ring.next()
-    ring = Ring(LOAD_SLOTS, select(some, following.index, loads.ring.index), select(some, following.phase, loads.ring.phase))
-    return Loads(loads.mask & (loads.mask - 1), ring)
+            arrive_expect(barrier, popc(mask) * plan.chunk_bytes)
+            start = Int64(index - token * plan.pieces) * plan.chunk_bytes
+            for slot in cutlass.range_constexpr(problem.topk):
+                if (mask & (1 << slot)) != 0:
+                    source = ctx.at("combine", slot, token) + start
+                    load_bytes(ctx.shared("combine_slots", warp, loads.index * problem.topk + slot), source, plan.chunk_bytes, barrier)
+        sync_warp()
+    return Piece(index, mask)
 
 
-def add(sums: Sums, slot: Any, lane: Any) -> Sums:
-    """One SMEM chunk added to the sums."""
+def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any) -> Sums:
+    """The lowest slot of the mask added to the sums; `slots` is the address of the set's first."""
     values = list(sums.values)
+    source = slots + sums.slot * ctx.config.smem.combine.chunk_bytes
     for j in range(len(values) // VECTOR):
-        words = load_shared_v4(vector_address(slot, lane, j))
-        for i, word in enumerate(words):
-            for h, x in enumerate(unpack_bf16(word)):
-                values[j * VECTOR + 2 * i + h] = values[j * VECTOR + 2 * i + h] + x
-    return Sums(tuple(values))
+        for i, word in enumerate(load_shared_v4(vector_address(source, lane, j))):
+            at = j * VECTOR + 2 * i
+            values[at], values[at + 1] = add_bf16(values[at], values[at + 1], word, ctx.config.adds_bf16)
+    mask = sums.mask & (sums.mask - 1)
+    return Sums(tuple(values), mask, lowest_bit(mask))
 
 
 @cute.jit
-def combine_one(ctx: Context, warp: Int32, lane: Int32, token: Int32, first: Int32, mask: Int32, ring: Ring) -> Ring:
-    """One chunk of one token."""
-    chunk = combine_chunk(ctx.config.problem.hidden)
-    loads = load_next(ctx, Loads(mask, ring), warp, token, first)
-    sums = Sums.zero(chunk // 32)
-    slots = popc(mask)
-    while slots > 0:
-        loads = load_next(ctx, loads, warp, token, first)
-        wait(ctx.barrier("combine", warp * LOAD_SLOTS + ring.index), ring.phase)
-        sums = add(sums, ctx.shared("combine_slots", warp, ring.index), lane)
-        sync_warp()
-        ring = ring.next()
-        slots = slots - 1
-    out = ctx.shared("combine_slots", warp, STORE_SLOT)
+def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set: Int32):
+    """Sums a loaded piece and stores it."""
+    problem, plan = ctx.config.problem, ctx.config.smem.combine
+    slots = ctx.shared("combine_slots", warp, load_set * problem.topk)
+    sums = Sums(tuple(Float32(0.0) for _ in range(plan.chunk // 32)), piece.mask, lowest_bit(piece.mask))
+    while sums.mask != 0:
+        sums = add_next(ctx, sums, slots, lane)
+    out = ctx.shared("combine_slots", warp, plan.slots - 1)
     if lane == 0:
         wait_group_read(0)
+    # Also: every lane has read the set that the next loads go to.
     sync_warp()
     v = sums.values
     for j in cutlass.range_constexpr(len(v) // VECTOR):
-        store_shared_v4(vector_address(out, lane, j), tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4)))
+        words = tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4))
+        store_shared_v4(vector_address(out, lane, j), words)
     fence_async_shared()
     sync_warp()
     if lane == 0:
-        destination = ctx.args.y + (Int64(token) * ctx.config.problem.hidden + Int64(first)) * 2
-        store_bytes(destination, out, ctx.config.smem.combine_chunk_bytes)
+        store_bytes(ctx.args.y + Int64(piece.index) * plan.chunk_bytes, out, plan.chunk_bytes)
         commit_group()
-    return ring

@@ -103,4 +103,3 @@ def expected_l2_mask(ctx: Context) -> int:
 def as_signed64(value: int) -> Any:
     """A 64-bit pattern as a traced integer."""
     return Int64(value - (1 << 64) if value >> 63 else value)
-

@@ -84,6 +84,4 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
     """Launches the kernel on one rank."""
-    mega_moe_kernel(config, args).launch(
-        grid=(config.num_sms, 1, 1), block=(config.num_threads, 1, 1), min_blocks_per_mp=1, stream=stream
-    )
+    mega_moe_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(config.num_threads, 1, 1), min_blocks_per_mp=1, stream=stream)
