@@ -38,6 +38,8 @@ def test_help(command: list[str]) -> None:
         (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
         (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
         (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a positive finite number"),
+        (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
+        (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
         (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
         (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
         (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
@@ -68,6 +70,9 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert "Nothing differs" in same.output
     other = runner.invoke(app, [*arguments, "--block-m", "64", "--diff", str(files["json"])])
     assert "config.block_m" in other.output
+    hopper = runner.invoke(app, [*arguments, "--arch", "sm_90a", "--diff", str(files["json"])])
+    assert hopper.exit_code == 0, hopper.output
+    assert "measures.math_k_block.instructions" in hopper.output
 
 
 def test_diff_with_something_else(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from megamoe_dsl.compile import Artifact, compile_kernel
 from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_peer
 from megamoe_dsl.inspect import sass as sass_module
 from megamoe_dsl.inspect.flow import Flow
-from megamoe_dsl.inspect.sass import find_nvdisasm, kind_of, parse
+from megamoe_dsl.inspect.sass import find_nvdisasm, highest_named, kind_of, parse
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 
@@ -112,6 +113,8 @@ def test_register_table_counts_what_is_touched() -> None:
         ("MUFU.EX2", "float"),
         ("BRA.U", "control"),
         ("MEMBAR.ALL.GPU", "sync"),
+        ("WARPGROUP.ARRIVE", "sync"),
+        ("QGMMA.64x64x32.F32.E4M3.E4M3", "mma"),
         ("R2UR", "vector to uniform"),
         ("UIADD3", "integer"),
         ("FLO.U32", "integer"),
@@ -142,6 +145,53 @@ def test_a_second_chunk_doubles_a_combined_slot() -> None:
         for hidden in (2048, 4096)
     )
     assert two["combine_slot"].kinds["smem"] == 2 * one["combine_slot"].kinds["smem"]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "highest"),
+    [
+        ("LDG.E.128 R4, desc[UR4][R20.64+0x10]", 21),
+        ("STS.128 [R2+UR4], R24", 27),
+        ("LDS.64 R6, [R9+0x8]", 9),
+        ("IMAD.WIDE R2, R7, 0x8, R4", 7),
+        ("IMAD.WIDE.U32 R2, R12, R9, R4", 12),
+        ("QGMMA.64x96x32.F32.E4M3.E4M3 R24, gdesc[UR16], R24, UP0", 71),
+        ("CS2R R4, SR_CLOCKLO", 5),
+        ("FFMA R139, R24, R152.reuse, |R3|", 152),
+        ("UMOV UR20, 0x400", -1),
+        ("MOV R1, RZ", 1),
+    ],
+)
+def test_registers_named_by_operands(instruction: str, highest: int) -> None:
+    assert highest_named(*instruction.split(" ", 1)) == highest
+
+
+def test_operands_and_nvdisasms_table_name_the_same_registers(artifact: Artifact) -> None:
+    """Tensor-memory loads, whose width has another notation, and calls aside."""
+    apart = {"LDTM", "STTM", "CALL", "RET"}
+    code = [one for one in artifact.listing.instructions if one.operation not in apart]
+    assert len(code) > 1000
+    assert [one for one in code if highest_named(one.opcode, one.operands) != one.highest] == []
+
+
+SM90 = Problem(512, 512, 8, 2, 2, 64, dtypes="fp8xfp8")
+
+
+@pytest.mark.parametrize("block_m", [32, 128])
+def test_sm90_measures(block_m: int) -> None:
+    config = Sm90Config.choose(SM90, 64, num_sms=4, block_m=block_m)
+    inspection = Inspection.of(compile_kernel(config, line_info=True))
+    found = {one.key: one for one in inspection.measures}
+    assert found["math_k_block"].kinds["mma"] == 8
+    assert found["token_loader_k_block"].kinds["tma"] == 2
+    assert found["weight_loader_k_block"].kinds["tma"] == 1
+    assert found["store_tile"].kinds["tma"] >= 1
+    suffix = "8_tokens" if config.swap_ab else "tile"
+    assert found[f"l1_epilogue_{suffix}"].kinds["float"] > found[f"l2_epilogue_{suffix}"].kinds["float"]
+    assert found["math_tile"].instructions < found["math_k_block"].instructions
+    assert all(one.fits for one in inspection.registers)
+    assert (inspection.tmem, inspection.peer) == ([], None)
+    assert inspection.as_dict()["config"]["block_m"] == block_m
 
 
 def test_histogram_by_role(artifact: Artifact) -> None:

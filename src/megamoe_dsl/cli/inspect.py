@@ -13,6 +13,8 @@ from rich.text import Text
 
 from .errors import one_line_errors
 from .shape import (
+    SM100,
+    Arch,
     BlockM,
     Clamp,
     Experts,
@@ -23,7 +25,7 @@ from .shape import (
     Stages,
     Topk,
     Wave,
-    build_config,
+    build_config_for,
     build_problem,
 )
 from .tables import artifact_table, config_table, problem_table, ruled
@@ -59,7 +61,8 @@ def inspect(
     block_m: BlockM = None,
     experts_per_wave: Wave = None,
     stages: Stages = None,
-    sms: Annotated[int, typer.Option(help="SMs of the GPU, an even number.")] = 148,
+    arch: Arch = SM100,
+    sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
     sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
@@ -67,7 +70,7 @@ def inspect(
         Path | None, typer.Option(help="Compare with a file that --json wrote.", dir_okay=False, exists=True, rich_help_panel=OUTPUT)
     ] = None,
 ) -> None:
-    """Compile for SM100, without a GPU, and show registers, spills, memory maps, barriers and instructions per role.
+    """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
 
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA peer's, where it was measured.
     """
@@ -77,13 +80,14 @@ def inspect(
             tokens if max_tokens is None else max_tokens,
             preset_name=preset,
             clamp=clamp,
+            arch=arch,
             hidden=hidden,
             intermediate=intermediate,
             num_experts=experts,
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config(problem, tokens, sms, block_m=block_m, experts_per_wave=experts_per_wave, num_stages=stages)
+        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, experts_per_wave=experts_per_wave, num_stages=stages)
 
         from ..compile import compile_kernel
         from ..inspect import Inspection, differences
@@ -126,7 +130,8 @@ def read_json(path: Path) -> dict[str, object]:
 def print_inspection(console: Console, inspection: Inspection) -> None:
     console.print(problem_table(inspection.config.problem), config_table(inspection.config), artifact_table(inspection.artifact), sep="\n")
     for table in (register_table(inspection), smem_table(inspection), tmem_table(inspection), barrier_table(inspection)):
-        console.print(table)
+        if table.row_count:
+            console.print(table)
     console.print(measure_table(inspection))
     console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
     peer = inspection.peer

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config import KernelConfig
+from ..config import KernelConfig, require
+from ..config_sm90 import Sm90Config
 from ..presets import preset
 from ..problem import Problem, ProblemError
 
@@ -19,9 +20,23 @@ Topk = Annotated[int | None, typer.Option(help="Experts per token.", rich_help_p
 Ranks = Annotated[int | None, typer.Option(help="GPUs of the NVLink domain.", rich_help_panel=SHAPE)]
 Clamp = Annotated[float | None, typer.Option(help="Activation clamp; none by default.", rich_help_panel=SHAPE)]
 PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; other options replace its fields.", rich_help_panel=SHAPE)]
-BlockM = Annotated[int | None, typer.Option(help="Tokens of a tile: 16, 32, 64, 96, 128 or 192. Chosen by default.", rich_help_panel=TILE)]
+BlockM = Annotated[
+    int | None, typer.Option(help="Tokens of a tile: 16, 32, 64, 96, 128 or 192 (SM90: 8 to 128). Chosen by default.", rich_help_panel=TILE)
+]
 Wave = Annotated[int | None, typer.Option("--experts-per-wave", help="A divisor of experts per rank.", rich_help_panel=TILE)]
 Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]
+
+Arch = Annotated[str, typer.Option("--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8).", rich_help_panel=TILE)]
+SM100, SM90 = "sm_100a", "sm_90a"
+DTYPES = {SM100: "fp8xfp4", SM90: "fp8xfp8"}
+SMS = {SM100: 148, SM90: 132}
+"""SMs of the largest GPU of an architecture."""
+
+
+def check_arch(arch: str) -> str:
+    """Raises `ConfigError` with the known names."""
+    require(arch in DTYPES, "arch", arch, "one of " + ", ".join(DTYPES))
+    return arch
 
 
 def build_problem(
@@ -29,10 +44,11 @@ def build_problem(
     *,
     preset_name: str | None = None,
     clamp: float | None = None,
+    arch: str = SM100,
     **shape: int | None,
 ) -> Problem:
     """The problem of a preset with `shape` on top, or of `shape` alone.  Raises `ProblemError` for a missing or bad field."""
-    given = {name: value for name, value in shape.items() if value is not None}
+    given = {**given_only(shape), "dtypes": DTYPES[check_arch(arch)]}
     if preset_name is not None:
         return preset(preset_name).problem(max_tokens_per_rank, activation_clamp=clamp, **given)
     for name in ("hidden", "intermediate", "num_experts", "topk"):
@@ -44,8 +60,22 @@ def build_problem(
 
 def build_config(problem: Problem, num_tokens: int, num_sms: int, **overrides: int | None) -> KernelConfig:
     """`KernelConfig.choose` with the overrides that were given.  Raises `ConfigError`."""
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms, **given)
+    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
+
+
+def build_config_for(
+    arch: str, problem: Problem, num_tokens: int, num_sms: int | None, **overrides: int | None
+) -> KernelConfig | Sm90Config:
+    """The configuration of an architecture's kernel, by default for its largest GPU.  Raises `ConfigError`."""
+    num_sms = SMS[check_arch(arch)] if num_sms is None else num_sms
+    if arch == SM90:
+        return Sm90Config.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
+    return build_config(problem, num_tokens, num_sms, **overrides)
+
+
+def given_only(options: dict[str, int | None]) -> dict[str, Any]:
+    """Options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def parse_tokens(text: str, num_ranks: int) -> list[int]:

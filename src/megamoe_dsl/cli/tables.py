@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
+from ..config_sm90 import Sm90Config
 from ..problem import Problem
 
 if TYPE_CHECKING:
@@ -49,18 +50,22 @@ def problem_table(problem: Problem) -> Table:
     )
 
 
-def config_table(config: KernelConfig) -> Table:
+def config_table(config: KernelConfig | Sm90Config) -> Table:
     budget = config.registers
+    if isinstance(config, KernelConfig):
+        tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
+        epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
+    else:
+        columns = "tokens" if config.swap_ab else "weight rows"
+        tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+        epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
     return facts(
         "Configuration",
         [
-            ("tile", f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"),
-            (
-                "epilogue",
-                f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass",
-            ),
+            ("tile", tile),
+            ("epilogue", epilogue),
             ("experts per wave", config.experts_per_wave),
-            ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of 2"),
+            ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}"),
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
             ("register file", f"{config.register_total} of {REGISTER_FILE}"),

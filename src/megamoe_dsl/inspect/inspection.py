@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..compile import Artifact
 from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
+from ..config_sm90 import Sm90Config
 from ..layouts.barriers import MBarrier
 from ..layouts.region import Placement
 from ..layouts.tmem_plan import TMEM_COLUMNS
-from .measures import Measure, sm100_config
+from .measures import Measure, mega_moe_config
 from .peer import Peer, find_peer
 from .registers import RegisterUse, register_use
 
@@ -36,12 +37,12 @@ class Inspection:
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
-        config = sm100_config(artifact.config)
+        config = mega_moe_config(artifact.config)
         return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_peer(config))
 
     @property
-    def config(self) -> KernelConfig:
-        return sm100_config(self.artifact.config)
+    def config(self) -> KernelConfig | Sm90Config:
+        return mega_moe_config(self.artifact.config)
 
     @property
     def smem(self) -> tuple[Placement, ...]:
@@ -50,6 +51,9 @@ class Inspection:
 
     @property
     def tmem(self) -> list[TmemField]:
+        """Fields of tensor memory; SM90 has none."""
+        if not isinstance(self.config, KernelConfig):
+            return []
         plan = self.config.tmem
         fields = [TmemField(f"accumulator {i}", plan.accumulator(i), plan.block_m) for i in range(plan.sfa // plan.block_m)]
         return [*fields, TmemField("token scales", plan.sfa, plan.sfa_columns), TmemField("weight scales", plan.sfb, plan.used - plan.sfb)]
@@ -61,16 +65,15 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Plain values; lists of things are keyed by name so that two inspections can be compared."""
         artifact, config, listing = self.artifact, self.config, self.artifact.listing
+        tmem = {}
+        if isinstance(config, KernelConfig):
+            tmem = {"tmem_columns": config.tmem.used, "tmem_allocated": config.tmem.allocated, "tmem_capacity": TMEM_COLUMNS}
         return {
             "arch": artifact.arch,
             "compile_seconds": round(artifact.seconds, 3),
             "problem": asdict(config.problem),
             "config": {
-                "block_m": config.block_m,
-                "store_block_m": config.store_block_m,
-                "epilogue_warpgroups": config.epilogue_warpgroups,
-                "experts_per_wave": config.experts_per_wave,
-                "num_sms": config.num_sms,
+                **{one.name: getattr(config, one.name) for one in fields(config) if one.name not in ("problem", "num_stages")},
                 "num_threads": config.num_threads,
                 "stages": config.num_stages,
             },
@@ -82,9 +85,7 @@ class Inspection:
                 "instructions": len(listing.instructions),
                 "smem_bytes": config.smem.num_bytes,
                 "smem_capacity": SMEM_CAPACITY,
-                "tmem_columns": config.tmem.used,
-                "tmem_allocated": config.tmem.allocated,
-                "tmem_capacity": TMEM_COLUMNS,
+                **tmem,
             },
             "roles": {one.group: {"budget": one.budget, "used": one.used} for one in self.registers},
             "smem": {

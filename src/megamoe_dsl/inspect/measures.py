@@ -11,11 +11,11 @@ from __future__ import annotations
 from ..config import KernelConfig
 from ..config_sm90 import Sm90Config
 from .measurer import InspectionError, Measure, Measurer
-from .measures_sm100 import measure_sm100
 from .measures_sm90 import measure_sm90
+from .measures_sm100 import measure_sm100
 from .sass import Listing
 
-__all__ = ["InspectionError", "Measure", "mega_moe_config", "measure_all"]
+__all__ = ["InspectionError", "Measure", "measure_all", "mega_moe_config"]
 
 
 def mega_moe_config(config: object) -> KernelConfig | Sm90Config:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import KernelConfig
+from ..config_sm90 import Sm90Config
 from ..layouts.tile import BLOCK_K
 from ..presets import preset
 
@@ -25,9 +26,9 @@ class Peer:
     measures: dict[str, float]
 
 
-def find_peer(config: KernelConfig, path: Path = PEER_FILE) -> Peer | None:
-    """The peer at this shape and tier; None when it was not measured there, or when this is not a source checkout."""
-    if not path.exists():
+def find_peer(config: KernelConfig | Sm90Config, path: Path = PEER_FILE) -> Peer | None:
+    """The peer at this shape and tier; None when it was not measured there (never on SM90), or when this is not a source checkout."""
+    if not path.exists() or not isinstance(config, KernelConfig):
         return None
     data = json.loads(path.read_text(encoding="utf-8"))
     measured, problem = preset(data["preset"]), config.problem

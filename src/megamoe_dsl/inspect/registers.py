@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..config import KernelConfig
 from .flow import Flow
-from .measures import InspectionError
-from .sass import Instruction, Listing
+from .measurer import InspectionError
+from .sass import Listing
+
+if TYPE_CHECKING:
+    from ..kernels.mega_moe.target import Config
 
 
 @dataclass(frozen=True)
@@ -25,19 +29,23 @@ class RegisterUse:
         return self.used <= self.budget and not self.stack_loads and not self.stack_stores
 
 
-def register_use(config: KernelConfig, listing: Listing) -> list[RegisterUse]:
+def register_use(config: Config, listing: Listing) -> list[RegisterUse]:
     """What can run after each USETMAXREG, slow paths and the common tear-down included.  Raises `InspectionError` when one is missing.
 
-    Call instructions are left out: nvdisasm lets them read every register, and what they call is a trap.
+    Groups of one budget cannot be told apart and show the worst of both.  Call instructions are left out: nvdisasm lets them read every
+    register, and what they call is a trap.
     """
     flow = Flow(listing)
-    at = {int(one.operands.rsplit("0x", 1)[1], 16): i for i, one in enumerate(listing.instructions) if one.operation == "USETMAXREG"}
+    at: defaultdict[int, list[int]] = defaultdict(list)
+    for i, one in enumerate(listing.instructions):
+        if one.operation == "USETMAXREG":
+            at[int(one.operands.rsplit("0x", 1)[1], 16)].append(i)
     found = []
     for group in ("dispatch", "loader", "epilogue"):
         budget = getattr(config.registers, group)
         if budget not in at:
             raise InspectionError(f"no USETMAXREG of {budget} registers for {group}; there are {sorted(at)}")
-        code: list[Instruction] = [listing.instructions[i] for i in flow.reachable(at[budget])]
+        code = [listing.instructions[i] for i in frozenset().union(*(flow.reachable(start) for start in at[budget]))]
         used = 1 + max(one.highest for one in code if one.operation != "CALL")
         loads, stores = (sum(one.operation == operation for one in code) for operation in ("LDL", "STL"))
         found.append(RegisterUse(group, budget, used, loads, stores))

@@ -27,11 +27,12 @@ def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_of(instruction: Instruction) -> str | None:
-    """`mma.issue_mma` for an instruction that comes from a role's file; None when its line is in a shared file or a helper."""
+    """`mma.issue_mma` for an instruction that comes from a role's file, of either architecture; None when its line is in a shared file or a
+    helper."""
     if instruction.source is None:
         return None
     path, line = Path(instruction.source[0]), instruction.source[1]
-    if path.parent.name != ROLES_FOLDER or path.stem in SHARED_FILES:
+    if ROLES_FOLDER not in path.parts[-3:-1] or path.stem in SHARED_FILES:
         return None
     names = [name for first, last, name in _functions(str(path)) if first <= line <= last]
     return f"{path.stem}.{names[-1]}" if names else None
