@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from typing import Any
 
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
-from ..runtime.artifact_store import ArtifactStore, source_digest
-from .point import Layer, Point, measure_point
+from ..runtime.artifact_store import ArtifactError, ArtifactStore, source_digest
+from .point import Layer, Point, measure_point, variant_name
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
 from .soak import soak_point
@@ -49,13 +50,24 @@ class Session:
 def configs_of(store: ArtifactStore, point: Point, variants: bool) -> list[Config]:
     """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there."""
     chosen = Sm90Config.choose(point.problem, point.tokens)
-    there = list(store.configs(Sm90Config, point.problem))
+    there = [config for config in store.configs(Sm90Config, point.problem) if loadable(store, config)]
     if not there:
         store.get(chosen)
         return [chosen]
     if variants:
         return [*there]
     return [chosen] if chosen in there else [there[0]]
+
+
+def loadable(store: ArtifactStore, config: Sm90Config) -> bool:
+    """Whether there is a kernel, perhaps of other sources: the check of a point says whether it still fits."""
+    try:
+        store.load(config, any_sources=True)
+    except ArtifactError:
+        return False
+    if not store.path(config).exists():
+        print(f"made from other sources: {variant_name(config)}", flush=True)
+    return True
 
 
 def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[int, dict[str, Any]], None], *, session: Session) -> None:
@@ -72,6 +84,15 @@ def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[in
         else:
             record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs)
         report(index, record)
+
+
+def finite(value: Any) -> Any:
+    """JSON values without NaN and infinities, which JSON has no words for: strings instead."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def versions() -> dict[str, Any]:
@@ -104,8 +125,8 @@ def run_session(session: Session) -> list[dict[str, Any]]:
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
 
     def save(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        print(row(records[-1]), flush=True)
+        records.append(finite({"name": point.name, **record}))
+        print(row({"name": point.name, **record}), flush=True)
         path.write_text(json.dumps({**head, "records": records}, indent=1) + "\n")
 
     jobs: dict[int, list[tuple[Point, list[Config]]]] = {}

@@ -33,7 +33,10 @@ from ..kernels.target import AnyConfig
 from ..problem import Problem
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("kernels", "device", "layouts", "schedule", "problem.py", "config.py", "config_sm90.py", "config_pre_dispatch.py", "compile.py")
+SOURCES = (
+    *("kernels", "device", "layouts", "schedule", "problem.py", "compile.py"),
+    *("config.py", "config_sm90.py", "config_pre_dispatch.py", "quant/weights.py"),
+)
 CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (KernelConfig, Sm90Config, PreDispatchConfig)}
 SUFFIX = ".megamoe.zip"
 DSL = "nvidia-cutlass-dsl"

@@ -1,0 +1,276 @@
+"""Checks of the module `MegaMoE` that need GPUs: graphs, streams, shared buffers, torch.compile, reserved SMs, the watchdog.
+
+python bench/check_layer.py FOLDER --compile --ranks 2,8      on the development machine
+python bench/check_layer.py FOLDER --ranks 2,8                on the GPUs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
+from megamoe_dsl.config_pre_dispatch import PreDispatchConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.selection import Selection
+from megamoe_dsl.runtime.watchdog import WatchdogError
+
+SMS, RESERVED = 132, 32
+CAPACITY, BOUND = 512, 32
+
+
+def problem_of(ranks: int) -> Problem:
+    return Problem(1024, 512, 8 * ranks, 4, ranks, CAPACITY, dtypes="fp8xfp8", activation_clamp=10.0)
+
+
+def configs(ranks: int) -> set[Any]:
+    """Everything that the checks run."""
+    problem = problem_of(ranks)
+    grids = (SMS, SMS - RESERVED)
+    kernels = {config for grid in grids for config in Selection(problem, [BOUND]).configs(grid).values()}
+    return kernels | {PreDispatchConfig.choose(problem, grid) for grid in grids}
+
+
+@dataclass
+class Bench:
+    """A layer on this rank, and BF16 inputs."""
+
+    rank: int
+    problem: Problem
+    store: ArtifactStore
+    weights: ExpertWeights
+    moe: MegaMoE
+
+    @classmethod
+    def make(cls, rank: int, ranks: int, folder: Path) -> Bench:
+        problem, store = problem_of(ranks), ArtifactStore(folder)
+        weights = random_weights(problem, rank, 1, "cuda")
+        return cls(rank, problem, store, weights, MegaMoE(problem, weights, store=store, bounds=(BOUND,)))
+
+    def inputs(self, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x in BF16, topk_idx, topk_weights."""
+        _, _, idx, weights = random_inputs(self.problem, self.rank, tokens, seed, "cuda", mask=0.1)
+        generator = torch.Generator("cuda").manual_seed(seed * 100 + self.rank)
+        return torch.randn(tokens, self.problem.hidden, generator=generator, device="cuda").bfloat16(), idx, weights
+
+    def uneven(self, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """No tokens on odd ranks."""
+        return self.inputs(0 if self.rank % 2 else 20, seed)
+
+    def same(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        if not torch.equal(a, b):
+            raise AssertionError(f"rank {self.rank}: {int((a != b).sum())} of {a.numel()} elements differ")
+
+
+def pre_dispatch_bytes(b: Bench) -> None:
+    x, idx, weights = b.inputs(300, 1)
+    b.moe(x, idx, weights)
+    want = (*quantize_e4m3_f32(x), idx, weights)
+    for name, tensor in zip(("x", "x_sf", "topk_idx", "topk_weights"), want, strict=True):
+        b.same(b.moe.memory.view(name)[:300].view(torch.uint8), tensor.view(torch.uint8))
+
+
+def bf16_and_quantised_agree_with_the_reference(b: Bench) -> None:
+    x, idx, weights = b.inputs(CAPACITY, 2)
+    codes, sf = quantize_e4m3_f32(x)
+    y = b.moe(x, idx, weights)
+    b.same(y, b.moe(codes, idx, weights, x_sf=sf, check=True))
+    everyone = [random_weights(b.problem, r, 1, "cuda") for r in range(b.problem.num_ranks)] if b.rank == 0 else None
+    found = Expectation(b.problem, TokenInputs(codes, sf, idx, weights), sample_rows(CAPACITY, 8), everyone).check(y)
+    if found is not None and not found.passed:
+        raise AssertionError(f"{found}")
+
+
+def every_bound_gives_the_same_bits(b: Bench) -> None:
+    given = b.inputs(BOUND - b.rank % 4, 3)
+    b.same(b.moe(*given), b.moe(*given, num_tokens_bound=BOUND))
+
+
+def graph_with_empty_ranks(b: Bench) -> None:
+    given, others = b.uneven(4), [b.uneven(5 + i) for i in range(5)]
+    wanted = [b.moe(*other) for other in others]
+    y = b.moe(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        b.moe(*given, out=y)
+    for _ in range(20):
+        for other, want in zip(others, wanted, strict=True):
+            for target, source in zip(given, other, strict=True):
+                target.copy_(source)
+            y.fill_(float("nan"))
+            graph.replay()
+            b.same(y, want)
+
+
+def layers_share_a_buffer(b: Bench) -> None:
+    weights = random_weights(b.problem, b.rank, 2, "cuda")
+    other, alone = (MegaMoE(b.problem, weights, store=b.store, symmetric=s) for s in (b.moe.symmetric, None))
+    for seed in range(10):
+        given = b.inputs(seed * 7, seed)
+        first, second = b.moe(*given), other(*given)
+        b.same(second, alone(*given))
+        b.same(first, b.moe(*given))
+    alone.symmetric.close()
+
+
+def side_stream(b: Bench) -> None:
+    given = b.inputs(100, 7)
+    want = b.moe(*given)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        later = [tensor.clone() for tensor in given]
+        y = b.moe(*later)
+    torch.cuda.current_stream().wait_stream(stream)
+    b.same(y, want)
+
+
+def compiled(b: Bench, backend: str) -> None:
+    given = b.inputs(64, 8)
+
+    def step(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return b.moe(x * 2, idx, weights) + 1
+
+    b.same(torch.compile(step, backend=backend, fullgraph=True)(*given), step(*given))
+
+
+def statistics(b: Bench) -> None:
+    given = b.inputs(200, 9)
+    b.moe.stats.zero_()
+    b.moe(*given)
+    counts = torch.bincount(given[1][given[1] >= 0], minlength=b.problem.num_experts)
+    dist.all_reduce(counts)
+    b.same(b.moe.stats.long(), counts.view(b.problem.num_ranks, -1)[b.rank])
+
+
+def reserved_sms(b: Bench) -> None:
+    """Kernels on other streams hold some SMs; a layer that reserved them runs beside those kernels, not after them."""
+    small = MegaMoE(b.problem, b.weights, store=b.store, reserved_sms=RESERVED)
+    given = b.inputs(200, 10)
+    want = b.moe(*given)
+    b.same(small(*given), want)
+    dist.barrier()
+    torch.cuda.synchronize()
+    for _ in range(4):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(2_000_000_000)  # one CTA for about a second
+    start = time.monotonic()
+    y = small(*given)
+    torch.cuda.current_stream().synchronize()
+    seconds = time.monotonic() - start
+    torch.cuda.synchronize()
+    b.same(y, want)
+    if seconds > 0.4:
+        raise AssertionError(f"rank {b.rank}: waited {seconds:.2f} s for SMs")
+    small.symmetric.close()
+
+
+def weights_in_place(b: Bench) -> None:
+    given = b.inputs(50, 11)
+    before = b.moe(*given)
+    b.moe.load_weights(random_weights(b.problem, b.rank, 3, "cuda"))
+    changed = b.moe(*given)
+    b.moe.load_weights(b.weights)
+    b.same(b.moe(*given), before)
+    if torch.equal(changed, before):
+        raise AssertionError("other weights gave the same y")
+
+
+def watchdog(b: Bench) -> None:
+    """Rank 0 stays away; the others must say whom they miss.  Their contexts are dead afterwards: the last check."""
+    seconds = 1.0
+    for kernel in b.moe.kernels.values():
+        kernel.watchdog_ns = int(seconds * 1e9)
+    given = b.inputs(10, 12)
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    store = dist.distributed_c10d._get_default_store()
+    if b.rank:
+        start = time.monotonic()
+        try:
+            b.moe(*given)
+            b.moe.synchronize()
+            message = "no error"
+        except WatchdogError as error:
+            message = f"ok after {time.monotonic() - start:.1f} s: {error}"
+        store.set(f"watchdog{b.rank}", message)
+        return
+    for rank in range(1, b.problem.num_ranks):
+        message = store.get(f"watchdog{rank}").decode()
+        print(f"  {message}")
+        if f"ok after {seconds:.0f}" not in message or f"rank {rank}, SM" not in message:
+            raise AssertionError(f"rank {rank}: {message}")
+
+
+CHECKS: dict[str, Callable[[Bench], None]] = {
+    "pre_dispatch_bytes": pre_dispatch_bytes,
+    "reference": bf16_and_quantised_agree_with_the_reference,
+    "bounds": every_bound_gives_the_same_bits,
+    "graph": graph_with_empty_ranks,
+    "shared": layers_share_a_buffer,
+    "stream": side_stream,
+    "aot_eager": partial(compiled, backend="aot_eager"),
+    "inductor": partial(compiled, backend="inductor"),
+    "statistics": statistics,
+    "reserved": reserved_sms,
+    "weights": weights_in_place,
+    "watchdog": watchdog,
+}
+
+
+def work(rank: int, jobs: list[str], report: Callable[[int, dict[str, Any]], None], *, ranks: int, folder: Path) -> None:
+    bench = Bench.make(rank, ranks, folder)
+    for index, name in enumerate(jobs):
+        CHECKS[name](bench)
+        if name != "watchdog":
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+        report(index, {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Checks of the module MegaMoE that need GPUs.")
+    parser.add_argument("folder", type=Path, help="compiled kernels")
+    parser.add_argument("--ranks", default="2")
+    parser.add_argument("--compile", action="store_true", help="only make the kernels")
+    parser.add_argument("--checks", default=",".join(CHECKS))
+    given = parser.parse_args()
+    failed = False
+
+    def show(job: str, record: dict[str, Any]) -> None:
+        nonlocal failed
+        failed |= "error" in record
+        print(f"  {job}: {record.get('error', 'ok')}", flush=True)
+
+    for ranks in map(int, given.ranks.split(",")):
+        if given.compile:
+            for config in configs(ranks):
+                ArtifactStore(given.folder).get(config)
+            continue
+        print(f"{ranks} ranks", flush=True)
+        names = [name for name in given.checks.split(",") if ranks > 1 or name != "watchdog"]
+        with tempfile.TemporaryDirectory() as folder:
+            run_jobs(Worker(partial(work, ranks=ranks, folder=given.folder), ranks), names, Path(folder), 150.0, show)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
