@@ -35,7 +35,6 @@ class Sm90Config:
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
     swap_ab           tokens are the wgmma's columns; False, for tiles of 128 tokens only: its rows
-    prefetch_k_blocks K blocks of its likely first tile that a CTA fetches into L2 before it knows the counts (32 KiB each)
     """
 
     problem: Problem
@@ -44,13 +43,11 @@ class Sm90Config:
     num_sms: int
     num_stages: int = 0
     swap_ab: bool = True
-    prefetch_k_blocks: int = 8
 
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
         require(self.swap_ab or self.block_m == 128, "swap_ab", self.swap_ab, f"True for block_m = {self.block_m}")
-        require(self.prefetch_k_blocks >= 0, "prefetch_k_blocks", self.prefetch_k_blocks, "at least 0")
         local = self.problem.experts_per_rank
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")

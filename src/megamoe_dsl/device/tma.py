@@ -27,11 +27,6 @@ def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: An
     )
 
 
-def prefetch_tile(tensor_map: Any, x: Any, y: Any) -> None:
-    """2-D box into L2."""
-    emit("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [{}, {{{}, {}}}];", tensor_map, x, y)
-
-
 def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
     """2-D box from SMEM, in the issuing thread's bulk group."""
     emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)

@@ -16,7 +16,7 @@ from ....device.mbarrier import arrive_expect, wait
 from ....device.memory import fence_async_global
 from ....device.ring import Ring
 from ....device.sync import Equals32, Equals64, spin
-from ....device.tma import load_tile_cta, prefetch_tile
+from ....device.tma import load_tile_cta
 from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
@@ -67,7 +67,6 @@ def load_tokens(ctx: Sm90Context):
 def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
-    prefetch_weights(ctx)
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
@@ -83,16 +82,3 @@ def load_weights(ctx: Sm90Context):
                 load_tile_cta(ctx.shared("weights", ring.index), weights, full, 0, row + k * TILE_ROWS)
             ring = ring.next()
         blocks = next_block(blocks)
-
-
-@cute.jit
-def prefetch_weights(ctx: Sm90Context):
-    """Into L2, while the counts are on their way: the beginning of the tile that this CTA starts with if no expert is empty.
-
-    An empty expert moves the tiles to other CTAs, for which L2 serves as well; only its own tiles are fetched in vain.
-    """
-    config = ctx.config
-    tiles = config.problem.experts_per_rank * config.l1_n_blocks
-    if (ctx.sm < tiles) & elect():
-        for k in cutlass.range_constexpr(min(config.prefetch_k_blocks, config.l1_k_blocks)):
-            prefetch_tile(ctx.map(Map.WEIGHTS), 0, (ctx.sm * config.l1_k_blocks + k) * TILE_ROWS)
