@@ -8,7 +8,8 @@ from .arith import align
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
-SMALLEST_BLOCK_M = 16  # of the tiers in use: bounds the number of blocks
+SMALLEST_BLOCK_M = 16  # of the tiers in use on SM100: bounds the number of blocks
+SMALLEST_BLOCK_M_SM90 = 8
 SF_ATOM_ROWS = 128  # UTCCP moves scales in atoms of 128 rows
 
 
@@ -18,8 +19,8 @@ def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, expert
     return align(tokens + experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
 
 
-def max_pool_blocks(capacity: int) -> int:
-    return capacity // SMALLEST_BLOCK_M
+def max_pool_blocks(capacity: int, smallest_block_m: int = SMALLEST_BLOCK_M) -> int:
+    return capacity // smallest_block_m
 
 
 def padded_sf_rows(capacity: int) -> int:

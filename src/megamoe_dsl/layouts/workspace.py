@@ -29,7 +29,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ..problem import Problem
-from .pool import max_pool_blocks, pool_capacity
+from .pool import SMALLEST_BLOCK_M, SMALLEST_BLOCK_M_SM90, max_pool_blocks, pool_capacity
 from .region import U32, U64, Field, Region
 
 
@@ -53,7 +53,7 @@ def pool_tokens(problem: Problem) -> int:
 def workspace(problem: Problem) -> Region:
     """The workspace of one rank."""
     local, ranks, pool = problem.experts_per_rank, problem.num_ranks, pool_tokens(problem)
-    blocks = max_pool_blocks(pool)
+    blocks = max_pool_blocks(pool, SMALLEST_BLOCK_M_SM90 if problem.dtypes == "fp8xfp8" else SMALLEST_BLOCK_M)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),
