@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .export import export
 from .inspect import inspect
 from .layout import layout
 from .simulate import simulate
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(bench)
+app.command()(export)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)

@@ -1,0 +1,71 @@
+"""`megamoe export`: a kernel as a shared library for processes without the DSL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .errors import one_line_errors
+from .shape import (
+    SM100,
+    Arch,
+    BlockM,
+    Clamp,
+    Experts,
+    Hidden,
+    Intermediate,
+    PresetName,
+    Ranks,
+    Stages,
+    Topk,
+    Wave,
+    build_config_for,
+    build_problem,
+)
+from .tables import config_table, facts, problem_table
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.", file_okay=False)],
+    preset: PresetName = None,
+    hidden: Hidden = None,
+    intermediate: Intermediate = None,
+    experts: Experts = None,
+    topk: Topk = None,
+    ranks: Ranks = None,
+    clamp: Clamp = None,
+    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses tile and waves.")] = 128,
+    max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
+    block_m: BlockM = None,
+    experts_per_wave: Wave = None,
+    stages: Stages = None,
+    arch: Arch = SM100,
+    sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the files; architecture and tile by default.")] = None,
+) -> None:
+    """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
+    console = Console()
+    with one_line_errors():
+        problem = build_problem(
+            tokens if max_tokens is None else max_tokens,
+            preset_name=preset,
+            clamp=clamp,
+            arch=arch,
+            hidden=hidden,
+            intermediate=intermediate,
+            num_experts=experts,
+            topk=topk,
+            num_ranks=ranks,
+        )
+        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, experts_per_wave=experts_per_wave, num_stages=stages)
+
+        from ..export import export_kernel
+
+        with Console(stderr=True).status("compiling and linking"):
+            files = export_kernel(config, folder, name)
+    console.print(problem_table(problem), config_table(config), sep="\n")
+    console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
+    console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)
