@@ -1,0 +1,295 @@
+"""The simulator against silicon: the same kernels on the same tiny inputs, y compared byte for byte.
+
+    python bench/silicon.py prepare FOLDER            where the DSL is: compiles, simulates, writes one file per case
+    python bench/silicon.py check FOLDER [PATTERN]    on a GPU host: needs torch and cuda-bindings only
+    python bench/silicon.py once FOLDER [CASE]        one single-rank launch, for compute-sanitizer:
+        compute-sanitizer --tool memcheck|racecheck --kernel-name kernel_substring=mega_moe python bench/silicon.py once FOLDER
+
+Cases of several ranks run twice: all ranks on one GPU, a stream each, and, where there are as many GPUs, one process per GPU with symmetric
+memory.  Exact cases must have the simulator's bytes.  With random data `ex2.approx` and `rcp.approx` of silicon may end in another last bit
+than the simulator's, which rounds correctly, and flip a code of the requantised activations: then y must stay within what that explains
+(`reference.error_bound` with sums exact), and the elements that differ are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.reference import error_bound
+from megamoe_dsl.runtime.artifact_store import source_digest
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
+
+SUFFIX = ".silicon.pkl"
+WATCHDOG_NS = 20 * 10**9
+SANITIZER_WATCHDOG_NS = 600 * 10**9
+ONCE = "once_m8"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A case by its name: launches with `counts[launch][rank]` tokens, one after another on the same buffers."""
+
+    name: str
+    block_m: int
+    counts: tuple[tuple[int, ...], ...]
+    exact: bool = True
+    hidden: int = 512
+    intermediate: int = 256
+    experts_per_rank: int = 4
+    topk: int = 2
+    num_sms: int = 4
+
+    @property
+    def problem(self) -> Problem:
+        ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
+        experts = self.experts_per_rank * ranks
+        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, "fp8xfp8", activation_clamp=7.0)
+
+
+def points() -> list[Point]:
+    """Every tile size with one rank, three with two ranks, one with four; and two for the sanitizer."""
+    found = []
+    for exact in (True, False):
+        kind = "exact" if exact else "random"
+        for m in (8, 16, 32, 64, 96, 128):
+            found.append(Point(f"{kind}_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact))
+        for m in (8, 32, 128):
+            found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact))
+    found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
+    tiny = {"hidden": 256, "intermediate": 128, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
+    return [*found, *(Point(f"once_m{m}", m, ((9,),), **tiny) for m in (8, 128))]  # type: ignore[arg-type]
+
+
+def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
+    """The first tokens of every rank."""
+    fields = ("x", "x_sf", "topk_idx", "topk_weights")
+    return [Inputs(*(getattr(case, name)[rank][:n].contiguous() for name in fields)) for rank, n in enumerate(counts)]
+
+
+def prepare_point(folder: Path, point: Point) -> str:
+    """Compiles, simulates and writes a case; a line about it."""
+    from megamoe_dsl.compile import compile_kernel
+    from megamoe_dsl.config_sm90 import Sm90Config
+    from megamoe_dsl.runtime.simulated import SimulatedMoE
+
+    torch.set_num_threads(1)
+    problem = point.problem
+    config = Sm90Config.choose(problem, problem.max_tokens_per_rank, block_m=point.block_m, num_sms=point.num_sms)
+    artifact = compile_kernel(config)
+    case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
+    layer = SimulatedMoE(artifact, case.weights, race=False)
+    outputs, bounds = [], []
+    for counts in point.counts:
+        given = part_of(case, counts)
+        outputs.append(layer(given)[0])
+        bounds.append(bound_of(case, given))
+    record = {"point": asdict(point), "sources": source_digest(), "artifact": artifact, "case": case, "y": outputs, "bounds": bounds}
+    (folder / f"{point.name}{SUFFIX}").write_bytes(pickle.dumps(record))
+    return f"{point.name}: {artifact.resources.registers} registers, {len(outputs)} launches"
+
+
+def bound_of(case: Case, given: list[Inputs]) -> list[torch.Tensor]:
+    """What another last bit of the approximate functions may do to y; zero for exact cases."""
+    if case.exact:
+        return [torch.zeros(one.x.shape, dtype=torch.float64) for one in given]
+    fields = [[getattr(one, name) for one in given] for name in ("x", "x_sf", "topk_idx", "topk_weights")]
+    x, x_sf, topk_idx, topk_weights = fields
+    return error_bound(case.problem, x, x_sf, topk_idx, topk_weights, case.weights, sums_exact=True, accumulate="hopper")
+
+
+def prepare(folder: Path, jobs: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for line in pool.map(partial(prepare_point, folder), points()):
+            print(line, flush=True)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    record: dict[str, Any] = pickle.loads((folder / f"{name}{SUFFIX}").read_bytes())
+    if record["sources"] != source_digest():
+        print(f"{name}: prepared from other sources; host layouts may not fit the kernel", flush=True)
+    return record
+
+
+def on_gpu(weights: ExpertWeights) -> ExpertWeights:
+    return ExpertWeights(*(getattr(weights, name).cuda() for name in ("l1", "l1_sf", "l2", "l2_sf")))
+
+
+def inputs_on_gpu(one: Inputs) -> Inputs:
+    return replace(one, **{name: getattr(one, name).cuda() for name in ("x", "x_sf", "topk_idx", "topk_weights")})
+
+
+def empty_output(tokens: int, hidden: int) -> torch.Tensor:
+    """NaN everywhere, with an address even for no tokens."""
+    return torch.full((max(1, tokens), hidden), float("nan"), dtype=torch.bfloat16, device="cuda")
+
+
+def run_on_one_gpu(record: dict[str, Any], watchdog_ns: int = WATCHDOG_NS) -> list[list[torch.Tensor]]:
+    """y of every launch and rank; the ranks' kernels run side by side, each in its stream."""
+    from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
+    from megamoe_dsl.runtime.watchdog import naming_the_wait
+
+    artifact, case = record["artifact"], record["case"]
+    buffers = [RankBuffers(artifact.config, on_gpu(w), encode=encode_tensor_map) for w in case.weights]
+    peers = torch.tensor([b.sym.data_ptr() for b in buffers], dtype=torch.int64, device="cuda")
+    kernels = [CudaKernel(artifact) for _ in buffers]
+    streams = [torch.cuda.Stream() for _ in buffers]
+    tables = [b.maps for b in buffers]
+    assert len(tables) == len(streams)
+    results = []
+    for counts in record["point"]["counts"]:
+        given = [inputs_on_gpu(one) for one in part_of(case, counts)]
+        y = [empty_output(n, case.problem.hidden) for n in counts]
+        for one, rank in zip(given, buffers, strict=True):
+            rank.load(one)
+        arguments = [
+            b.arguments(peers.data_ptr(), out.data_ptr(), n, rank, watchdog_ns)
+            for rank, (b, out, n) in enumerate(zip(buffers, y, counts, strict=True))
+        ]
+        # Nothing but launches from here: a rank's kernel waits for the others', and what else the host asks for may wait for it.
+        with naming_the_wait(*buffers):
+            torch.cuda.synchronize()
+            for kernel, stream, values in zip(kernels, streams, arguments, strict=True):
+                with torch.cuda.stream(stream):
+                    kernel(values)
+            torch.cuda.synchronize()
+        results.append([out[:n].cpu() for out, n in zip(y, counts, strict=True)])
+    return results
+
+
+def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], None], *, folder: Path) -> None:
+    """One process of several, a GPU each: the cases `names`, through symmetric memory."""
+    import torch.distributed as dist
+
+    from megamoe_dsl.runtime.rank_kernel import RankKernel
+    from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+    for index, name in enumerate(names):
+        record = read(folder, name)
+        case = record["case"]
+        symmetric = SymmetricBuffer.allocate(case.problem)
+        kernel = RankKernel(record["artifact"], symmetric, on_gpu(case.weights[rank]), WATCHDOG_NS)
+        mine = []
+        for counts in record["point"]["counts"]:
+            kernel.buffers.load(inputs_on_gpu(part_of(case, counts)[rank]))
+            y = empty_output(counts[rank], case.problem.hidden)[: counts[rank]]
+            dist.barrier()
+            kernel(y)
+            kernel.synchronize()
+            mine.append(y.cpu().view(torch.int16))
+        everyone: list[Any] = [None] * case.problem.num_ranks
+        dist.all_gather_object(everyone, mine)
+        symmetric.close()
+        got = [[theirs[launch].view(torch.bfloat16) for theirs in everyone] for launch in range(len(mine))]
+        report(index, asdict(judge(record, got)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Elements of y over all launches and ranks: how many there are, differ from the simulator's bits, and leave the bound."""
+
+    elements: int
+    unequal: int
+    violations: int
+
+    @property
+    def line(self) -> str:
+        if self.violations:
+            return f"WRONG: {self.unequal} of {self.elements} elements differ, {self.violations} beyond the bound"
+        return f"ok: {self.elements} elements, " + (f"{self.unequal} differ within the bound" if self.unequal else "all bits equal")
+
+
+def judge(record: dict[str, Any], got: list[list[torch.Tensor]]) -> Verdict:
+    """Silicon's y against the simulator's."""
+    elements = unequal = violations = 0
+    for launch, simulated, bounds in zip(got, record["y"], record["bounds"], strict=True):
+        for mine, theirs, bound in zip(launch, simulated, bounds, strict=True):
+            assert mine.shape == theirs.shape
+            differs = mine.contiguous().view(torch.int16) != theirs.view(torch.int16)
+            within = (mine.double() - theirs.double()).abs() <= bound
+            if record["case"].exact:
+                within = ~differs
+            elements += mine.numel()
+            unequal += int(differs.sum())
+            violations += int((differs & ~within).sum())
+    return Verdict(elements, unequal, violations)
+
+
+def check(folder: Path, pattern: str) -> bool:
+    """All cases in the folder; whether all passed."""
+    names = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(pattern + SUFFIX))
+    if not names:
+        sys.exit(f"{folder} has no case {pattern}: run `prepare` first")
+    passed = True
+    by_ranks: dict[int, list[str]] = {}
+    for name in names:
+        record = read(folder, name)
+        ranks = record["case"].problem.num_ranks
+        verdict = judge(record, run_on_one_gpu(record))
+        print(f"{name:20s} {ranks} rank(s), one GPU: {verdict.line}", flush=True)
+        passed &= not verdict.violations
+        by_ranks.setdefault(ranks, []).append(name)
+    for ranks, some in by_ranks.items():
+        if ranks > 1:
+            passed &= check_processes(folder, ranks, some)
+    return passed
+
+
+def check_processes(folder: Path, ranks: int, names: list[str]) -> bool:
+    """One process per GPU; cases for more GPUs than there are count as passed, and a line says that they did not run."""
+    if torch.cuda.device_count() < ranks:
+        print(f"{', '.join(names)}: not run with a GPU per rank: {torch.cuda.device_count()} GPU(s) for {ranks} ranks", flush=True)
+        return True
+    failed = []
+
+    def on_record(name: str, entry: dict[str, Any]) -> None:
+        line = f"WRONG: {entry['error']}" if "error" in entry else Verdict(**entry).line
+        print(f"{name:20s} {ranks} ranks, {ranks} GPUs: {line}", flush=True)
+        if "error" in entry or entry["violations"]:
+            failed.append(name)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        run_jobs(Worker(partial(work, folder=folder), ranks), names, Path(scratch), 120.0, on_record)
+    return not failed
+
+
+def once(folder: Path, name: str) -> bool:
+    record = read(folder, name)
+    print(f"{name}: kernel {record['artifact'].entry}", flush=True)
+    verdict = judge(record, run_on_one_gpu(record, SANITIZER_WATCHDOG_NS))
+    print(f"{name}: {verdict.line}", flush=True)
+    return not verdict.violations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compares silicon with the simulator, byte for byte.")
+    parser.add_argument("mode", choices=("prepare", "check", "once"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("which", nargs="?", help="check: a pattern of case names; once: a case of one rank")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of `prepare`")
+    given = parser.parse_args()
+    if given.mode == "prepare":
+        prepare(given.folder, given.jobs)
+        return
+    passed = check(given.folder, given.which or "*") if given.mode == "check" else once(given.folder, given.which or ONCE)
+    sys.exit(not passed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Runs of the SM90 kernel for tests.  y is held to the bits of the reference with Hopper's tensor core, for exact and for random data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from mega_moe_runs import Layer
+
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.reference import Accumulate, MoeResult
+
+
+@dataclass(frozen=True)
+class HopperCase(Case):
+    """A case whose reference has the tensor core's partial sums; nothing is left to a bound: the simulator's approximations are the
+    reference's."""
+
+    def reference(self, accumulate: Accumulate = "hopper") -> MoeResult:
+        return super().reference(accumulate)
+
+    def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
+        return [torch.zeros(x.shape, dtype=torch.float64) for x in self.x]
+
+
+def hopper_case(problem: Problem, tokens: Sequence[int], seed: int, **data: Any) -> HopperCase:
+    """As `cases.random_case`.  For exact data the reference is the one with exact sums too."""
+    case = random_case(problem, tokens, seed, **data)
+    return HopperCase(**{field.name: getattr(case, field.name) for field in fields(Case)})
+
+
+def problem(tokens: int = 24, **changes: Any) -> Problem:
+    """A tiny layer over two ranks for up to `tokens` tokens each; `changes` replace fields."""
+    given = {"hidden": 256, "intermediate": 128, "num_experts": 8, "topk": 2, "num_ranks": 2, "max_tokens_per_rank": tokens}
+    return Problem(**{**given, "dtypes": "fp8xfp8", **changes})
+
+
+def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm90Config:
+    return Sm90Config.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+
+
+def prove(kernel: Sm90Config, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:
+    """Launches with these token counts, one after another on the same buffers, each with its own data, weights and schedule.
+
+    Race detector on, NaN in everything that a launch may not depend on, a clean workspace after each (`Layer.check`).
+    """
+    layer: Layer | None = None
+    for number, tokens in enumerate(launches):
+        case = hopper_case(kernel.problem, tokens, seed + number, **data)
+        layer = layer or Layer.of(kernel, case)
+        ranks = layer.check(case, seed + number)
+        assert [one.unequal for one in ranks] == [0] * len(ranks)
+    assert layer is not None
+    return layer

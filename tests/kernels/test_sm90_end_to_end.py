@@ -1,0 +1,179 @@
+"""The compiled SM90 kernel on simulated ranks: tiles, routings, grids, rings, launches.  Race detector on; y equals the reference bit for
+bit (sm90_runs)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mega_moe_runs import Layer, first_tokens, inputs, received
+from sm90_runs import config, hopper_case, problem, prove
+
+from megamoe_dsl.config_sm90 import BLOCK_M
+from megamoe_dsl.layouts.workspace import pool_tokens
+from megamoe_dsl.schedule import Scheduler
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
+@pytest.mark.parametrize("block_m", BLOCK_M)
+def test_every_tile(block_m, exact):
+    """Two launches: an expert with a full and a partial block, experts with a few tokens, several K blocks, two waves."""
+    moe = problem(block_m + 5, hidden=512, intermediate=256, num_experts=4)
+    kernel = config(moe, block_m=block_m, experts_per_wave=1, num_stages=3)
+    full = block_m - 4
+    prove(kernel, [(full, 9), (3, full)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
+    counts = received(hopper_case(moe, (full, 9), block_m, target_expert=1))[0]
+    assert counts[1] % block_m != 0 and counts[1] > block_m
+
+
+@pytest.mark.parametrize(
+    ("block_m", "counts"),
+    [(128, [1, 7, 9, 33, 63, 65, 127]), (96, [1, 8, 31, 33, 64, 65, 95])],
+    ids=["tokens as rows", "tokens as columns"],
+)
+def test_edges_of_a_tile(block_m, counts):
+    """Parts of a warp's 16 rows, of a warpgroup's 64 and of a pass of 32 tokens; some warps have nothing at all."""
+    kernel = config(problem(block_m, num_ranks=1, topk=1, num_experts=2), block_m=block_m, num_sms=2)
+    prove(kernel, [(n,) for n in counts], target_expert=0, exact=False)
+
+
+@pytest.mark.parametrize("block_m", [8, 32, 128])
+def test_one_rank_alone(block_m):
+    moe = problem(16, num_ranks=1, num_experts=4, topk=3)
+    prove(config(moe, block_m=block_m), [(16,), (0,), (7,)])
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_four_ranks_unequal_and_empty(block_m):
+    """Tokens come from four ranks, one of which has none, and change between launches; a tenth of the slots is masked."""
+    moe = problem(16, num_ranks=4, num_experts=8, topk=3, hidden=512)
+    prove(config(moe, num_sms=2, block_m=block_m), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 11, 16, 16)], mask=0.1)
+
+
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_no_tokens_at_all(block_m):
+    """All ranks empty: nothing to do, all barriers still pass; before and after a launch with tokens."""
+    prove(config(problem(), block_m=block_m), [(0, 0), (5, 3), (0, 0)])
+
+
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_every_slot_masked(block_m):
+    """Tokens that go nowhere come back as zeros."""
+    moe = problem()
+    case = hopper_case(moe, (7, 3), 0, mask=1.0)
+    layer = Layer.of(config(moe, block_m=block_m), case)
+    layer.check(case)
+    y, _ = layer.moe(inputs(case))
+    assert all(not out.view(torch.int16).any() for out in y)
+
+
+@pytest.mark.parametrize("target", [0, 5])
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_all_tokens_to_one_expert(block_m, target):
+    """Several M blocks on one expert of one rank, the last one partial; the other rank's experts get nothing."""
+    tokens = block_m + 5
+    layer = prove(config(problem(tokens, topk=1), block_m=block_m), [(tokens, block_m)], target_expert=target)
+    total = tokens + block_m
+    assert [sum(counts) for counts in layer.received] == ([total, 0] if target < 4 else [0, total])
+    assert total % block_m and total > 2 * block_m
+
+
+def test_as_many_blocks_as_the_pool_can_hold():
+    """A full pool in the smallest tiles: 25 blocks of 8, one more than there would be of 16."""
+    moe = problem(193, num_ranks=1, num_experts=1, topk=1)
+    assert moe.max_tokens_per_rank > 8 * (pool_tokens(moe) // 16)
+    prove(config(moe, block_m=8), [(193,)])
+
+
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_topk_larger_than_local_experts(block_m):
+    """Top-5 of eight experts on two ranks: every token visits both."""
+    prove(config(problem(16, topk=5), block_m=block_m), [(16, 9)], exact=False)
+
+
+def test_topk_32():
+    """One lane per slot; half of the slots masked."""
+    prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
+
+
+@pytest.mark.parametrize("local", [31, 32, 40])
+def test_more_than_a_warp_of_local_experts(local):
+    """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
+    moe = problem(8, num_experts=2 * local, topk=6)
+    layer = prove(config(moe, experts_per_wave=1 if local == 31 else local // 2), [(8, 5)])
+    assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
+
+
+@pytest.mark.parametrize("num_sms", [2, 3, 7])
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_grids_that_divide_nothing(block_m, num_sms):
+    """Fewer CTAs than tiles, a number that divides no number of tiles, and more CTAs than some phases have tiles."""
+    prove(config(problem(20, hidden=512, intermediate=256), num_sms=num_sms, block_m=block_m), [(20, 7)], exact=False)
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_waves(block_m):
+    """Four waves of two experts: Linear2 of a wave follows Linear1 of all its experts."""
+    moe = problem(20, num_experts=16, topk=4, intermediate=256)
+    kernel = config(moe, experts_per_wave=2, block_m=block_m)
+    case = hopper_case(moe, (20, 12), 0)
+    phases = [(block.expert // 2, block.phase) for block in Scheduler.blocks(kernel, received(case)[0], 0)]
+    assert phases == sorted(phases) and {wave for wave, _ in phases} >= {0, 1, 2, 3} - ({3} if block_m == 128 else set())
+    prove(kernel, [(20, 12)])
+
+
+@pytest.mark.parametrize("stages", [2, 5, 0])
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_ring_depths(block_m, stages):
+    """The shortest ring, one whose length divides no number of K blocks, and the deepest: it holds several tiles at once."""
+    if (block_m, stages) == (128, 5):
+        stages = 3  # as deep as it gets is 4
+    prove(config(problem(20, hidden=512, intermediate=384), block_m=block_m, num_stages=stages), [(20, 3)], skew=True)
+
+
+@pytest.mark.parametrize("shape", [(4352, 256), (256, 4096)], ids=["hidden 4352", "intermediate 4096"])
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_more_k_blocks_than_lanes(block_m, shape):
+    """A lane holds the weight scales of K blocks l and l + 32; 32 bits of the arrival mask."""
+    hidden, intermediate = shape
+    moe = problem(5, num_ranks=1, num_experts=2, topk=1, hidden=hidden, intermediate=intermediate)
+    prove(config(moe, block_m=block_m, num_sms=3), [(5,)], exact=False)
+
+
+@pytest.mark.parametrize("block_m", [32, 128])
+def test_scheduler_seeds(block_m):
+    """One case under six random schedules: the same bits, no race, whatever the order."""
+    moe = problem(20, hidden=512, intermediate=256)
+    kernel = config(moe, block_m=block_m, num_stages=3)
+    case = hopper_case(moe, (20, 11), 7, mask=0.1, exact=False)
+    instructions = set()
+    for seed in range(6):
+        ranks, report = Layer.of(kernel, case).launch(case, seed)
+        assert [one.unequal for one in ranks] == [0, 0]
+        assert report.findings == []
+        instructions.add(report.instructions)
+    assert len(instructions) > 1, "the seeds gave the same schedule"
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_launches_in_a_row(block_m):
+    """Five launches on the same buffers with changing token counts; the statistics add up (`check_workspace` after each)."""
+    kernel = config(problem(40, num_experts=4), block_m=block_m)
+    launches = [(40, 40), (0, 1), (17, 33), (40, 0), (16, 16)]
+    layer = prove(kernel, launches, skew=True)
+    assert int(layer.moe.ranks[1].view("launch_epoch")) == len(launches)
+    assert layer.moe.ranks[0].stats.tolist() == layer.received[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("block_m", [8, 64, 128])
+def test_launches_without_a_pause(block_m, seed):
+    """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
+    counts = [(20, 11), (3, 20), (0, 9)]
+    moe = problem(20, num_experts=4)
+    case = hopper_case(moe, (20, 20), seed, exact=False)
+    layer = Layer.of(config(moe, block_m=block_m, num_sms=3), case, seed=seed)
+    ranks, report = layer.stream(case, counts)
+    assert [str(finding) for finding in report.findings] == []
+    assert [one.unequal for one in ranks] == [0] * 6 and [one.tokens for one in ranks] == [20, 11, 3, 20, 0, 9]
+    layer.check_workspace()
+    assert layer.received[0] == [sum(one) for one in zip(*(received(first_tokens(case, n))[0] for n in counts), strict=True)]
