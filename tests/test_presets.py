@@ -1,0 +1,108 @@
+"""Presets: importing one compiles its kernels in parallel or loads them; every number of tokens has its kernel."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from megamoe_dsl import cache, compile_workers
+from megamoe_dsl.compile import Artifact, CompileError
+from megamoe_dsl.presets import PRESETS, compiled
+from megamoe_dsl.presets.compiled import ARCH_VARIABLE, TARGETS, CompiledPreset, choose, configs_up_to, target_at_hand
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+
+IMPORT = """
+import json, sys, time
+start = time.perf_counter()
+from megamoe_dsl.presets import deepseek_v4_flash as preset
+seconds = time.perf_counter() - start
+heavy = [name for name in ("torch", "cutlass") if name in sys.modules]
+print(json.dumps({"seconds": seconds, "kernels": len(preset.artifacts), "arch": preset.artifact(128).arch, "heavy": heavy}))
+"""
+
+
+def fake_artifact(config: object) -> Artifact:
+    return Artifact(config, config.arch, ".entry kernel(", b"cubin", 1.0)  # type: ignore[attr-defined]
+
+
+def fill(folder: Path, arch: str) -> None:
+    """Kernels of the Flash preset that took no time to compile."""
+    target = TARGETS[arch]
+    problem = PRESETS["flash"].problem(compiled.MAX_TOKENS, dtypes=target.dtypes, activation_clamp=compiled.CLAMP)
+    for config in configs_up_to(problem, compiled.MAX_TOKENS, target):
+        ArtifactStore(folder).save(fake_artifact(config))
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_bisection_finds_what_trying_every_number_finds(name: str, arch: str) -> None:
+    target = TARGETS[arch]
+    problem = PRESETS[name].problem(2048, dtypes=target.dtypes)
+    every = [choose(problem, tokens, target) for tokens in [*range(64), *range(64, 2049, 31), 2048]]
+    assert set(every) <= set(configs_up_to(problem, 2048, target))
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_a_warm_import_is_quick_and_light(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, arch)
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(ARCH_VARIABLE, arch)
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=60)
+    found = json.loads(done.stdout)
+    assert (found["arch"], found["heavy"]) == (arch, [])
+    assert found["kernels"] >= 6
+    assert found["seconds"] < 2
+
+
+def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    first = CompiledPreset.load("flash", target=TARGETS["sm_90a"], max_tokens_per_rank=40)
+    assert len(first.artifacts) >= 2
+    for tokens in (0, 1, 7, 40):
+        artifact = first.artifact(tokens)
+        assert artifact.config == first.config(tokens)
+        assert artifact.resources.stack_bytes == 0
+    monkeypatch.setattr(compile_workers, "compile_into", None)
+    start = time.perf_counter()
+    again = CompiledPreset.load("flash", target=TARGETS["sm_90a"], max_tokens_per_rank=40)
+    assert time.perf_counter() - start < 2
+    assert {config: one.cubin for config, one in again.artifacts.items()} == {config: one.cubin for config, one in first.artifacts.items()}
+    with pytest.raises(ProblemError, match="max_tokens_per_rank"):
+        again.artifact(41)
+
+
+def test_an_error_in_a_worker_is_told(tmp_path: Path) -> None:
+    target = TARGETS["sm_90a"]
+    configs = configs_up_to(PRESETS["flash"].problem(40, dtypes=target.dtypes), 40, target)
+    for config in configs:
+        object.__setattr__(config, "num_stages", 99)  # no process accepts it
+    with pytest.raises(CompileError, match="num_stages = 99"):
+        compile_workers.compile_into(tmp_path, configs, 2)
+
+
+def test_the_target_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ARCH_VARIABLE, "sm_90a")
+    assert target_at_hand().arch == "sm_90a"
+    monkeypatch.setenv(ARCH_VARIABLE, "sm_75")
+    with pytest.raises(ProblemError, match="arch = 'sm_75'"):
+        target_at_hand()
+    monkeypatch.delenv(ARCH_VARIABLE)
+    monkeypatch.setattr(compiled, "local_target", lambda: None)
+    assert target_at_hand() == TARGETS["sm_100a"]
+
+
+def test_shapes_import_nothing_heavy() -> None:
+    code = "import sys; import megamoe_dsl.presets; print([m for m in ('torch', 'cutlass', 'cuda') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_imports_in_under_a_third_of_a_second() -> None:
+    code = "import time; t = time.perf_counter(); import megamoe_dsl, sys; print(time.perf_counter() - t, 'torch' in sys.modules)"
+    best = min(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(3)).split()
+    assert float(best[0]) < 0.3
+    assert best[1] == "False"
