@@ -3,6 +3,7 @@
 #   make test      lint, types, tests
 #   make lint      ruff and mypy
 #   make format    ruff, in place
+#   make golden    takes the compiled kernels' present figures as those to compare with (tests/golden)
 #   make pictures  the README's drawings, from the layouts
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
@@ -18,7 +19,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint format pictures
+.PHONY: install demo test lint format golden pictures
 
 install: $(INSTALLED)
 
@@ -58,3 +59,7 @@ pictures: $(INSTALLED)
 
 test: lint
 	$(BIN)/pytest -n $(JOBS)
+
+golden: $(INSTALLED)
+	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -k figures
+	git diff --stat -- tests/golden

@@ -1,0 +1,61 @@
+"""Static figures of a configuration, as they are committed: resources, registers per group, instruction kinds per role and unit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megamoe_dsl.compile import compile_kernel
+from megamoe_dsl.config import TIERS, KernelConfig
+from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
+from megamoe_dsl.inspect import Inspection, differences
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.runtime.artifact_store import dsl_version
+
+FOLDER = Path(__file__).parent
+MAX_TOKENS, TOKENS = 8192, 128
+SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 64, 128)}  # of Pro; of Flash all
+KEPT = ("arch", "config", "resources", "roles", "measures")
+
+
+def config_of(arch: str, preset: str, block_m: int) -> KernelConfig | Sm90Config:
+    """A tier of a preset at its ranks and the SMs of the largest GPU."""
+    shape = PRESETS[preset]
+    if arch == "sm_90a":
+        return Sm90Config.choose(shape.problem(MAX_TOKENS, dtypes="fp8xfp8"), TOKENS, block_m=block_m)
+    return KernelConfig.choose(shape.problem(MAX_TOKENS), TOKENS, block_m=block_m)
+
+
+CASES = [
+    *[("sm_100a", "flash", tier.block_m) for tier in TIERS],
+    *[("sm_90a", "flash", block_m) for block_m in BLOCK_M],
+    *[(arch, "pro", block_m) for arch, tiles in SOME_TILES.items() for block_m in tiles],
+]
+
+
+def path_of(arch: str, preset: str, block_m: int) -> Path:
+    return FOLDER / f"{arch}-{preset}-m{block_m}.json"
+
+
+def read(arch: str, preset: str, block_m: int) -> dict[str, Any]:
+    """The committed figures; none for a new configuration."""
+    path = path_of(arch, preset, block_m)
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def measure(arch: str, preset: str, block_m: int) -> dict[str, Any]:
+    """The figures of the present sources."""
+    found = Inspection.of(compile_kernel(config_of(arch, preset, block_m), line_info=True)).as_dict()
+    return {"dsl": dsl_version(), **json.loads(json.dumps({name: found[name] for name in KEPT}))}
+
+
+def explain(committed: dict[str, Any], present: dict[str, Any]) -> str:
+    """One line per figure that differs; empty when none does."""
+    lines = []
+    for change in differences(committed, present):
+        trend = ""
+        if isinstance(change.before, int | float) and isinstance(change.after, int | float):
+            trend = f"  ({change.after - change.before:+g})"
+        lines.append(f"{change.path:60} {change.before} -> {change.after}{trend}")
+    return "\n".join(lines)
