@@ -1,6 +1,6 @@
 """Compiles SM90 kernels here and pickles them, for a machine that has GPUs but no DSL.
 
-    python bench/compile_sm90.py FOLDER SHAPE RANKS MAX_TOKENS BLOCK_M[,BLOCK_M...] [wave=N] [stages=N]
+python bench/compile_sm90.py FOLDER SHAPE RANKS MAX_TOKENS BLOCK_M[,BLOCK_M...] [wave=N] [stages=N]
 """
 
 from __future__ import annotations

@@ -74,6 +74,7 @@ def main() -> None:
         buffers = RankBuffers(artifact.config, w, encode=encode_tensor_map)
         kernel = CudaKernel(artifact)
         tokens = problem.max_tokens_per_rank
+        g.manual_seed(tokens)
         x, sf = quantize_e4m3_f32(torch.randn(tokens, problem.hidden, device="cuda", generator=g))
         top = torch.topk(torch.randn(tokens, problem.num_experts, device="cuda", generator=g), problem.topk, sorted=False)
         weights = torch.rand(tokens, problem.topk, device="cuda", generator=g)

@@ -96,7 +96,10 @@ def test_store_of_uninitialised_memory_is_an_error():
 @pytest.mark.parametrize(("wait", "races"), [("wait_group.read 0", 0), ("", 1)])
 def test_wait_group_read_frees_the_source(wait, races):
     wait = f"@%p1 cp.async.bulk.{wait};" if wait else ""
-    body = SETUP + FILL + f"""
+    body = (
+        SETUP
+        + FILL
+        + f"""
     fence.proxy.async.shared::cta;
     bar.warp.sync 0xffffffff;
     @%p1 {COPY} [%rd51], [%r2], 128;
@@ -106,6 +109,7 @@ def test_wait_group_read_frees_the_source(wait, races):
     st.shared.u32 [%r4], 0;
     @%p1 cp.async.bulk.wait_group 0;
     """
+    )
     kinds: set[str] = set()
     for seed in range(6):
         kinds |= {f.kind for f in run(body, [words(32), np.zeros(32, np.uint32)], shared=SHARED, seed=seed).findings}
@@ -164,7 +168,9 @@ def test_bad_loads(load, message):
 
 
 def test_multicast_load_reaches_every_cta():
-    body = SETUP + """
+    body = (
+        SETUP
+        + """
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
     @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 512;
@@ -175,10 +181,14 @@ def test_multicast_load_reaches_every_cta():
     shl.b32 %r7, %r6, 9;
     cvt.u64.u32 %rd3, %r7;
     add.s64 %rd51, %rd51, %rd3;
-    """ + WAIT + COPY_OUT + """
+    """
+        + WAIT
+        + COPY_OUT
+        + """
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
     """
+    )
     source, out = words(128), np.zeros(256, np.uint32)
     report = run(body, [source, out], grid=2, cluster=2, shared=SHARED)
     np.testing.assert_array_equal(out, np.tile(source, 2))
@@ -187,7 +197,9 @@ def test_multicast_load_reaches_every_cta():
 
 @pytest.mark.parametrize("wait", ["cp.async.commit_group; cp.async.wait_group 0;", "cp.async.wait_all;"])
 def test_cp_async_with_zero_fill(wait):
-    body = SETUP + f"""
+    body = (
+        SETUP
+        + f"""
     shl.b32 %r3, %r50, 4;
     add.s32 %r4, %r2, %r3;
     cvt.u64.u32 %rd1, %r3;
@@ -196,7 +208,9 @@ def test_cp_async_with_zero_fill(wait):
     shl.b32 %r8, %r8, 4;
     cp.async.cg.shared.global [%r4], [%rd2], 16, %r8;
     {wait}
-    """ + COPY_OUT
+    """
+        + COPY_OUT
+    )
     source, out = words(128), np.ones(128, np.uint32)
     report = run(body, [source, out], shared=SHARED)
     np.testing.assert_array_equal(out.reshape(32, 4), source.reshape(32, 4) * (np.arange(32) % 2)[:, None].astype(np.uint32))
@@ -204,14 +218,19 @@ def test_cp_async_with_zero_fill(wait):
 
 
 def test_cp_async_arrives_on_an_mbarrier():
-    body = SETUP.replace("[%r1], 1;", "[%r1], 32;") + """
+    body = (
+        SETUP.replace("[%r1], 1;", "[%r1], 32;")
+        + """
     shl.b32 %r3, %r50, 4;
     add.s32 %r4, %r2, %r3;
     cvt.u64.u32 %rd1, %r3;
     add.s64 %rd2, %rd50, %rd1;
     cp.async.ca.shared.global [%r4], [%rd2], 16;
     cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];
-    """ + WAIT + COPY_OUT
+    """
+        + WAIT
+        + COPY_OUT
+    )
     source, out = words(128), np.zeros(128, np.uint32)
     report = run(body, [source, out], shared=SHARED)
     np.testing.assert_array_equal(out, source)
@@ -219,7 +238,9 @@ def test_cp_async_arrives_on_an_mbarrier():
 
 
 def test_st_async_to_the_other_cta():
-    body = SETUP + """
+    body = (
+        SETUP
+        + """
     @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 128;
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
@@ -231,7 +252,9 @@ def test_st_async_to_the_other_cta():
     mapa.shared::cluster.u32 %r9, %r1, %r7;
     mad.lo.s32 %r10, %r6, 100, %r50;
     st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r8], %r10, [%r9];
-    """ + WAIT + """
+    """
+        + WAIT
+        + """
     ld.shared.u32 %r11, [%r4];
     shl.b32 %r12, %r6, 7;
     add.s32 %r12, %r12, %r3;
@@ -241,6 +264,7 @@ def test_st_async_to_the_other_cta():
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
     """
+    )
     out = np.zeros(64, np.uint32)
     report = run(body, [out], grid=2, cluster=2, shared=SHARED)
     assert out.tolist() == [100 + i for i in range(32)] + list(range(32))

@@ -34,7 +34,9 @@ def test_ldmatrix(count, transposed):
     tiles = np.random.default_rng(count).integers(0, 1 << 16, (4, 8, 8)).astype(np.uint16)
     out = np.zeros((32, count), np.uint32)
     save = "".join(f"st.global.u32 [%rd4+{4 * i}], %r{10 + i};\n" for i in range(count))
-    body = copy_in(16) + f"""
+    body = (
+        copy_in(16)
+        + f"""
     shl.b32 %r5, %r50, 4;
     add.s32 %r6, %r1, %r5;
     ldmatrix.sync.aligned.m8n8.x{count}{".trans" if transposed else ""}.shared.b16 {names(count)}, [%r6];
@@ -42,6 +44,7 @@ def test_ldmatrix(count, transposed):
     add.s64 %rd4, %rd51, %rd3;
     {save}
     """
+    )
     report = run(body, [tiles, out], shared=SHARED)
     for k in range(count):
         expected = fragment(tiles[k].T if transposed else tiles[k])

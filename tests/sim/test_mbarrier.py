@@ -68,19 +68,24 @@ def test_phases_alternate_and_counts_reload():
 
 
 def test_state_form_waits_for_the_phase_of_the_token():
-    body = INIT.format(count=32) + """
+    body = (
+        INIT.format(count=32)
+        + """
     mbarrier.arrive.shared::cta.b64 %rd1, [%r1];
     W: mbarrier.test_wait.shared::cta.b64 %p2, [%r1], %rd1;
     @!%p2 bra W;
     @%p1 st.global.u32 [%rd50], 7;
     """
+    )
     out = np.zeros(1, np.uint32)
     run(body, [out], shared=SHARED)
     assert out[0] == 7
 
 
 def test_expect_tx_holds_the_phase_until_complete_tx():
-    body = INIT.format(count=1) + """
+    body = (
+        INIT.format(count=1)
+        + """
     @!%p1 bra END;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 48;
     mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r1], 0;
@@ -91,6 +96,7 @@ def test_expect_tx_holds_the_phase_until_complete_tx():
     st.global.v2.u32 [%rd50], {%r2, %r3};
     END:
     """
+    )
     out = np.full(2, 9, np.uint32)
     run(body, [out], shared=SHARED)
     assert out.tolist() == [0, 1]
@@ -108,7 +114,9 @@ def test_arrive_with_count():
 )
 def test_remote_arrive_scope(qualifier, kinds):
     """CTA 1 writes CTA 0's shared memory, then arrives on CTA 0's barrier."""
-    body = INIT.format(count=1) + f"""
+    body = (
+        INIT.format(count=1)
+        + f"""
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
     mov.u32 %r5, %cluster_ctarank;
@@ -129,6 +137,7 @@ def test_remote_arrive_scope(qualifier, kinds):
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;
     """
+    )
     out = np.zeros(1, np.uint32)
     report = run(body, [out], grid=2, cluster=2, shared=SHARED)
     assert out[0] == 42

@@ -30,7 +30,8 @@ def test_ld_and_st_shapes(shape, packed):
     back = "{" + ", ".join(f"%r{40 + i}" for i in range(count)) + "}"
     fill = "".join(f"shl.b32 %r{30 + i}, %r50, 8; add.s32 %r{30 + i}, %r{30 + i}, {i + 0x70000};\n" for i in range(count))
     save = "".join(f"st.global.u32 [%rd7+{128 * 1024 + 4 * i}], %r{40 + i};\n" for i in range(count))
-    body = f"""
+    body = (
+        f"""
     mov.u32 %r1, smem;
     mov.u32 %r6, 0;
     {ALLOC.format(group=1)}
@@ -45,7 +46,10 @@ def test_ld_and_st_shapes(shape, packed):
     mul.wide.u32 %rd6, %r50, 64;
     add.s64 %rd7, %rd51, %rd6;
     {save}
-    """ + DUMP + FREE.format(group=1)
+    """
+        + DUMP
+        + FREE.format(group=1)
+    )
     out = np.zeros(128 * 256 + 128 * 16, np.uint32)
     report = run(body, [np.zeros(4, np.uint32), out], block=128, shared=SHARED)
     assert not report.findings

@@ -257,7 +257,10 @@ CLUSTER = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.
 
 def test_multicast_load():
     tensor = Tensor((20, 96), (4, 32))
-    body = SETUP + CLUSTER + f"""
+    body = (
+        SETUP
+        + CLUSTER
+        + f"""
     @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 128;
     mov.u32 %r6, %cluster_ctarank;
     setp.eq.and.u32 %p3, %r6, 1, %p1;
@@ -267,7 +270,11 @@ def test_multicast_load():
     shl.b32 %r7, %r6, 7;
     cvt.u64.u32 %rd3, %r7;
     add.s64 %rd51, %rd51, %rd3;
-    """ + WAIT + COPY_LOOP.format(words=32, move=TO_GLOBAL) + CLUSTER
+    """
+        + WAIT
+        + COPY_LOOP.format(words=32, move=TO_GLOBAL)
+        + CLUSTER
+    )
     out = np.zeros(64, np.uint32)
     report = launch(body, tensor, out, grid=2, cluster=2)
     np.testing.assert_array_equal(out.view(np.uint8).reshape(2, -1), np.tile(tensor.box((2, 16)).reshape(1, -1), (2, 1)))
@@ -277,7 +284,10 @@ def test_multicast_load():
 def pair_load(group):
     """Both CTAs load into their own memory and count the bytes on the barrier of the even CTA, which waits for both."""
     tensor = Tensor((20, 96), (4, 32))
-    body = SETUP + CLUSTER + f"""
+    body = (
+        SETUP
+        + CLUSTER
+        + f"""
     and.b32 %r8, %r1, 0xFEFFFFFF;
     mov.u32 %r6, %cluster_ctarank;
     setp.eq.and.u32 %p3, %r6, 0, %p1;
@@ -285,11 +295,17 @@ def pair_load(group):
     @%p1 cp.async.bulk.tensor.2d{group}.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%rd50, {{%r6, 2}}], [%r8];
     setp.ne.u32 %p4, %r6, 0;
     @%p4 bra DONE;
-    """ + WAIT + "DONE:\n" + CLUSTER + """
+    """
+        + WAIT
+        + "DONE:\n"
+        + CLUSTER
+        + """
     shl.b32 %r7, %r6, 7;
     cvt.u64.u32 %rd3, %r7;
     add.s64 %rd51, %rd51, %rd3;
-    """ + COPY_LOOP.format(words=32, move=TO_GLOBAL)
+    """
+        + COPY_LOOP.format(words=32, move=TO_GLOBAL)
+    )
     out = np.zeros(64, np.uint32)
     report = launch(body, tensor, out, grid=2, cluster=2)
     expected = np.stack([tensor.box((2, 0)), tensor.box((2, 1))]).reshape(2, -1)

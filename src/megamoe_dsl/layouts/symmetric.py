@@ -39,8 +39,10 @@ def symmetric_buffer(problem: Problem) -> Region:
     ue8m0 = problem.dtypes == "fp8xfp4"
     sf_rows = padded_sf_rows(pool) if ue8m0 else pool
     word = U32 if ue8m0 else F32
-    x_sf = Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT) if ue8m0 else Field(
-        "x_sf", (tokens, hidden // CHANNELS_PER_WORD), F32, TMA_ALIGNMENT
+    x_sf = (
+        Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT)
+        if ue8m0
+        else Field("x_sf", (tokens, hidden // CHANNELS_PER_WORD), F32, TMA_ALIGNMENT)
     )
     return Region.stack(
         "symmetric buffer",
