@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cutlass import Float32, Int64, Uint32
-from cutlass._mlir import ir
+from cutlass._mlir import ir as _ir
 from cutlass._mlir.dialects import llvm
 
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
@@ -21,6 +21,9 @@ STEPS = 4  # wgmmas of K = 32 in a K block of 128
 def descriptor(low: Any) -> Any:
     """Descriptor of a K-major SW128 tile; `low` is its shared address / 16."""
     return (Int64(OPERAND_HIGH) << 32) | Int64(Uint32(low))
+
+
+ir: Any = _ir  # built at run time, so that type checkers see no attributes
 
 
 def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tuple[Any, ...]:

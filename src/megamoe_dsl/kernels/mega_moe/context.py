@@ -8,12 +8,11 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64
 
-from ...config import KernelConfig
 from ...device.memory import load_constant_u64
 from ...device.sync import Watchdog
 from ...layouts.region import Region
 from ...layouts.symmetric import symmetric_buffer
-from .maps import MAP_BYTES, PHASE_STRIDE, Map
+from .maps import MAP_BYTES, PHASE_STRIDE
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,10 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Context:
-    """`smem` is the shared address of the plan; `sm` the CTA's index in the grid; `cta_rank` its place in the pair."""
+    """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
+    place in the pair."""
 
-    config: cutlass.Constexpr[KernelConfig]
+    config: cutlass.Constexpr[Any]
     args: Arguments
     smem: Int32
     sm: Int32
@@ -80,7 +80,7 @@ class Context:
         """Shared address of an mbarrier (layouts/barriers.py)."""
         return self.shared(f"{name}_barrier", index)
 
-    def map(self, which: Map, phase: Any = 0) -> Any:
+    def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         if isinstance(phase, int):
             return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)

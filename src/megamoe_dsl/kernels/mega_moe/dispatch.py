@@ -10,6 +10,8 @@ one 64-bit ticket per CTA and expert in the workspace.
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
@@ -77,7 +79,7 @@ def count_tokens(ctx: Context, group: Group):
     group.sync()
 
 
-def expert_of(ctx: Context, token_topk: Int32):
+def expert_of(ctx: Context, token_topk: Any):
     """Expert of a slot; negative when the slot is masked."""
     return Int32(load_constant_u64(ctx.at("topk_idx", 0, token_topk)))
 

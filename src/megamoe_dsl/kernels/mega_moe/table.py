@@ -74,7 +74,7 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def settle(blocks: Walk) -> Walk:
+def settle(blocks: Any) -> Any:
     """`Scheduler.settle` on traced integers."""
     while blocks.unsettled():
         blocks = blocks.advance()

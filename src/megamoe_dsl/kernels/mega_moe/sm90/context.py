@@ -11,7 +11,7 @@ from cutlass import Int32, Int64
 from ....config_sm90 import Sm90Config
 from ..context import Arguments, Context
 from ..maps import MAP_BYTES
-from .maps import PHASE_STRIDE, Map
+from .maps import PHASE_STRIDE
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Sm90Context(Context):
     config: cutlass.Constexpr[Sm90Config]
     args: Sm90Arguments
 
-    def map(self, which: Map, phase: Any = 0) -> Any:
+    def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         if isinstance(phase, int):
             return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)
