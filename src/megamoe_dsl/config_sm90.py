@@ -31,8 +31,8 @@ def choose_block_m(expected: float) -> int:
 
 
 def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts per wave, as measured on 8 H200s (bench/results): all of them while an expert is one block of tokens, because weights are what
-    takes time then and L1 tiles of other experts fill the gaps; else the fewest whose L1 tiles keep the SMs busy 1.4 times over."""
+    """Experts per wave, as measured on H200s (bench/results): all of them while an expert is one block of tokens, because weights are
+    what takes time then and L1 tiles of other experts fill the gaps; else the fewest whose L1 tiles keep the SMs busy 1.4 times over."""
     local = problem.experts_per_rank
     if expected <= block_m:
         return local

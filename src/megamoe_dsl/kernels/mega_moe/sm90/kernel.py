@@ -65,7 +65,8 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
-    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=config.smem.region.alignment)
+    alignment = config.smem.region.alignment
+    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
     thread = cute.arch.thread_idx()[0]
     ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cutlass.Int32(0))
