@@ -109,6 +109,7 @@ def test_register_table_counts_what_is_touched() -> None:
         ("LDG.E.64.CONSTANT", "gmem"),
         ("STL", "spill"),
         ("FFMA", "float"),
+        ("FHADD.BF16", "float"),
         ("F2FP.BF16.F32.PACK_AB", "float"),
         ("MUFU.EX2", "float"),
         ("BRA.U", "control"),

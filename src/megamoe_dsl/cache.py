@@ -28,8 +28,10 @@ def cache_folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:  # a machine that only runs kernels may have torch and nothing else
+        return Path.home() / ".cache" / "megamoe_dsl"
     return user_cache_path("megamoe_dsl", appauthor=False)
 
 

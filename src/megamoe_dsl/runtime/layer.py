@@ -13,11 +13,11 @@ ordered by events.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..cache import cache_folder
 from ..config_pre_dispatch import PreDispatchConfig
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights
@@ -30,7 +30,6 @@ from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer
 
-DEFAULT_STORE = Path(".megamoe")
 PRE_DISPATCH_WORDS = (4, 5)  # num_tokens and padded_tokens
 
 
@@ -39,7 +38,7 @@ class MegaMoE(torch.nn.Module):
 
     problem       the layer
     weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy of what it reorders
-    store         folder of compiled kernels; missing ones are compiled when the DSL is installed
+    store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
     symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
     bf16_inputs   prepare the kernel that quantises BF16 tokens
@@ -65,7 +64,7 @@ class MegaMoE(torch.nn.Module):
         super().__init__()
         weights.validate(problem)
         self.problem, self.selection = problem, Selection(problem, bounds)
-        store = ArtifactStore(DEFAULT_STORE) if store is None else store
+        store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != problem:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
