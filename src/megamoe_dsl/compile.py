@@ -31,7 +31,11 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Artifact:
-    """The compiled kernel of a configuration.  `seconds` is the time from Python source to cubin; `line_info`: PTX and cubin name Python lines."""
+    """The compiled kernel of a configuration.
+
+    seconds    from Python source to cubin
+    line_info  PTX and cubin name Python lines
+    """
 
     config: Any
     arch: str
