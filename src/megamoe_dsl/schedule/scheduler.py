@@ -5,7 +5,7 @@ fastest.  Cluster c of C takes numbers c, c + C, c + 2 C ...  Every L1 block of 
 in order, so waiting for another cluster's L1 output cannot deadlock.
 
 `Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `first`, `unsettled`,
-`advance` and `skip` on traced integers, with `settle` as the traced loop (kernels/mega_moe/walk.py).
+`advance` and `skip` on traced integers, with `settle` as the traced loop (kernels/mega_moe/table.py).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The fused MoE kernel of SM100: dispatch, Linear1, SwiGLU, Linear2 and combine in one persistent launch."""
+"""The fused MoE kernel: dispatch, Linear1, SwiGLU, Linear2 and combine in one persistent launch; `sm100` and `sm90` hold what differs."""

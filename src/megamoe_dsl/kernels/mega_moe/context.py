@@ -12,7 +12,6 @@ from ...device.memory import load_constant_u64
 from ...device.sync import Watchdog
 from ...layouts.region import Region
 from ...layouts.symmetric import symmetric_buffer
-from .maps import MAP_BYTES, PHASE_STRIDE
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,3 @@ class Context:
     def barrier(self, name: str, index: Any = 0) -> Any:
         """Shared address of an mbarrier (layouts/barriers.py)."""
         return self.shared(f"{name}_barrier", index)
-
-    def map(self, which: Any, phase: Any = 0) -> Any:
-        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
-        if isinstance(phase, int):
-            return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)
-        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * MAP_BYTES

@@ -8,8 +8,8 @@ from typing import Any
 from ...config import KernelConfig
 from ...config_sm90 import Sm90Config
 from ...layouts.tensor_map import TensorMap
-from . import maps as sm100_maps
 from .sm90 import maps as sm90_maps
+from .sm100 import maps as sm100_maps
 
 Config = KernelConfig | Sm90Config
 
@@ -36,6 +36,6 @@ def entry(config: Config) -> tuple[Callable[..., Any], Any]:
 
         return launch_sm90, Sm90Arguments(*common, zero, zero)
     from .context import Arguments
-    from .kernel import mega_moe as launch_sm100
+    from .sm100.kernel import mega_moe as launch_sm100
 
     return launch_sm100, Arguments(*common)

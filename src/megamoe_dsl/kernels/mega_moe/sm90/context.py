@@ -9,8 +9,8 @@ import cutlass
 from cutlass import Int32, Int64
 
 from ....config_sm90 import Sm90Config
+from ....layouts.tensor_map import DESCRIPTOR_BYTES
 from ..context import Arguments, Context
-from ..maps import MAP_BYTES
 from .maps import PHASE_STRIDE
 
 
@@ -32,8 +32,8 @@ class Sm90Context(Context):
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
         if isinstance(phase, int):
-            return self.args.maps + (which * MAP_BYTES + phase * PHASE_STRIDE)
-        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * MAP_BYTES
+            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * PHASE_STRIDE)
+        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * DESCRIPTOR_BYTES
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from ....config_sm90 import Sm90Config
 from ....device.mbarrier import fence_init, init
 from ....device.tma import prefetch_tensor_map
 from ....device.warp import elect, set_max_registers, smem_base
+from ....layouts.tensor_map import DESCRIPTOR_BYTES
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
-from ..maps import MAP_BYTES
 from ..table import fill_table
 from .context import Sm90Arguments, Sm90Context
 from .load import load_tokens, load_weights
@@ -47,7 +47,7 @@ def initialise(ctx: Sm90Context, warp: Any):
     if warp == TOKENS_WARP:
         if elect():
             for i in cutlass.range_constexpr(NUM_MAPS):
-                prefetch_tensor_map(ctx.args.maps + i * MAP_BYTES)
+                prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
     cute.arch.sync_threads()
 
 

@@ -8,9 +8,8 @@ from enum import IntEnum
 from ....config_sm90 import Sm90Config
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ....layouts.symmetric import symmetric_buffer
-from ....layouts.tensor_map import TensorMap, TensorMapDtype
+from ....layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ....layouts.tile import BLOCK_K
-from ..maps import MAP_BYTES
 
 
 class Map(IntEnum):
@@ -23,7 +22,7 @@ class Map(IntEnum):
 
 
 NUM_MAPS = 7
-PHASE_STRIDE = 3 * MAP_BYTES  # from a map of Linear1 to that of Linear2
+PHASE_STRIDE = 3 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:

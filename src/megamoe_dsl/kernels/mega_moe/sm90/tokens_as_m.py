@@ -32,7 +32,7 @@ from ....device.ptx import emit_to
 from ....device.ring import Ring
 from ....device.warp import sync_warp
 from ....layouts.smem_plan_sm90 import TILE_ROWS
-from ..epilogue_l1 import activate
+from ..swiglu import activate
 from ..table import Walk
 from .context import MathThread, Sm90Context
 

@@ -27,7 +27,7 @@ from ....device.ring import Ring
 from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, STORE_TOKENS, TILE_ROWS
-from ..epilogue_l1 import activate
+from ..swiglu import activate
 from ..table import Walk
 from .context import MathThread, Sm90Context
 

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...device.mbarrier import LEADER, arrive_cluster, wait
-from ...device.memory import fence_async_shared
-from ...device.ring import Ring
-from ...device.sync import Equals32, spin
-from ...device.tcgen05 import fence_after_sync, fence_before_sync
-from ...device.warp import named_barrier, sync_warp
-from ...layouts.barriers import ACCUMULATORS, NamedBarrier
-from ...layouts.tile import CLUSTER, WARPS_PER_GROUP
-from ...layouts.watchdog import Wait
-from ...layouts.workspace import RankBarrier
-from ...schedule import LINEAR1
-from .combine import combine_tokens
-from .context import Context
+from ....device.mbarrier import LEADER, arrive_cluster, wait
+from ....device.memory import fence_async_shared
+from ....device.ring import Ring
+from ....device.sync import Equals32, spin
+from ....device.tcgen05 import fence_after_sync, fence_before_sync
+from ....device.warp import named_barrier, sync_warp
+from ....layouts.barriers import ACCUMULATORS, NamedBarrier
+from ....layouts.tile import CLUSTER, WARPS_PER_GROUP
+from ....layouts.watchdog import Wait
+from ....layouts.workspace import RankBarrier
+from ....schedule import LINEAR1
+from ..combine import combine_tokens
+from ..rank_barrier import Group, rank_barrier
+from ..table import Walk, next_block, start_walk
+from .context import Sm100Context
 from .epilogue_l1 import finish_l1
 from .epilogue_l2 import finish_l2
-from .rank_barrier import Group, rank_barrier
-from .table import Walk, next_block, start_walk
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Tile:
 
 
 @cute.jit
-def epilogue(ctx: Context, thread: Int32):
+def epilogue(ctx: Sm100Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
     config = ctx.config
     groups = config.epilogue_warpgroups

@@ -8,39 +8,27 @@ for tokens 2 (t % 4) and 2 (t % 4) + 1 of every group of 8.  Two warps share a s
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int64
 
-from ...device import cast
-from ...device.matrix import store_transposed_b8
-from ...device.memory import fence_async_shared, load_f32x2, reduce_or_u64, store_u8
-from ...device.ptx import emit, emit_to_many
-from ...device.tcgen05 import load_columns
-from ...device.tma import commit_group, store_tile, wait_group, wait_group_read
-from ...layouts.arith import div
-from ...layouts.epilogue_tile import L1_CHANNELS, l1_scale, l1_store_address
-from ...layouts.scale_factors import SF_ROW_BYTES, pool_sf_row
-from ...layouts.tile import CLUSTER
-from .context import Context
+from ....device import cast
+from ....device.matrix import store_transposed_b8
+from ....device.memory import fence_async_shared, load_f32x2, reduce_or_u64, store_u8
+from ....device.ptx import emit, emit_to_many
+from ....device.tcgen05 import load_columns
+from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
+from ....layouts.arith import div
+from ....layouts.epilogue_tile import L1_CHANNELS, l1_scale, l1_store_address
+from ....layouts.scale_factors import SF_ROW_BYTES, pool_sf_row
+from ....layouts.tile import CLUSTER
+from ..swiglu import activate
+from .context import Sm100Context
 from .maps import Map
 
 
-def activate(ctx: Context, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
-    """silu(gate) * up * weight for two tokens of one channel; gate and up rounded to BF16 and clamped first."""
-    problem = ctx.config.problem
-    gate_pair, up_pair = cast.pack_bf16(*gate), cast.pack_bf16(*up)
-    if problem.activation_clamp is not None:
-        gate_pair = cast.clamp_above_bf16(gate_pair, problem.activation_clamp)
-        up_pair = cast.clamp_below_bf16(cast.clamp_above_bf16(up_pair, problem.activation_clamp), -problem.activation_clamp)
-    pairs = zip(cast.unpack_bf16(gate_pair), cast.unpack_bf16(up_pair), weights, strict=True)
-    return [cast.silu(g, problem.fast_math) * u * w for g, u, w in pairs]
-
-
 @cute.jit
-def finish_l1(ctx: Context, tile):
+def finish_l1(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, blocks = ctx.config, ctx.config.smem, tile.blocks
     groups = config.store_block_m // 8

@@ -14,23 +14,23 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...device.mbarrier import LEADER, arrive_expect_cluster, wait
-from ...device.memory import fence_async_global
-from ...device.ring import Ring
-from ...device.sync import Equals32, Equals64, spin
-from ...device.tma import load_tile
-from ...device.warp import elect
-from ...layouts.arith import select
-from ...layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
-from ...layouts.watchdog import Wait
-from ...schedule import LINEAR1
-from .context import Context
+from ....device.mbarrier import LEADER, arrive_expect_cluster, wait
+from ....device.memory import fence_async_global
+from ....device.ring import Ring
+from ....device.sync import Equals32, Equals64, spin
+from ....device.tma import load_tile
+from ....device.warp import elect
+from ....layouts.arith import select
+from ....layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
+from ....layouts.watchdog import Wait
+from ....schedule import LINEAR1
+from ..table import Walk, as_signed64, expected_l2_mask, next_block, start_walk
+from .context import Sm100Context
 from .maps import Map
-from .table import Walk, as_signed64, expected_l2_mask, next_block, start_walk
 
 
 @cute.jit
-def wait_arrival(ctx: Context, blocks: Walk):
+def wait_arrival(ctx: Sm100Context, blocks: Walk):
     """Until the tile's tokens are in the pool, visible to TMA."""
     if blocks.phase == LINEAR1:
         count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
@@ -43,7 +43,7 @@ def wait_arrival(ctx: Context, blocks: Walk):
 
 
 @cute.jit
-def load_tokens(ctx: Context):
+def load_tokens(ctx: Sm100Context):
     """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
     config, plan = ctx.config, ctx.config.smem
     blocks = start_walk(ctx, Int32(0), 1)
@@ -66,7 +66,7 @@ def load_tokens(ctx: Context):
 
 
 @cute.jit
-def load_weights(ctx: Context):
+def load_weights(ctx: Sm100Context):
     """TMA-B: each CTA loads its 128 of the tile's 256 weight rows, unpacked to a byte per value, and their scales."""
     config, plan = ctx.config, ctx.config.smem
     blocks = start_walk(ctx, Int32(0), 1)

@@ -12,20 +12,20 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...device import tcgen05
-from ...device.mbarrier import wait
-from ...device.ring import Ring
-from ...device.warp import elect
-from ...layouts.arith import select
-from ...layouts.barriers import ACCUMULATORS
-from ...layouts.scale_factors import SF_ATOM_BYTES
-from ...schedule import LINEAR1
-from .context import Context
-from .table import next_block, start_walk
+from ....device import tcgen05
+from ....device.mbarrier import wait
+from ....device.ring import Ring
+from ....device.warp import elect
+from ....layouts.arith import select
+from ....layouts.barriers import ACCUMULATORS
+from ....layouts.scale_factors import SF_ATOM_BYTES
+from ....schedule import LINEAR1
+from ..table import next_block, start_walk
+from .context import Sm100Context
 
 
 @cute.jit
-def issue_mma(ctx: Context):
+def issue_mma(ctx: Sm100Context):
     """Runs in all lanes; one lane issues."""
     config, tmem = ctx.config, ctx.config.tmem
     atoms = config.smem.sfa_atoms

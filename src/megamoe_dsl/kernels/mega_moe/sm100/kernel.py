@@ -17,28 +17,30 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ...config import KernelConfig
-from ...device import tcgen05
-from ...device.mbarrier import fence_init, init
-from ...device.memory import load_shared_u32
-from ...device.ptx import emit
-from ...device.tma import prefetch_tensor_map
-from ...device.warp import cluster_arrive, cluster_wait, elect, set_max_registers, smem_base
-from ...layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
-from .context import Arguments, Context
-from .dispatch import dispatch
+from ....config import KernelConfig
+from ....device import tcgen05
+from ....device.mbarrier import fence_init, init
+from ....device.memory import load_shared_u32
+from ....device.ptx import emit
+from ....device.tma import prefetch_tensor_map
+from ....device.warp import cluster_arrive, cluster_wait, elect, set_max_registers, smem_base
+from ....layouts.tensor_map import DESCRIPTOR_BYTES
+from ....layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
+from ..context import Arguments
+from ..dispatch import dispatch
+from ..table import fill_table
+from .context import Sm100Context
 from .epilogue import epilogue
 from .load import load_tokens, load_weights
-from .maps import MAP_BYTES, NUM_MAPS
+from .maps import NUM_MAPS
 from .mma import issue_mma
-from .table import fill_table
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 @cute.jit
-def initialise(ctx: Context, warp: Any):
+def initialise(ctx: Sm100Context, warp: Any):
     """mbarriers and TMEM, visible to the pair."""
     if warp == WEIGHTS_WARP:
         if elect():
@@ -49,7 +51,7 @@ def initialise(ctx: Context, warp: Any):
     if warp == TOKENS_WARP:
         if elect():
             for i in cutlass.range_constexpr(NUM_MAPS):
-                prefetch_tensor_map(ctx.args.maps + i * MAP_BYTES)
+                prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
     if warp == SCHEDULER_WARP:
         tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
     cluster_arrive()
@@ -57,7 +59,7 @@ def initialise(ctx: Context, warp: Any):
 
 
 @cute.jit
-def finalise(ctx: Context, warp: Any):
+def finalise(ctx: Sm100Context, warp: Any):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     cluster_arrive()
     cluster_wait()
@@ -66,7 +68,7 @@ def finalise(ctx: Context, warp: Any):
 
 
 @cute.jit
-def run_loader_warp(ctx: Context, warp: Any):
+def run_loader_warp(ctx: Sm100Context, warp: Any):
     if warp == TOKENS_WARP:
         load_tokens(ctx)
     elif warp == WEIGHTS_WARP:
@@ -87,7 +89,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[KernelConfig], args: Arguments):
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
     thread = cute.arch.thread_idx()[0]
-    ctx = Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    ctx = Sm100Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialise(ctx, warp)
     if warp < DISPATCH_WARPS:
         set_max_registers(config.registers.dispatch, grow=False)

@@ -11,19 +11,19 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int64
 
-from ...device.cast import pack_bf16
-from ...device.matrix import store_transposed_b16
-from ...device.memory import load_shared_v4, load_u64, store_v4
-from ...device.tcgen05 import load_columns
-from ...layouts.epilogue_tile import HALF_BYTES, l2_channel_bytes, l2_read_address, l2_read_row, l2_write_address
-from ...layouts.tile import CLUSTER
-from .context import Context
+from ....device.cast import pack_bf16
+from ....device.matrix import store_transposed_b16
+from ....device.memory import load_shared_v4, load_u64, store_v4
+from ....device.tcgen05 import load_columns
+from ....layouts.epilogue_tile import HALF_BYTES, l2_channel_bytes, l2_read_address, l2_read_row, l2_write_address
+from ....layouts.tile import CLUSTER
+from .context import Sm100Context
 
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
 @cute.jit
-def finish_l2(ctx: Context, tile):
+def finish_l2(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, blocks = ctx.config, tile.blocks
     rows = config.store_block_m
