@@ -14,6 +14,7 @@ than the simulator's, which rounds correctly, and flip a code of the requantised
 from __future__ import annotations
 
 import argparse
+import gzip
 import pickle
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
@@ -35,7 +37,7 @@ from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.artifact_store import source_digest
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 
-SUFFIX = ".silicon.pkl"
+SUFFIX = ".silicon.gz"
 WATCHDOG_NS = 20 * 10**9
 SANITIZER_WATCHDOG_NS = 600 * 10**9
 ONCE = "once_m8"
@@ -51,7 +53,7 @@ class Point:
     exact: bool = True
     hidden: int = 512
     intermediate: int = 256
-    experts_per_rank: int = 4
+    experts_per_rank: int = 3
     topk: int = 2
     num_sms: int = 4
 
@@ -100,7 +102,7 @@ def prepare_point(folder: Path, point: Point) -> str:
         outputs.append(layer(given)[0])
         bounds.append(bound_of(case, given))
     record = {"point": asdict(point), "sources": source_digest(), "artifact": artifact, "case": case, "y": outputs, "bounds": bounds}
-    (folder / f"{point.name}{SUFFIX}").write_bytes(pickle.dumps(record))
+    (folder / f"{point.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{point.name}: {artifact.resources.registers} registers, {len(outputs)} launches"
 
 
@@ -121,7 +123,7 @@ def prepare(folder: Path, jobs: int) -> None:
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    record: dict[str, Any] = pickle.loads((folder / f"{name}{SUFFIX}").read_bytes())
+    record: dict[str, Any] = pickle.loads(gzip.decompress((folder / f"{name}{SUFFIX}").read_bytes()))
     if record["sources"] != source_digest():
         print(f"{name}: prepared from other sources; host layouts may not fit the kernel", flush=True)
     return record

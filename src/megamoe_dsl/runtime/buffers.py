@@ -81,6 +81,12 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
         raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
 
 
+def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
+    """Transformed weights that share no memory with the given ones: `load_weights` writes into them."""
+    tensors = {name: getattr(new, name) for name in ("l1", "l1_sf", "l2", "l2_sf")}
+    return TransformedWeights(**{n: t.clone() if t.data_ptr() == getattr(given, n).data_ptr() else t for n, t in tensors.items()})
+
+
 class RankBuffers:
     """Everything one rank's kernel reads and writes, on any torch device.
 
@@ -102,7 +108,7 @@ class RankBuffers:
         self.region = symmetric_buffer(config.problem)
         device = weights.l1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
-        self.weights: TransformedWeights = transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
+        self.weights = own(transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf), weights)
         self.watchdog = torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
 

@@ -1,0 +1,39 @@
+"""Weights that are loaded over others do not reach into the tensors that a user gave."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from megamoe_dsl.bench.portable import dump
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.buffers import RankBuffers
+
+NAMES = ("l1", "l1_sf", "l2", "l2_sf")
+
+
+@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
+def test_given_weights_stay_as_they_were(dtypes):
+    problem = Problem(512, 256, 4, 2, 1, 16, dtypes=dtypes)
+    kind = Sm90Config if dtypes == "fp8xfp8" else KernelConfig
+    first, second = random_weights(problem, 0, 1), random_weights(problem, 0, 2)
+    before = {name: getattr(first, name).clone() for name in NAMES}
+    buffers = RankBuffers(kind.choose(problem, 16, num_sms=4), first)
+    placed = {name: getattr(buffers.weights, name).clone() for name in NAMES}
+    buffers.load_weights(second)
+    assert all(torch.equal(getattr(first, n).view(torch.uint8), before[n].view(torch.uint8)) for n in NAMES)
+    assert any(not torch.equal(getattr(buffers.weights, n).view(torch.uint8), placed[n].view(torch.uint8)) for n in NAMES)
+    buffers.load_weights(first)
+    assert all(torch.equal(getattr(buffers.weights, n).view(torch.uint8), placed[n].view(torch.uint8)) for n in NAMES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.int64, torch.float32])
+def test_portable_pickles_keep_tensors(dtype):
+    value = torch.arange(12).to(dtype).view(3, 4)
+    back = pickle.loads(dump({"a": [value, value[:0]]}))["a"]
+    assert back[0].dtype == dtype and torch.equal(back[0].view(torch.uint8), value.view(torch.uint8)) and back[1].shape == (0, 4)
