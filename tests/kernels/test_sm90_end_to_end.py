@@ -16,11 +16,11 @@ from megamoe_dsl.schedule import Scheduler
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
 @pytest.mark.parametrize("block_m", BLOCK_M)
 def test_every_tile(block_m, exact):
-    """Two launches: an expert with a full and a partial block, experts with a few tokens, several K blocks, two waves."""
+    """An expert with a full and a partial block, experts with a few tokens, several K blocks, two waves; exact data: two launches."""
     moe = problem(block_m + 5, hidden=512, intermediate=256, num_experts=4)
     kernel = config(moe, block_m=block_m, experts_per_wave=1, num_stages=3)
     full = block_m - 4
-    prove(kernel, [(full, 9), (3, full)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
+    prove(kernel, [(full, 9), (3, full)] if exact else [(full, 9)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
     counts = received(hopper_case(moe, (full, 9), block_m, target_expert=1))[0]
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
@@ -45,7 +45,7 @@ def test_one_rank_alone(block_m):
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_four_ranks_unequal_and_empty(block_m):
     """Tokens come from four ranks, one of which has none, and change between launches; a tenth of the slots is masked."""
-    moe = problem(16, num_ranks=4, num_experts=8, topk=3, hidden=512)
+    moe = problem(16, num_ranks=4, num_experts=8, topk=3)
     prove(config(moe, num_sms=2, block_m=block_m), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 11, 16, 16)], mask=0.1)
 
 
@@ -103,8 +103,7 @@ def test_more_than_a_warp_of_local_experts(local):
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
 
-@pytest.mark.parametrize("num_sms", [2, 3, 7])
-@pytest.mark.parametrize("block_m", [16, 128])
+@pytest.mark.parametrize(("block_m", "num_sms"), [(16, 2), (16, 3), (16, 7), (128, 3)])
 def test_grids_that_divide_nothing(block_m, num_sms):
     """Fewer CTAs than tiles, a number that divides no number of tiles, and more CTAs than some phases have tiles."""
     prove(config(problem(20, hidden=512, intermediate=256), num_sms=num_sms, block_m=block_m), [(20, 7)], exact=False)
@@ -121,32 +120,27 @@ def test_waves(block_m):
     prove(kernel, [(20, 12)])
 
 
-@pytest.mark.parametrize("stages", [2, 5, 0])
-@pytest.mark.parametrize("block_m", [8, 128])
+@pytest.mark.parametrize(("block_m", "stages"), [(8, 2), (8, 5), (8, 0), (128, 3), (128, 0)])
 def test_ring_depths(block_m, stages):
     """The shortest ring, one whose length divides no number of K blocks, and the deepest: it holds several tiles at once."""
-    if (block_m, stages) == (128, 5):
-        stages = 3  # as deep as it gets is 4
     prove(config(problem(20, hidden=512, intermediate=384), block_m=block_m, num_stages=stages), [(20, 3)], skew=True)
 
 
-@pytest.mark.parametrize("shape", [(4352, 256), (256, 4096)], ids=["hidden 4352", "intermediate 4096"])
-@pytest.mark.parametrize("block_m", [8, 128])
-def test_more_k_blocks_than_lanes(block_m, shape):
+@pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [(8, 4352, 128), (128, 4352, 128), (8, 256, 4096)])
+def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
     """A lane holds the weight scales of K blocks l and l + 32; 32 bits of the arrival mask."""
-    hidden, intermediate = shape
-    moe = problem(5, num_ranks=1, num_experts=2, topk=1, hidden=hidden, intermediate=intermediate)
-    prove(config(moe, block_m=block_m, num_sms=3), [(5,)], exact=False)
+    moe = problem(3, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)
+    prove(config(moe, block_m=block_m, num_sms=3), [(3,)], exact=False)
 
 
 @pytest.mark.parametrize("block_m", [32, 128])
 def test_scheduler_seeds(block_m):
-    """One case under six random schedules: the same bits, no race, whatever the order."""
-    moe = problem(20, hidden=512, intermediate=256)
+    """One case under four random schedules: the same bits, no race, whatever the order."""
+    moe = problem(20, intermediate=256, num_experts=4)
     kernel = config(moe, block_m=block_m, num_stages=3)
     case = hopper_case(moe, (20, 11), 7, mask=0.1, exact=False)
     instructions = set()
-    for seed in range(6):
+    for seed in range(4):
         ranks, report = Layer.of(kernel, case).launch(case, seed)
         assert [one.unequal for one in ranks] == [0, 0]
         assert report.findings == []

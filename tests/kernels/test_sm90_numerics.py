@@ -13,11 +13,11 @@ from megamoe_dsl.cases import Case
 from megamoe_dsl.runtime.comparison import compare
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("block_m", [8, 32, 128])
 def test_random_data_to_the_bit(block_m, seed):
     """Normal data over many binades: the reference with Hopper's partial sums, element by element; exact sums are another result."""
-    moe = problem(20, hidden=768, intermediate=512, activation_clamp=10.0)
+    moe = problem(20, hidden=512, num_experts=4, intermediate=384, activation_clamp=10.0)
     layer = prove(config(moe, block_m=block_m), [(20, 11)], seed=seed, exact=False, mask=0.1)
     case = hopper_case(moe, (20, 11), seed, exact=False, mask=0.1)
     exact = case.reference(torch.float64)
@@ -39,22 +39,20 @@ def test_exact_data_is_exact_with_any_sums():
         assert torch.equal(a, b)
 
 
-def busiest(layer: Layer) -> int:
-    return int(layer.moe.ranks[0].stats.argmax())
-
-
-@pytest.mark.parametrize("block_m", [16, 128])
 @pytest.mark.parametrize("name", ["l1_sf", "l2_sf"])
-def test_a_wrong_weight_scale_is_noticed(name, block_m):
-    """The last K block of the last 128 rows of the busiest expert: one scale, an ulp of BF16 off."""
-    moe = problem(20, hidden=512, intermediate=512)
-    case = hopper_case(moe, (20, 11), 3, exact=False)
-    layer = Layer.of(config(moe, block_m=block_m), case)
+def test_a_wrong_weight_scale_is_noticed(name):
+    """The scale of the last K block and 128 rows of the busiest expert, an ulp of BF16 off."""
+    moe = problem(12, hidden=512, num_experts=4)
+    case = hopper_case(moe, (12, 7), 3, exact=False)
+    layer = Layer.of(config(moe), case)
     layer.check(case)
-    getattr(layer.moe.ranks[0].weights, name)[busiest(layer), -1, -1] *= 1 + 2.0**-7
+    want = case.reference().y
+    # The kernel's memory is the case's: from here on the reference would change with it.
+    busiest = int(layer.moe.ranks[0].stats.argmax())
+    getattr(layer.moe.ranks[0].weights, name)[busiest, -1, -1] *= 1 + 2.0**-7
     y, report = layer.moe(inputs(case))
     assert report.findings == []
-    assert sum(one.unequal for one in compare(case, y)) > 0
+    assert not all(torch.equal(a, b) for a, b in zip(y, want, strict=True))
 
 
 @pytest.mark.parametrize("field", ["x", "x_sf", "topk_weights", "topk_idx"])

@@ -1,0 +1,124 @@
+"""Faults for what is the SM90 kernel's own: the store warp, the loaders, the wgmma groups and the math warps' hand-overs.
+
+A fault is found by what it stands next to, so it stays the same fault when the kernel changes elsewhere: the nearest instruction that
+matches `pattern` before or after an anchor.  `kernel_faults` has the changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
+
+WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p,[^;]*;"
+ARRIVE = r"mbarrier\.arrive\.shared::cta[^;]*;"
+EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
+INIT_BY_WARPS = r"mbarrier\.init[^;]*, 8;"
+INIT_BY_LOADERS = r"mbarrier\.init[^;]*, 2;"
+SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
+STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^;]*;"
+LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
+GROUP_WAIT = r"wgmma\.wait_group\.sync\.aligned \d;"
+FENCE_SHARED = r"fence\.proxy\.async\.shared::cta;"
+EPILOGUE_ALL = r"barrier\.cta\.sync\.aligned 3, 256;"
+EPILOGUE_GROUP = r"barrier\.cta\.sync\.aligned %r\d+, 128;"
+
+NOT_ORDERED = ("race", "simulator error", "wrong result")
+STUCK = ("deadlock", "watchdog")
+Change = Callable[[re.Match[str]], str]
+
+
+@dataclass(frozen=True)
+class Sm90Fault:
+    """What `change` makes of one instruction.
+
+    anchor     a pattern, and which of its matches: 0 the first, -1 the last
+    direction  0: the anchor itself (`pattern` is empty); -1: the last match of `pattern` before it; 1: the first one after it
+    signs      kinds of `test_sm90_faults.how_noticed` that may show it
+    """
+
+    name: str
+    anchor: tuple[str, int]
+    direction: int
+    pattern: str
+    change: Change
+    signs: tuple[str, ...]
+
+    def place(self, ptx: str) -> re.Match[str]:
+        anchor = list(re.finditer(self.anchor[0], ptx, re.S))[self.anchor[1]]
+        if not self.direction:
+            return anchor
+        matches = list(re.finditer(self.pattern, ptx, re.S))
+        if self.direction < 0:
+            return [m for m in matches if m.end() <= anchor.start()][-1]
+        return next(m for m in matches if m.start() >= anchor.end())
+
+    def apply(self, ptx: str) -> str:
+        match = self.place(ptx)
+        return ptx[: match.start()] + self.change(match) + ptx[match.end() :]
+
+
+def at(name: str, pattern: str, which: int, change: Change, signs: tuple[str, ...]) -> Sm90Fault:
+    return Sm90Fault(name, (pattern, which), 0, "", change, signs)
+
+
+def before(name: str, anchor: str, which: int, pattern: str, change: Change, signs: tuple[str, ...]) -> Sm90Fault:
+    return Sm90Fault(name, (anchor, which), -1, pattern, change, signs)
+
+
+def after(name: str, anchor: str, which: int, pattern: str, change: Change, signs: tuple[str, ...]) -> Sm90Fault:
+    return Sm90Fault(name, (anchor, which), 1, pattern, change, signs)
+
+
+def never(match: re.Match[str]) -> str:
+    """A wait that is over at once."""
+    return "setp.eq.s32 p, 0, 0;"
+
+
+FAULTS = (
+    # --- the store warp
+    before("store_full not waited for", STORE, 0, WAIT, never, NOT_ORDERED),
+    at("tile not stored", STORE, 0, gone, NOT_ORDERED),
+    after("store not committed", STORE, 0, r"cp\.async\.bulk\.commit_group;", gone, NOT_ORDERED),
+    after("store_empty before the tile is read", STORE, 0, r"cp\.async\.bulk\.wait_group\.read \d;", gone, NOT_ORDERED),
+    after("store_empty not signalled", STORE, 0, ARRIVE, gone, STUCK),
+    after("store_empty signalled twice", STORE, 0, ARRIVE, twice, (*NOT_ORDERED, *STUCK)),
+    after("news before the tile is written", STORE, 0, r"cp\.async\.bulk\.wait_group \d;", gone, NOT_ORDERED),
+    at("news not told", SIGNAL, 0, gone, STUCK),
+    at("news without release", SIGNAL, 0, swap(".release", ".relaxed"), ("race",)),
+    at("news for this CTA only", SIGNAL, 0, lambda match: smaller_scope(match[0]), ("race",)),
+    # --- the math warps' side of it
+    after("store_empty not waited for", GROUP_WAIT, -1, WAIT, never, NOT_ORDERED),
+    after("L1 tile without proxy fence", GROUP_WAIT, -1, FENCE_SHARED, gone, ("race",)),
+    after("store_full not signalled", r"stmatrix[^;]*;", 0, ARRIVE, gone, STUCK),
+    at("store_full by seven warps", INIT_BY_WARPS, -1, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    at("store_full by nine warps", INIT_BY_WARPS, -1, last_number_plus(1), STUCK),
+    # --- the ring
+    before("empty not waited for by the token loader", LOAD, 0, WAIT, never, NOT_ORDERED),
+    before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("empty not signalled", GROUP_WAIT, -1, ARRIVE, gone, STUCK),
+    at("empty by seven warps", INIT_BY_WARPS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    at("full by one loader", INIT_BY_LOADERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    before("full not waited for, first stage", GROUP_WAIT, 0, WAIT, never, NOT_ORDERED),
+    before("full not waited for, other stages", GROUP_WAIT, -1, WAIT, never, NOT_ORDERED),
+    before("token bytes too few", LOAD, 0, EXPECT, last_number_plus(-16), (*NOT_ORDERED, *STUCK)),
+    before("weight bytes too many", LOAD, -1, EXPECT, last_number_plus(16), STUCK),
+    before("arrival not waited for by the token loader", LOAD, 0, SPIN, taken, NOT_ORDERED),
+    before("tokens without proxy fence", LOAD, 0, r"fence\.proxy\.async\.global;", gone, ("race",)),
+    # --- wgmma
+    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
+    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
+    at("a group less waited for", GROUP_WAIT, -1, last_number_plus(1), NOT_ORDERED),
+    at("wgmma without fence", r"wgmma\.fence\.sync\.aligned;", 0, gone, ("simulator error",)),
+    at("group not committed", r"wgmma\.commit_group\.sync\.aligned;", -1, gone, NOT_ORDERED),
+    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
+    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
+)
+COLUMNS_ONLY = (
+    after("maxima read before they are written", GROUP_WAIT, -1, EPILOGUE_ALL, gone, NOT_ORDERED),
+    after("L2 staging written before it is read", EPILOGUE_ALL, 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
+    after("L2 staging read before it is written", f"{EPILOGUE_ALL}.*?{EPILOGUE_GROUP}", 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
+)
+"""With tokens as columns warps exchange through SMEM; with tokens as rows they do not."""

@@ -1,0 +1,92 @@
+"""What the SM90 roles wait for and signal is needed and watched: each taken out or weakened on its own, something must notice.
+
+`make test` runs each fault with one of the two orders of a tile; both, two minutes on two cores, with
+
+    python -m pytest -m faults -n 2 tests/kernels/test_sm90_faults.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from mega_moe_runs import Layer, artifact
+from sm90_faults import COLUMNS_ONLY, FAULTS, Sm90Fault
+from sm90_runs import HopperCase, config, hopper_case, problem
+
+from megamoe_dsl.compile import Artifact
+from megamoe_dsl.sim import Deadlock, SimError
+
+SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
+WATCHDOG_NS = 3_000_000
+LAUNCHES = ((24, 5), (3, 2))
+ORDERS = {"columns": 16, "rows": 128}
+ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + [(fault, "columns") for fault in COLUMNS_ONLY]
+SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + [(fault, "columns") for fault in COLUMNS_ONLY]
+
+
+@cache
+def subject(order: str) -> tuple[Artifact, HopperCase]:
+    """A kernel whose CTAs work on several tiles of a phase in a row, and whose ring wraps."""
+    moe = problem(24, num_experts=4, intermediate=256)
+    kernel = config(moe, block_m=ORDERS[order], experts_per_wave=2, num_stages=2, num_sms=2)
+    return artifact(kernel), hopper_case(moe, (24, 5), 0)
+
+
+def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | None:
+    """The first sign of a fault (None: no fault) under one schedule, as `kind: text`; None when there is none."""
+    compiled, case = subject(order)
+    if fault is not None:
+        faulty = fault.apply(compiled.ptx)
+        assert faulty != compiled.ptx
+        compiled = replace(compiled, ptx=faulty)
+    layer = None
+    try:
+        layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
+        ranks, report = layer.stream(case, LAUNCHES)
+    except Deadlock as error:
+        return f"deadlock: {error}"
+    except SimError as error:
+        records = [text for rank in layer.moe.ranks if (text := rank.watchdog_message())] if layer else []
+        return f"watchdog: {records[0]}" if records else f"simulator error: {error}"
+    if report.findings:
+        return f"race: {report.findings[0]}"
+    if any(one.violations for one in ranks):
+        return f"wrong result: {[one.violations for one in ranks]}"
+    layer.check_workspace()
+    return f"warning: {report.warnings}" if report.warnings else None
+
+
+def notice(fault: Sm90Fault, order: str) -> str | None:
+    """`how_noticed` under the first schedule that shows the fault."""
+    return next((sign for seed in SEEDS if (sign := how_noticed(fault, order, seed)) is not None), None)
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Sm90Fault) else str(value)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_kernel_itself_shows_no_sign(order):
+    assert how_noticed(None, order) is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_faults_are_different(order):
+    """Every fault finds its place, and no two make the same PTX."""
+    ptx = subject(order)[0].ptx
+    faults = [fault for fault, its in ALL if its == order]
+    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > 30
+
+
+@pytest.mark.parametrize(("fault", "order"), SAMPLE, ids=name_of)
+def test_fault_is_noticed(fault, order):
+    sign = notice(fault, order)
+    assert sign is not None and sign.split(":")[0] in fault.signs, sign
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("fault", "order"), [one for one in ALL if one not in SAMPLE], ids=name_of)
+def test_fault_is_noticed_in_the_other_order(fault, order):
+    test_fault_is_noticed(fault, order)
