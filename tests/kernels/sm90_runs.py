@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from mega_moe_runs import Layer
+from mega_moe_runs import Layer, artifact
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_sm90 import Sm90Config
@@ -51,7 +51,7 @@ def prove(kernel: Sm90Config, launches: Iterable[Sequence[int]], seed: int = 0, 
     layer: Layer | None = None
     for number, tokens in enumerate(launches):
         case = hopper_case(kernel.problem, tokens, seed + number, **data)
-        layer = layer or Layer.of(kernel, case)
+        layer = layer or Layer.of(artifact(kernel), case)
         ranks = layer.check(case, seed + number)
         assert [one.unequal for one in ranks] == [0] * len(ranks)
     assert layer is not None
