@@ -179,7 +179,7 @@ def check_barrier_table(rows: Sequence[MBarrier], *, num_stages: int, dispatch_w
         "empty": (num_stages, mma_commit, False),
         "acc_full": (accumulators, mma_commit, False),
         "acc_empty": (accumulators, warps_per_group * epilogue_warp * ctas, True),
-        "counts": (1, scheduler, False),
+        "counts": (1, 32 * scheduler, False),
         "pull": (dispatch_warps, dispatch_warp, False),
         "combine": (2 * warps_per_group * epilogue_warpgroups, epilogue_warp, False),
     }

@@ -30,7 +30,7 @@ def barrier_table(*, num_stages: int, dispatch_warps: int, epilogue_warps: int) 
         MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),
         MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
         MBarrier("acc_empty", ACCUMULATORS, 8, "the four warps of the epilogue warpgroup of both CTAs", "", "MMA warp", True),
-        MBarrier("counts", 1, 1, "scheduler warp", "", "every role, once"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "every role, once"),
         MBarrier("pull", dispatch_warps, 1, "the dispatch warp", "one token row", "the dispatch warp"),
         MBarrier("combine", 2 * epilogue_warps, 1, "the epilogue warp", "one piece of a token's top-k results", "the epilogue warp"),
     )
@@ -43,7 +43,7 @@ def sm90_barrier_table(*, num_stages: int, dispatch_warps: int, pull_slots: int,
         MBarrier("empty", num_stages, math_warps, "every math warp", "", "both loaders"),
         MBarrier("store_full", 1, math_warps, "every math warp, per L1 tile", "", "store warp"),
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
-        MBarrier("counts", 1, 1, "scheduler warp", "", "every role, once"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "every role, once"),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
         MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
     )
