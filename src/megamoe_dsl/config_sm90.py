@@ -1,6 +1,6 @@
-"""How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, swap-AB at every size, accumulators in registers.
+"""How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, accumulators in registers.
 
-Two warpgroups own 128 weight rows each.  Tokens are the N of the wgmma, so a tile can be as small as 8 tokens without padding waste.
+Up to 96 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens can be its M.
 """
 
 from __future__ import annotations

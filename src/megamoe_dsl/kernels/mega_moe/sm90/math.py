@@ -41,7 +41,7 @@ THREADS = 128 * MATH_WARPGROUPS
 
 @dataclass(frozen=True)
 class WeightScales:
-    """Two scales per K block: lane l holds K blocks l and l + 32.
+    """Two scales per K block: lane l holds K blocks l, l + 32, ...
 
     Linear1: gate and up.  Linear2: the tile's first and last 128 rows; with tokens as N, twice the warpgroup's own.
     """

@@ -71,6 +71,8 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
                 wait(ctx.barrier("full", following.index), following.phase)
         partial = wgmma.wait(partial)
         sums.append(promote(acc.parts[b], partial, token_scales, row_scales))
+    # All lanes have read the stage's token scales.
+    sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("empty", ring.index))
     return Accumulator(tuple(sums), partial), following
