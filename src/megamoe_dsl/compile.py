@@ -15,7 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .config import KernelConfig
+from .config_sm90 import Sm90Config
 from .cubin import Resources, read_resources
+from .problem import Problem, ProblemError
 
 if TYPE_CHECKING:
     from .inspect.measures import Measure
@@ -115,3 +118,22 @@ def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
     if not ptx or not cubin:
         raise CompileError("the DSL kept no PTX or cubin")
     return Artifact(config, config.arch, ptx, cubin, seconds, line_info)
+
+
+def compile(problem: Problem, arch: str = "sm_100a", *, num_tokens: int | None = None, **overrides: Any) -> Artifact:
+    """The kernel for a problem, with line info, so that `.histogram(role)` and `.measures` answer.
+
+    arch        "sm_100a" (problem.dtypes fp8xfp4) or "sm_90a" (fp8xfp8)
+    num_tokens  tokens on every rank that the configuration is chosen for; by default the capacity, max_tokens_per_rank
+    overrides   fields of the configuration (`KernelConfig`, `Sm90Config`)
+
+    Raises `ProblemError` for an unknown arch or another arch's dtypes, `ConfigError` and `CompileError`.
+    """
+    kinds: dict[str, tuple[type[Any], str]] = {"sm_100a": (KernelConfig, "fp8xfp4"), "sm_90a": (Sm90Config, "fp8xfp8")}
+    if arch not in kinds:
+        raise ProblemError("arch", arch, "one of " + ", ".join(kinds))
+    kind, dtypes = kinds[arch]
+    if problem.dtypes != dtypes:
+        raise ProblemError("dtypes", problem.dtypes, f"{dtypes} for {arch}")
+    config = kind.choose(problem, problem.max_tokens_per_rank if num_tokens is None else num_tokens, **overrides)
+    return compile_kernel(config, line_info=True)

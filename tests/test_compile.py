@@ -1,0 +1,24 @@
+"""`compile(problem, arch=...)`: an artifact that answers for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from megamoe_dsl.compile import compile
+from megamoe_dsl.problem import Problem, ProblemError
+
+
+@pytest.mark.parametrize(("arch", "dtypes", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
+def test_artifact_has_code_resources_and_histogram(arch, dtypes, role):
+    artifact = compile(Problem(512, 256, 8, 2, 2, 16, dtypes=dtypes), arch, num_sms=4)
+    assert artifact.arch == arch and f".target {arch}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
+    assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168
+    assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
+    with pytest.raises(KeyError, match="must be one of"):
+        artifact.histogram("nobody")
+
+
+@pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "dtypes")])
+def test_bad_requests_name_the_field(arch, field):
+    with pytest.raises(ProblemError, match=field):
+        compile(Problem(512, 256, 8, 2, 2, 16), arch)
