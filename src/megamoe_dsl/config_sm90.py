@@ -50,6 +50,7 @@ class Sm90Config:
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
     swap_ab           tokens are the wgmma's columns; False, for tiles of 128 tokens only: its rows
+    trace             warps leave stamps of what they were doing (layouts/trace.py); for profiles
     """
 
     problem: Problem
@@ -58,6 +59,7 @@ class Sm90Config:
     num_sms: int
     num_stages: int = 0
     swap_ab: bool = True
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
@@ -162,4 +164,5 @@ class Sm90Config:
             topk=self.problem.topk,
             block_m=self.block_m,
             num_stages=num_stages,
+            trace_warps=self.num_threads // 32 if self.trace else 0,
         )

@@ -30,7 +30,7 @@ class Sm90SmemPlan:
 
     main     the TMA ring, epilogue staging, pull slots, expert_count u32[E]
     combine  per math warp its slots (layouts/combine_plan.py); takes the place of `main`
-    tail     scale exchange, per-expert table, mbarriers: always live
+    tail     scale exchange, per-expert table, mbarriers: always live; stamps so far of each of `trace_warps` warps
     """
 
     num_experts: int
@@ -40,6 +40,7 @@ class Sm90SmemPlan:
     block_m: int
     num_stages: int
     pull_slots: int = PULL_SLOTS[-1]
+    trace_warps: int = 0
 
     @property
     def math_warps(self) -> int:
@@ -104,6 +105,7 @@ class Sm90SmemPlan:
             Field("amax", (self.math_warps, self.block_m), U32, 16),
             Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
             *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
+            Field("trace_count", (self.trace_warps,), U32),
         )
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
 

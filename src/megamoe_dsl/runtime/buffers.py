@@ -12,6 +12,7 @@ import torch
 from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.tensor_map import TensorMap
+from ..layouts.trace import trace_buffer
 from ..layouts.watchdog import RECORD, describe
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
@@ -94,6 +95,7 @@ class RankBuffers:
     weights   the local experts' weights in kernel order
     maps      uint8 table of tensor maps, made by `encode`
     watchdog  the record of a wait that exceeded its limit; in host memory, which outlives a trapped kernel
+    trace     stamps of a traced kernel (layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
     def __init__(
@@ -120,11 +122,18 @@ class RankBuffers:
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
 
+    @cached_property
+    def trace(self) -> torch.Tensor:
+        config = self.config
+        shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
+        return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
+
     def rebound(self, config: Config, sym: torch.Tensor) -> RankBuffers:
         """For another kernel or capacity of the same layer: weights, statistics and record are shared."""
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem)
-        other.__dict__.pop("maps", None)
+        for name in ("maps", "trace"):
+            other.__dict__.pop(name, None)
         return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
@@ -136,8 +145,8 @@ class RankBuffers:
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
         """Kernel arguments in order (kernels/mega_moe/context.py); pointers as integers."""
         weights = (getattr(self.weights, name).data_ptr() for name in WEIGHT_POINTERS[self.config.arch])
-        sym, maps, stats, record = (t.data_ptr() for t in (self.sym, self.maps, self.stats, self.watchdog))
-        return (sym, peers, maps, y, stats, num_tokens, rank, record, watchdog_ns, *weights)
+        sym, maps, stats, record, trace = (t.data_ptr() for t in (self.sym, self.maps, self.stats, self.watchdog, self.trace))
+        return (sym, peers, maps, y, stats, num_tokens, rank, record, watchdog_ns, trace, *weights)
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""

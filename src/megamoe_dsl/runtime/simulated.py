@@ -87,6 +87,8 @@ class SimulatedMoE:
             for name, tensor in {"sym": rank.sym, "watchdog": rank.watchdog, "stats": rank.stats}.items():
                 memory.add(tensor, name=name, rank=index)
             memory.add(rank.maps, name="maps", rank=index, read_only=True)
+            if rank.config.trace:
+                memory.add(rank.trace, name="trace", rank=index)
             for name in ("l1", "l1_sf", "l2", "l2_sf"):
                 memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
             memory.add(out, name="y", rank=index, initialised=False)

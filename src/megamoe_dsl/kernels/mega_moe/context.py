@@ -27,6 +27,7 @@ class Arguments:
     rank             this rank's index
     watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
     watchdog_ns      the limit in nanoseconds
+    trace            stamps of a traced kernel (layouts/trace.py), or 0
     """
 
     sym: Int64
@@ -38,6 +39,7 @@ class Arguments:
     rank: Int32
     watchdog: Int64
     watchdog_ns: Int64
+    trace: Int64
 
 
 @dataclass(frozen=True)

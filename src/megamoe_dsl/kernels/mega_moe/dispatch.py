@@ -33,11 +33,13 @@ from ...device.warp import named_barrier
 from ...layouts.arith import div
 from ...layouts.barriers import NamedBarrier
 from ...layouts.tile import DISPATCH_WARPS
+from ...layouts.trace import Activity
 from ...layouts.workspace import RankBarrier
 from .clean import clean_workspace
 from .context import Context
 from .pull import pull_tokens
 from .rank_barrier import Group, arrive, await_ranks, collect, signal
+from .trace import begin, stamp
 
 THREADS = 32 * DISPATCH_WARPS
 ONE_REPORT = 1 << 32  # high word of a count: one more contributor
@@ -47,9 +49,11 @@ ONE_REPORT = 1 << 32  # high word of a count: one more contributor
 def dispatch(ctx: Context, thread: Int32):
     """The four dispatch warps."""
     group = Group(NamedBarrier.DISPATCH, THREADS, thread)
+    begin(ctx)
     count_tokens(ctx, group)
     take_tickets(ctx, group)
     send_indices(ctx, group)
+    stamp(ctx, Activity.COUNT)
     arrive(ctx, group, RankBarrier.BEFORE_PULL)
     if ctx.sm == 0:
         collect(ctx, group, RankBarrier.BEFORE_PULL)
@@ -57,11 +61,15 @@ def dispatch(ctx: Context, thread: Int32):
         group.sync()
         signal(ctx, group, RankBarrier.BEFORE_PULL)
     await_ranks(ctx, group, RankBarrier.BEFORE_PULL)
+    stamp(ctx, Activity.WAIT_RANKS)
     pull_tokens(ctx, thread >> 5)
+    stamp(ctx, Activity.PULL)
     # Combine loads over the SMEM that dispatch has used, through the other proxy.
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.num_threads - 128)
+    stamp(ctx, Activity.WAIT_RESULTS)
     clean_workspace(ctx, group)
+    stamp(ctx, Activity.CLEAN)
 
 
 @cute.jit

@@ -29,7 +29,7 @@ def entry(config: Config) -> tuple[Callable[..., Any], Any]:
     from cutlass import Int32, Int64
 
     zero, word = Int64(0), Int32(0)
-    common = (zero, zero, zero, zero, zero, word, word, zero, zero)
+    common = (zero, zero, zero, zero, zero, word, word, zero, zero, zero)
     if isinstance(config, Sm90Config):
         from .sm90.context import Sm90Arguments
         from .sm90.kernel import mega_moe as launch_sm90

@@ -21,9 +21,11 @@ from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ....layouts.tile import BLOCK_K
+from ....layouts.trace import Activity
 from ....layouts.watchdog import Wait
 from ....schedule import LINEAR1
 from ..table import Walk, as_signed64, next_block, start_walk
+from ..trace import begin, detail_of, stamp
 from .context import Sm90Context
 from .maps import Map
 
@@ -46,10 +48,13 @@ def wait_arrival(ctx: Sm90Context, blocks: Walk):
 def load_tokens(ctx: Sm90Context):
     """TMA-A."""
     config, plan = ctx.config, ctx.config.smem
+    begin(ctx)
     blocks = start_walk(ctx, Int32(0), 1)
+    stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
         wait_arrival(ctx, blocks)
+        stamp(ctx, Activity.WAIT_TOKENS, detail_of(blocks))
         tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
         row = blocks.pool_block * config.block_m
         for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
@@ -60,6 +65,7 @@ def load_tokens(ctx: Sm90Context):
                 load_tile_cta(ctx.shared("tokens", ring.index), tokens, full, k * BLOCK_K, row)
                 load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
             ring = ring.next()
+        stamp(ctx, Activity.LOAD, detail_of(blocks))
         blocks = next_block(blocks)
 
 
@@ -67,7 +73,9 @@ def load_tokens(ctx: Sm90Context):
 def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
+    begin(ctx)
     blocks = start_walk(ctx, Int32(0), 1)
+    stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
         weights = ctx.map(Map.WEIGHTS, blocks.phase)
@@ -81,4 +89,5 @@ def load_weights(ctx: Sm90Context):
                 arrive_expect(full, plan.weight_bytes)
                 load_tile_cta(ctx.shared("weights", ring.index), weights, full, 0, row + k * TILE_ROWS)
             ring = ring.next()
+        stamp(ctx, Activity.LOAD, detail_of(blocks))
         blocks = next_block(blocks)

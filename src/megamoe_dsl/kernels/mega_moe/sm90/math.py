@@ -27,12 +27,14 @@ from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS
+from ....layouts.trace import Activity
 from ....layouts.watchdog import Wait
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..table import Walk, next_block, start_walk
+from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
 from .context import MathThread, Sm90Context
 
@@ -70,31 +72,40 @@ def math(ctx: Sm90Context, warp: Int32):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    begin(ctx)
     blocks = start_walk(ctx, Int32(0), 1)
+    stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     stores = Ring.start(1)
     while blocks.valid():
         scales = weight_scales(ctx, blocks, me)
         acc = tile_order(config).Accumulator.zero(config.block_m)
         wait(ctx.barrier("full", ring.index), ring.phase)
+        stamp(ctx, Activity.WAIT_STAGE, detail_of(blocks))
         k_blocks = select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
         for k in cutlass.range(k_blocks, unroll=1):
             acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
+        stamp(ctx, Activity.MULTIPLY, detail_of(blocks))
         count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
         spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
         # The staging buffer belongs to the store warp until it has read the last L1 tile.
         wait(ctx.barrier("store_empty"), stores.phase ^ 1)
+        stamp(ctx, Activity.WAIT_STORE, detail_of(blocks))
         if blocks.phase == LINEAR1:
             tile_order(config).finish_l1(ctx, blocks, me, acc.parts)
             stores = stores.next()
         else:
             tile_order(config).finish_l2(ctx, blocks, me, acc.parts)
+        stamp(ctx, Activity.EPILOGUE, detail_of(blocks))
         blocks = next_block(blocks)
 
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
+    stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
+    stamp(ctx, Activity.WAIT_RESULTS)
     combine_tokens(ctx, warp, me.lane)
+    stamp(ctx, Activity.COMBINE)
 
 
 @cute.jit

@@ -1,0 +1,47 @@
+"""Stamps of a traced kernel (layouts/trace.py).  Without `config.trace` nothing of this is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store_u64
+from ...device.warp import sync_warp
+from ...layouts.trace import CAPACITY, STAMP, Activity, trace_buffer
+from .context import Context
+from .table import Walk
+
+
+def detail_of(blocks: Walk) -> Any:
+    """The tile, as a stamp carries it."""
+    return 2 * (blocks.pool_block * 256 + blocks.n_block) + blocks.phase
+
+
+@cute.jit
+def begin(ctx: Context):
+    """The first stamp of a warp."""
+    if cutlass.const_expr(ctx.config.trace):
+        if cute.arch.lane_idx() == 0:
+            store_shared_u32(ctx.shared("trace_count", cute.arch.warp_idx()), 0)
+        stamp(ctx, Activity.START)
+
+
+@cute.jit
+def stamp(ctx: Context, activity: cutlass.Constexpr[Activity], detail: Any = 0):
+    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it; stamps beyond the capacity are dropped."""
+    if cutlass.const_expr(ctx.config.trace):
+        if cute.arch.lane_idx() == 0:
+            warp = cute.arch.warp_idx()
+            counter = ctx.shared("trace_count", warp)
+            place = load_shared_u32(counter)
+            if place < CAPACITY:
+                region = trace_buffer(ctx.config.num_sms, ctx.config.num_threads // 32)
+                address = region.address(ctx.args.trace, "stamps", ctx.sm, warp, place)
+                store_u64(STAMP.address(address, "time"), cute.arch.globaltimer())
+                store_u32(STAMP.address(address, "activity"), Int32(int(activity)))
+                store_u32(STAMP.address(address, "detail"), Int32(detail))
+                store_shared_u32(counter, place + 1)
+        sync_warp()
