@@ -13,19 +13,23 @@ Blocks = Callable[[KernelConfig, Sequence[int], int], Iterable[Block]]
 
 
 def oracle(config: KernelConfig, counts: Sequence[int]) -> list[Block]:
-    """All blocks of a launch in the order of article 3.2.2."""
+    """All blocks of a launch: Linear1 of the first wave, then Linear1 of each next wave before Linear2 of the one before it."""
     problem, block_m = config.problem, config.block_m
+    waves = range(0, len(counts), config.experts_per_wave)
+    order = [(waves[0], 0)]
+    for index, wave in enumerate(waves):
+        order += [(following, 0) for following in waves[index + 1 : index + 2]] + [(wave, 1)]
     sequence = []
-    for wave in range(0, len(counts), config.experts_per_wave):
-        for phase, n_blocks in ((0, 2 * problem.intermediate // 256), (1, problem.hidden // 256)):
-            for expert in range(wave, wave + config.experts_per_wave):
-                pool_block = 0
-                for earlier in range(expert):
-                    pool_block += (counts[earlier] + block_m - 1) // block_m
-                for m_block, first in enumerate(range(0, counts[expert], block_m)):
-                    rows = len(range(first, min(first + block_m, counts[expert])))
-                    for n_block in range(n_blocks):
-                        sequence.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
+    for wave, phase in order:
+        n_blocks = (2 * problem.intermediate // 256, problem.hidden // 256)[phase]
+        for expert in range(wave, wave + config.experts_per_wave):
+            pool_block = 0
+            for earlier in range(expert):
+                pool_block += (counts[earlier] + block_m - 1) // block_m
+            for m_block, first in enumerate(range(0, counts[expert], block_m)):
+                rows = len(range(first, min(first + block_m, counts[expert])))
+                for n_block in range(n_blocks):
+                    sequence.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
     return sequence
 
 
@@ -60,7 +64,8 @@ def check_complete(lists: Sequence[Sequence[Block]], config: KernelConfig, count
 
 
 def check_dependencies(lists: Sequence[Sequence[Block]], config: KernelConfig) -> None:
-    """No deadlock: in the global order every L1 block of a wave precedes every L2 block of it, and waves follow each other.
+    """No deadlock: in the global order every L1 block of a wave precedes every L2 block of it.  And each phase takes the waves in order,
+    Linear1 never more than one wave before Linear2.
 
     Cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
     """
@@ -70,8 +75,10 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: KernelConfig) -
             stages.append((i * config.num_clusters + cluster, block.expert // config.experts_per_wave, block.phase))
     stages.sort()
     assert [number for number, _, _ in stages] == list(range(len(stages)))
-    keys = [(wave, phase) for _, wave, phase in stages]
+    keys = [(max(0, wave - 1) if phase == 0 else wave, phase, wave) for _, wave, phase in stages]
     assert keys == sorted(keys)
+    last_l1 = {wave: number for number, wave, phase in stages if phase == 0}
+    assert all(last_l1[wave] < number for number, wave, phase in stages if phase == 1)
 
 
 def check_places(lists: Sequence[Sequence[Block]], config: KernelConfig, counts: Sequence[int]) -> None:
@@ -87,10 +94,11 @@ def check_places(lists: Sequence[Sequence[Block]], config: KernelConfig, counts:
 
 
 def check_order(lists: Sequence[Sequence[Block]], config: KernelConfig) -> None:
-    """Within a cluster: wave, phase, expert, m and n never go back."""
+    """Within a cluster and a phase: expert, m and n never go back."""
     for blocks in lists:
-        keys = [(b.expert // config.experts_per_wave, b.phase, b.expert, b.m_block, b.n_block) for b in blocks]
-        assert all(a < b for a, b in pairwise(keys))
+        for phase in (0, 1):
+            keys = [(b.expert, b.m_block, b.n_block) for b in blocks if b.phase == phase]
+            assert all(a < b for a, b in pairwise(keys))
 
 
 def check_balance(lists: Sequence[Sequence[Block]]) -> None:

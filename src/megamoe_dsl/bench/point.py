@@ -56,7 +56,7 @@ class Point:
 
 def variant_name(config: Config) -> str:
     """Fields of a configuration that tell variants apart."""
-    fields = {k: v for k, v in asdict(config).items() if k not in ("problem", "num_sms")}
+    fields = {k: v for k, v in asdict(config).items() if k not in ("problem", "num_sms", "trace")}
     return " ".join(f"{name}={int(value)}" for name, value in fields.items())
 
 

@@ -27,10 +27,24 @@ def _number(value: float | None, width: int, digits: int = 1) -> str:
     return ("-" if value is None else f"{value:.{digits}f}").rjust(width)
 
 
+def trace_lines(record: dict[str, Any]) -> list[str]:
+    """A traced launch: microseconds per warp of every activity, their share of the launch, and when it began and ended."""
+    launch = record["launch_us"]
+    lines = [f"{record['name']}: {launch:.1f} us from the first stamp to the last", f"{'':28s} us/warp  share  spans   from     to"]
+    for role, activities in record["trace"].items():
+        for name, one in activities.items():
+            share = one["us"] / launch if launch else 0.0
+            figures = f"{one['us']:8.1f} {share:6.3f} {one['spans']:6.1f} {one['first']:6.1f} {one['last']:6.1f}"
+            lines.append(f"{role:14s} {name:22s}{figures}")
+    return lines
+
+
 def row(record: dict[str, Any]) -> str:
     """A timed point, a soak or a failure as a line; further variants on lines of their own."""
     if "error" in record:
         return f"{record['name']:20s} FAILED: {record['error']}"
+    if "trace" in record:
+        return "\n".join(trace_lines(record))
     if "soak" in record:
         facts = ", ".join(f"{name} {value}" for name, value in record["soak"].items())
         return f"{record['name']:20s} {facts}"

@@ -22,6 +22,7 @@ from .point import Layer, Point, measure_point, variant_name
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
 from .soak import soak_point
+from .trace import trace_point
 
 POINT_LIMIT_S = 240.0
 
@@ -34,6 +35,7 @@ class Session:
     peer         folder with the peer's wheels, or None
     variants     time every kernel in the folder that fits a point, not only the configured one
     soak         0, or consecutive launches per point to compare instead of timing
+    trace        say where the time of a launch goes, from a traced kernel, instead of timing
     watchdog_ms  limit of every wait in a kernel
     """
 
@@ -44,13 +46,14 @@ class Session:
     variants: bool = False
     graphs: bool = True
     soak: int = 0
+    trace: bool = False
     watchdog_ms: int = 5000
 
 
-def configs_of(store: ArtifactStore, point: Point, variants: bool) -> list[Config]:
-    """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there."""
-    chosen = Sm90Config.choose(point.problem, point.tokens)
-    there = [config for config in store.configs(Sm90Config, point.problem) if loadable(store, config)]
+def configs_of(store: ArtifactStore, point: Point, variants: bool, trace: bool) -> list[Config]:
+    """Kernels to run: the chosen configuration, or the first in the store; with `variants` all that are there; all traced or none."""
+    chosen = Sm90Config.choose(point.problem, point.tokens, trace=trace)
+    there = [config for config in store.configs(Sm90Config, point.problem) if config.trace == trace and loadable(store, config)]
     if not there:
         store.get(chosen)
         return [chosen]
@@ -77,10 +80,12 @@ def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[in
     for index, (point, configs) in enumerate(jobs):
         if layer is None or shape != (point.preset, point.ranks, point.experts_per_rank):
             layer = None  # frees the last shape's weights first
-            layer = Layer(point.problem, session.peer if not session.soak else None)
+            layer = Layer(point.problem, None if session.soak or session.trace else session.peer)
             shape = (point.preset, point.ranks, point.experts_per_rank)
         if session.soak:
             record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak)
+        elif session.trace:
+            record = trace_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.out)
         else:
             record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs)
         report(index, record)
@@ -121,7 +126,7 @@ def run_session(session: Session) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **versions()}
     session.out.mkdir(parents=True, exist_ok=True)
-    kind = "soak" if session.soak else "time"
+    kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
 
     def save(point: Point, record: dict[str, Any]) -> None:
@@ -133,7 +138,7 @@ def run_session(session: Session) -> list[dict[str, Any]]:
     print(HEADINGS, flush=True)
     for point in session.points:
         try:
-            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, session.variants)))
+            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, session.variants, session.trace)))
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():

@@ -29,6 +29,9 @@ def bench(
     ] = False,
     no_graphs: Annotated[bool, typer.Option("--no-graphs", help="Back-to-back launches only.", rich_help_panel=RUN)] = False,
     soak: Annotated[int, typer.Option(help="Compare so many consecutive launches instead of timing.", rich_help_panel=RUN)] = 0,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Where the time of a launch goes, from a traced kernel, instead of timing.", rich_help_panel=RUN)
+    ] = False,
     watchdog_ms: Annotated[int, typer.Option(help="Limit of every wait in a kernel.", rich_help_panel=RUN)] = 5000,
     out: Annotated[Path, typer.Option(help="Folder of the JSON files.", rich_help_panel=RUN)] = Path("bench/results"),
 ) -> None:
@@ -47,7 +50,7 @@ def bench(
         points = [Point(name, count, group, experts_per_rank) for group in groups for name in names for count in counts]
         for point in points:
             _ = point.problem
-        session = Session(points, artifacts, out, peer, variants, not no_graphs, soak, watchdog_ms)
+        session = Session(points, artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms)
         records = run_session(session)
     if not all(passed(one) for one in records):
         raise typer.Exit(FAILED)

@@ -9,6 +9,15 @@ from .region import U32, U64, Field, Region
 CAPACITY = 2048  # stamps of a warp
 
 
+class Role(IntEnum):
+    """Roles that leave stamps: the detail of a warp's first."""
+
+    DISPATCH = 0
+    TOKEN_LOADER = 1
+    WEIGHT_LOADER = 2
+    MATH = 3
+
+
 class Activity(IntEnum):
     """What the time between a warp's last stamp and this one went into."""
 
@@ -26,6 +35,10 @@ class Activity(IntEnum):
     WAIT_STORE = 11  # math: the staging buffer
     EPILOGUE = 12  # math: SwiGLU and scales, or the stores to other ranks
     COMBINE = 13  # math: the sum of top-k results
+
+
+TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
+"""Those that belong to a tile."""
 
 
 STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))

@@ -33,7 +33,7 @@ from ...device.warp import named_barrier
 from ...layouts.arith import div
 from ...layouts.barriers import NamedBarrier
 from ...layouts.tile import DISPATCH_WARPS
-from ...layouts.trace import Activity
+from ...layouts.trace import Activity, Role
 from ...layouts.workspace import RankBarrier
 from .clean import clean_workspace
 from .context import Context
@@ -49,7 +49,7 @@ ONE_REPORT = 1 << 32  # high word of a count: one more contributor
 def dispatch(ctx: Context, thread: Int32):
     """The four dispatch warps."""
     group = Group(NamedBarrier.DISPATCH, THREADS, thread)
-    begin(ctx)
+    begin(ctx, Role.DISPATCH)
     count_tokens(ctx, group)
     take_tickets(ctx, group)
     send_indices(ctx, group)

@@ -10,7 +10,7 @@ from cutlass import Int32
 
 from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store_u64
 from ...device.warp import sync_warp
-from ...layouts.trace import CAPACITY, STAMP, Activity, trace_buffer
+from ...layouts.trace import CAPACITY, STAMP, Activity, Role, trace_buffer
 from .context import Context
 from .table import Walk
 
@@ -21,12 +21,12 @@ def detail_of(blocks: Walk) -> Any:
 
 
 @cute.jit
-def begin(ctx: Context):
+def begin(ctx: Context, role: cutlass.Constexpr[Role]):
     """The first stamp of a warp."""
     if cutlass.const_expr(ctx.config.trace):
         if cute.arch.lane_idx() == 0:
             store_shared_u32(ctx.shared("trace_count", cute.arch.warp_idx()), 0)
-        stamp(ctx, Activity.START)
+        stamp(ctx, Activity.START, int(role))
 
 
 @cute.jit

@@ -21,7 +21,7 @@ from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ....layouts.tile import BLOCK_K
-from ....layouts.trace import Activity
+from ....layouts.trace import Activity, Role
 from ....layouts.watchdog import Wait
 from ....schedule import LINEAR1
 from ..table import Walk, as_signed64, next_block, start_walk
@@ -48,7 +48,7 @@ def wait_arrival(ctx: Sm90Context, blocks: Walk):
 def load_tokens(ctx: Sm90Context):
     """TMA-A."""
     config, plan = ctx.config, ctx.config.smem
-    begin(ctx)
+    begin(ctx, Role.TOKEN_LOADER)
     blocks = start_walk(ctx, Int32(0), 1)
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
@@ -73,7 +73,7 @@ def load_tokens(ctx: Sm90Context):
 def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
-    begin(ctx)
+    begin(ctx, Role.WEIGHT_LOADER)
     blocks = start_walk(ctx, Int32(0), 1)
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)

@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....config_sm90 import Sm90Config
-from ....device.mbarrier import wait
+from ....device.mbarrier import arrive, wait
 from ....device.memory import fence_async_shared, load_f32
 from ....device.ring import Ring
 from ....device.sync import Equals32, spin
@@ -27,7 +27,7 @@ from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS
-from ....layouts.trace import Activity
+from ....layouts.trace import Activity, Role
 from ....layouts.watchdog import Wait
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
@@ -72,7 +72,7 @@ def math(ctx: Sm90Context, warp: Int32):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
-    begin(ctx)
+    begin(ctx, Role.MATH)
     blocks = start_walk(ctx, Int32(0), 1)
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
@@ -83,8 +83,11 @@ def math(ctx: Sm90Context, warp: Int32):
         wait(ctx.barrier("full", ring.index), ring.phase)
         stamp(ctx, Activity.WAIT_STAGE, detail_of(blocks))
         k_blocks = select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
-        for k in cutlass.range(k_blocks, unroll=1):
+        skipped = tile_order(config).skipped_blocks(me, blocks, k_blocks)
+        for k in cutlass.range(k_blocks - skipped, unroll=1):
             acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
+        if cutlass.const_expr(not config.swap_ab):
+            ring = pass_stages(ctx, me, ring, skipped)
         stamp(ctx, Activity.MULTIPLY, detail_of(blocks))
         count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
         spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
@@ -106,6 +109,17 @@ def math(ctx: Sm90Context, warp: Int32):
     stamp(ctx, Activity.WAIT_RESULTS)
     combine_tokens(ctx, warp, me.lane)
     stamp(ctx, Activity.COMBINE)
+
+
+@cute.jit
+def pass_stages(ctx: Sm90Context, me: MathThread, ring: Ring, count: Int32) -> Ring:
+    """Releases stages that this warpgroup does not need."""
+    for _ in cutlass.range(count, unroll=1):
+        wait(ctx.barrier("full", ring.index), ring.phase)
+        if me.lane == 0:
+            arrive(ctx.barrier("empty", ring.index))
+        ring = ring.next()
+    return ring
 
 
 @cute.jit

@@ -31,6 +31,7 @@ from ....device.memory import (
 from ....device.ptx import emit_to
 from ....device.ring import Ring
 from ....device.warp import sync_warp
+from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ..swiglu import activate
 from ..table import Walk
@@ -64,6 +65,11 @@ class Accumulator:
 def first_row(me: MathThread) -> Any:
     """The first of the thread's two tokens in the tile; the other is 8 further."""
     return me.group * 64 + me.warp * WARP_ROWS + me.row
+
+
+def skipped_blocks(me: MathThread, blocks: Walk, k_blocks: Any) -> Any:
+    """K blocks that the thread's warpgroup need not multiply: all when the tile's tokens end before its half."""
+    return select(blocks.valid_m > me.group * 64, Int32(0), k_blocks)
 
 
 @cute.jit
@@ -157,4 +163,4 @@ def finish_l2(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
         sync_warp()
 
 
-__all__ = ["Accumulator", "finish_l1", "finish_l2", "multiply"]
+__all__ = ["Accumulator", "finish_l1", "finish_l2", "multiply", "skipped_blocks"]

@@ -55,6 +55,11 @@ class Accumulator:
         return Accumulator((part,) * BLOCKS, part)
 
 
+def skipped_blocks(me: MathThread, blocks: Walk, k_blocks: Any) -> int:
+    """K blocks that the thread's warpgroup need not multiply: none, it has half of the weight rows."""
+    return 0
+
+
 @cute.jit
 def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
     """One K block; its stage is full.  Returns with the next stage full, if there are `more`."""

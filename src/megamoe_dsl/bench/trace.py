@@ -1,0 +1,117 @@
+"""Where the time of a launch goes: the stamps of a traced kernel, summed by role and activity, and as a file for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..cases import random_inputs
+from ..kernels.mega_moe.target import Config
+from ..layouts.trace import TILE_ACTIVITIES, Activity, Role
+from ..runtime.artifact_store import ArtifactStore
+from ..runtime.buffers import Inputs
+from ..runtime.symmetric_memory import SymmetricBuffer
+from .point import SEED, Layer, Point
+from .timing import synchronize
+
+LAUNCHES = 8
+"""One after another; the stamps are the last one's, when the ranks run in step."""
+DRAWN_SMS = 4
+PHASES = ("Linear1", "Linear2")
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one warp did from `start` to `end`, in microseconds since the launch's first stamp on this rank."""
+
+    sm: int
+    warp: int
+    role: Role
+    activity: Activity
+    detail: int
+    start: float
+    end: float
+
+    @property
+    def name(self) -> str:
+        phase = f" {PHASES[self.detail & 1]}" if self.activity in TILE_ACTIVITIES else ""
+        return self.activity.name.lower().replace("_", " ") + phase
+
+
+def spans_of(stamps: torch.Tensor) -> Iterator[Span]:
+    """Spans of a trace, int64 [num_sms, warps, stamps, 2] as `layouts.trace` has it."""
+    stamps = stamps.cpu()
+    written = stamps[..., 0] != 0
+    if not written.any():
+        return
+    origin = int(stamps[..., 0][written].min())
+    for sm, warp in written.any(-1).nonzero().tolist():
+        rows = stamps[sm, warp, : int(written[sm, warp].sum())].tolist()
+        (last, first), *others = rows
+        role = Role(first >> 32)
+        for time, word in others:
+            yield Span(sm, warp, role, Activity(word & 0xFFFFFFFF), word >> 32, (last - origin) / 1e3, (time - origin) / 1e3)
+            last = time
+
+
+def summarise(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
+    """By role and activity: `us` per warp on average, `spans` per warp, and when the first began and the last ended over all warps."""
+    found: dict[tuple[Role, str], list[Span]] = {}
+    warps: dict[Role, set[tuple[int, int]]] = {}
+    for span in spans:
+        found.setdefault((span.role, span.name), []).append(span)
+        warps.setdefault(span.role, set()).add((span.sm, span.warp))
+    summary: dict[str, dict[str, dict[str, float]]] = {}
+    for (role, name), some in sorted(found.items(), key=lambda entry: (entry[0][0], min(one.start for one in entry[1]))):
+        summary.setdefault(role.name.lower().replace("_", " "), {})[name] = {
+            "us": sum(one.end - one.start for one in some) / len(warps[role]),
+            "spans": len(some) / len(warps[role]),
+            "first": min(one.start for one in some),
+            "last": max(one.end for one in some),
+        }
+    return summary
+
+
+def write_perfetto(path: Path, spans: Iterable[Span]) -> None:
+    """A Chrome trace of a few CTAs: a process per SM, a thread per warp."""
+    events = [
+        {
+            "name": one.name,
+            "ph": "X",
+            "ts": one.start,
+            "dur": one.end - one.start,
+            "pid": one.sm,
+            "tid": f"{one.warp:02d} {one.role.name.lower()}",
+            "args": {"block": one.detail >> 1},
+        }
+        for one in spans
+        if one.sm < DRAWN_SMS
+    ]
+    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+
+
+def trace_point(point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, out: Path) -> dict[str, Any]:
+    """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
+    problem, rank = point.problem, dist.get_rank()
+    symmetric = SymmetricBuffer.allocate(problem)
+    kernel = layer.bind(store, configs[0], symmetric, watchdog_ns)
+    kernel.buffers.load(Inputs(*random_inputs(problem, rank, point.tokens, SEED, "cuda")))
+    y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
+    synchronize()
+    for _ in range(LAUNCHES):
+        kernel(y)
+    kernel.synchronize()
+    record: dict[str, Any] = {"point": asdict(point)}
+    if rank == 0:
+        spans = list(spans_of(kernel.buffers.trace))
+        record["trace"] = summarise(spans)
+        record["launch_us"] = max((one.end for one in spans), default=0.0)
+        write_perfetto(out / f"trace-{point.name.replace(' ', '-')}.json", spans)
+    symmetric.close()
+    return record
