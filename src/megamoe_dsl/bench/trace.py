@@ -112,6 +112,6 @@ def trace_point(point: Point, layer: Layer, store: ArtifactStore, configs: list[
         spans = list(spans_of(kernel.buffers.trace))
         record["trace"] = summarise(spans)
         record["launch_us"] = max((one.end for one in spans), default=0.0)
-        write_perfetto(out / f"trace-{point.name.replace(' ', '-')}.json", spans)
+        write_perfetto(out / f"trace-{point.name.replace(' ', '-').replace('=', '')}.json", spans)
     symmetric.close()
     return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .demo import demo
 from .export import export
 from .inspect import inspect
 from .layout import layout
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(bench)
+app.command()(demo)
 app.command()(export)
 app.command()(inspect)
 app.command()(simulate)
