@@ -18,10 +18,12 @@ from typing import Any
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..runtime.artifact_store import ArtifactError, ArtifactStore, source_digest
-from .point import Layer, Point, measure_point, variant_name
+from .point import Layer, Point, measure_point
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
+from .results import Results
 from .soak import soak_point
+from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
 
@@ -48,9 +50,12 @@ class Session:
 
 
 def configs_of(store: ArtifactStore, point: Point, variants: bool) -> list[Config]:
-    """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there."""
+    """Kernels to time: the chosen configuration, or the first in the store; with `variants` all that are there.  Those of other sources
+    only where there are no others."""
     chosen = Sm90Config.choose(point.problem, point.tokens)
-    there = [config for config in store.configs(Sm90Config, point.problem) if loadable(store, config)]
+    there = [config for config in store.configs(Sm90Config, point.problem) if config.num_sms == chosen.num_sms]
+    there = [config for config in there if store.path(config).exists()] or there
+    there = [config for config in there if loadable(store, config)]
     if not there:
         store.get(chosen)
         return [chosen]
@@ -115,8 +120,8 @@ def versions() -> dict[str, Any]:
     }
 
 
-def run_session(session: Session) -> list[dict[str, Any]]:
-    """Runs all points, prints a line for each, writes the JSON file; returns the records."""
+def run_session(session: Session) -> Results:
+    """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
     head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **versions()}
@@ -141,4 +146,4 @@ def run_session(session: Session) -> list[dict[str, Any]]:
             worker = Worker(partial(work, session=session), ranks)
             run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record))
     print(f"wrote {path}")
-    return records
+    return Results(path.name, head["gpu"], tuple(records))
