@@ -3,7 +3,7 @@
     python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,64,512 --ranks 8
     python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --set block_m=64,96,128 --set num_stages=0,4
 
-Without --set the chosen configuration and those with the next smaller and larger tile are compiled.
+Without --set the chosen configurations are compiled; `megamoe tune --compile-only` compiles the candidates around them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from pathlib import Path
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.compile import compile_kernel
 from megamoe_dsl.config import ConfigError
-from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
 
 def variants(point: Point, settings: dict[str, list[int]]) -> list[Sm90Config]:
-    """Every valid combination of the settings, or the default neighbourhood."""
+    """Every valid combination of the settings; the chosen configuration without any."""
     chosen = Sm90Config.choose(point.problem, point.tokens)
-    if "block_m" not in settings:
-        place = BLOCK_M.index(chosen.block_m)
-        settings = {"block_m": list(BLOCK_M[max(0, place - 1) : place + 2]), **settings}
     found = []
     for values in itertools.product(*settings.values()):
         fields = {name: type(getattr(chosen, name))(value) for name, value in zip(settings, values, strict=True)}

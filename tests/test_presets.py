@@ -11,7 +11,7 @@ import pytest
 from megamoe_dsl import cache, compile_workers
 from megamoe_dsl.compile import Artifact, CompileError
 from megamoe_dsl.presets import PRESETS, compiled
-from megamoe_dsl.presets.compiled import ARCH_VARIABLE, TARGETS, CompiledPreset, choose, configs_up_to, target_at_hand
+from megamoe_dsl.presets.compiled import ARCH_VARIABLE, TARGETS, CompiledPreset, Target, choose, configs_up_to, target_at_hand
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
@@ -39,11 +39,12 @@ def fill(folder: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("name", PRESETS)
-def test_bisection_finds_what_trying_every_number_finds(name: str, arch: str) -> None:
+def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(name: str, arch: str) -> None:
     target = TARGETS[arch]
     problem = PRESETS[name].problem(2048, dtypes=target.dtypes)
-    every = [choose(problem, tokens, target) for tokens in [*range(64), *range(64, 2049, 31), 2048]]
-    assert set(every) <= set(configs_up_to(problem, 2048, target))
+    found = configs_up_to(problem, 2048, target)
+    assert set(found) == {choose(problem, tokens, target) for tokens in range(2049)}
+    assert len(found) == len(set(found)) < 32
 
 
 @pytest.mark.parametrize("arch", TARGETS)
@@ -93,6 +94,17 @@ def test_the_target_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv(ARCH_VARIABLE)
     monkeypatch.setattr(compiled, "local_target", lambda: None)
     assert target_at_hand() == TARGETS["sm_100a"]
+
+
+def test_the_local_gpu_brings_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    kind, fine = driver.CUdevice_attribute, driver.CUresult.CUDA_SUCCESS
+    values = {kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9, kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: 0}
+    monkeypatch.setattr(driver, "cuInit", lambda flags: (fine,))
+    monkeypatch.setattr(driver, "cuDeviceGetAttribute", lambda name, device: (fine, values.get(name, 114)))
+    monkeypatch.setattr(driver, "cuDeviceGetName", lambda length, device: (fine, b"NVIDIA H100 PCIe".ljust(length, b"\0")))
+    assert compiled.local_target() == Target("sm_90a", "fp8xfp8", 114, "NVIDIA H100 PCIe")
 
 
 def test_shapes_import_nothing_heavy() -> None:

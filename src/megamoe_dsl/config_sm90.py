@@ -1,6 +1,7 @@
 """How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, accumulators in registers.
 
 Up to 96 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens can be its M.
+Which tile and waves: those that were measured (tuned/), else what heuristics choose.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from .layouts.arith import Int
 from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
 from .problem import Problem
+from .tuned import DEFAULT_GPU, Entry, Share, tuned_table
 
 SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 64, 96, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 WAVE_FILL = 1.4
+NUM_SMS = 132  # of an H200
 
 
 def choose_block_m(expected: float) -> int:
@@ -39,6 +42,22 @@ def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
     fewest = min(ceil(WAVE_FILL * num_sms / tiles), local)
     return next(n for n in range(fewest, local + 1) if local % n == 0)
+
+
+def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int | bool]:
+    """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
+    block_m = choose_block_m(expected) if block_m is None else block_m
+    return {"block_m": block_m, "experts_per_wave": choose_wave(problem, expected, block_m, num_sms), "swap_ab": block_m < 128}
+
+
+def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
+    """The measured point that speaks for `expected` tokens per expert: the nearest within a factor of two where the heuristics choose the
+    same as here.  So a measurement corrects the heuristics' choice, and is silent where they see a different case: no tile of 8 tokens for
+    9 of them because 5 were measured."""
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
+    here = choose_fields(problem, expected, None, num_sms)
+    near = tuned_table(gpu).near(share, expected)
+    return next((one for one in near if choose_fields(problem, one.expected, None, num_sms) == here), None)
 
 
 @dataclass(frozen=True)
@@ -77,14 +96,25 @@ class Sm90Config:
         require(self.register_total <= REGISTER_FILE, "registers", self.registers, f"at most {REGISTER_FILE} in all")
 
     @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = 132, **overrides: Any) -> Sm90Config:
-        """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
+    def choose(
+        cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any
+    ) -> Sm90Config:
+        """The configuration for `num_tokens` tokens on every rank: what was measured on `gpu`, as torch names it, where a point is near;
+        else, for another GPU, with None and for a given `block_m` what the heuristics choose.  `overrides` replace fields."""
         problem.check_num_tokens(num_tokens)
         expected = problem.expected_tokens_per_expert(num_tokens)
-        block_m = overrides.get("block_m", choose_block_m(expected))
-        wave = choose_wave(problem, expected, block_m, num_sms)
-        fields = {"block_m": block_m, "experts_per_wave": wave, "num_sms": num_sms, "swap_ab": block_m < 128}
-        return cls(problem, **{**fields, **overrides})
+        block_m = overrides.get("block_m")
+        entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
+        if entry is not None:
+            return cls.measured(problem, entry).replace(**overrides)
+        return cls(problem, num_sms=num_sms, **{**choose_fields(problem, expected, block_m, num_sms), **overrides})
+
+    @classmethod
+    def measured(cls, problem: Problem, entry: Entry) -> Sm90Config:
+        """What an entry says; with the deepest ring where this problem, on other ranks, has no room for the one that was measured."""
+        fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
+        deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
+        return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 
     def replace(self, **changes: Any) -> Sm90Config:
         return replace(self, **changes)

@@ -45,6 +45,7 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
     patch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
     patch.setattr(layer, "CudaKernel", SimulatedKernel)
     patch.setattr(layer, "usable_sms", lambda device, reserved: NUM_SMS - reserved)
+    patch.setattr(layer, "gpu_name", lambda device: "simulated")
     SimulatedKernel.tensors, SimulatedKernel.launched = {}, []
     yield SimulatedKernel
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megamoe_dsl import config_sm90
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.selection import Selection
+from megamoe_dsl.tuned import DEFAULT_GPU, Table
 
 CAPACITY = 100
 PROBLEM = Problem(512, 256, 8, 2, max_tokens_per_rank=CAPACITY, dtypes="fp8xfp8")
@@ -35,3 +37,16 @@ def test_small_bounds_get_small_tiles() -> None:
     configs = Selection(PROBLEM, [1, 16]).configs(num_sms=132)
     assert configs[1].block_m < configs[CAPACITY].block_m
     assert {config.num_sms for config in configs.values()} == {132}
+
+
+def test_a_gpus_own_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def table(gpu: str) -> Table:
+        asked.append(gpu)
+        return Table(gpu)
+
+    monkeypatch.setattr(config_sm90, "tuned_table", table)
+    Selection(PROBLEM).configs(132, "NVIDIA H100")
+    Selection(PROBLEM).configs(132)
+    assert asked == ["NVIDIA H100", DEFAULT_GPU]

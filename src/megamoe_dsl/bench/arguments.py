@@ -46,7 +46,7 @@ def parse(arguments: list[str]) -> Session:
 
 def main() -> None:
     """Runs the session; exit code 1 when a point failed, was wrong or did not match."""
-    failed = [one for one in run_session(parse(sys.argv[1:])) if not passed(one)]
+    failed = [one for one in run_session(parse(sys.argv[1:])).records if not passed(one)]
     sys.exit(1 if failed else 0)
 
 

@@ -23,6 +23,7 @@ from .check import Expectation, relative_difference, sample_rows
 from .peer import Peer
 from .roofline import count_work
 from .timing import Times, synchronize, time_back_to_back, time_graphs
+from .variant import variant_name
 
 CLAMP = 10.0
 SEED = 1
@@ -52,12 +53,6 @@ class Point:
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         return preset(self.preset).problem(max(1, self.tokens), **changes)
-
-
-def variant_name(config: Config) -> str:
-    """Fields of a configuration that tell variants apart."""
-    fields = {k: v for k, v in asdict(config).items() if k not in ("problem", "num_sms", "trace")}
-    return " ".join(f"{name}={int(value)}" for name, value in fields.items())
 
 
 class Layer:
@@ -95,7 +90,8 @@ def measure_point(
     next(iter(kernels.values())).buffers.load(Inputs(*inputs))
     outputs = {name: torch.full((tokens, problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda") for name in kernels}
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
-    record: dict[str, Any] = {"point": asdict(point), "name": point.name, "symmetric_bytes": symmetric.num_bytes, "variants": {}}
+    record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
+    record["symmetric_bytes"] = symmetric.num_bytes
     candidates: dict[str, Callable[[], None]] = {}
     for name, kernel in kernels.items():
         synchronize()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..problem import Problem
+from ..tuned import DEFAULT_GPU
 
-DEFAULT_GPU = "NVIDIA H200"
 WEIGHT_BYTES = {"fp8xfp8": 1.0, "fp8xfp4": 0.5 + 1 / 32}
 OUTPUT_BYTES = 2  # BF16 rows travel back to the token's rank: the larger of the two directions
 

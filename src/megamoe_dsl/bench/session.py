@@ -18,11 +18,13 @@ from typing import Any
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..runtime.artifact_store import ArtifactError, ArtifactStore, source_digest
-from .point import Layer, Point, measure_point, variant_name
+from .point import Layer, Point, measure_point
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
+from .results import Results
 from .soak import soak_point
 from .trace import trace_point
+from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
 
@@ -51,9 +53,12 @@ class Session:
 
 
 def configs_of(store: ArtifactStore, point: Point, variants: bool, trace: bool) -> list[Config]:
-    """Kernels to run: the chosen configuration, or the first in the store; with `variants` all that are there; all traced or none."""
+    """Kernels to run: the chosen configuration, or the first in the store; with `variants` all that are there; all traced or none.  Those
+    of other sources only where there are no others."""
     chosen = Sm90Config.choose(point.problem, point.tokens, trace=trace)
-    there = [config for config in store.configs(Sm90Config, point.problem) if config.trace == trace and loadable(store, config)]
+    there = [one for one in store.configs(Sm90Config, point.problem) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
+    there = [config for config in there if store.path(config).exists()] or there
+    there = [config for config in there if loadable(store, config)]
     if not there:
         store.get(chosen)
         return [chosen]
@@ -120,8 +125,8 @@ def versions() -> dict[str, Any]:
     }
 
 
-def run_session(session: Session) -> list[dict[str, Any]]:
-    """Runs all points, prints a line for each, writes the JSON file; returns the records."""
+def run_session(session: Session) -> Results:
+    """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
     head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **versions()}
@@ -146,4 +151,4 @@ def run_session(session: Session) -> list[dict[str, Any]]:
             worker = Worker(partial(work, session=session), ranks)
             run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record))
     print(f"wrote {path}")
-    return records
+    return Results(path.name, head["gpu"], tuple(records))

@@ -10,6 +10,7 @@ from .export import export
 from .inspect import inspect
 from .layout import layout
 from .simulate import simulate
+from .tune import tune
 
 app = typer.Typer(
     name="megamoe",
@@ -25,6 +26,7 @@ app.command()(export)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)
+app.command()(tune)
 
 
 @app.callback()

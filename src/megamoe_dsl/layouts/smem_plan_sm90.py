@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from .arith import align
 from .barriers import MBarrier, sm90_barrier_table
 from .combine_plan import CombinePlan
 from .region import F32, U8, U32, U64, Field, Region
-from .smem_plan import OPERAND_ALIGNMENT
+from .smem_plan import OPERAND_ALIGNMENT, deepest_ring
 from .tile import BLOCK_K, DISPATCH_WARPS
 
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
@@ -115,7 +115,4 @@ class Sm90SmemPlan:
 
     def max_stages(self, capacity: int) -> int:
         """Deepest ring that fits; 0 when not even one stage does."""
-        stages = 0
-        while replace(self, num_stages=stages + 1).num_bytes <= capacity:
-            stages += 1
-        return stages
+        return deepest_ring(self, capacity)

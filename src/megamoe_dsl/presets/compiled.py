@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..config import KernelConfig
-from ..config_sm90 import Sm90Config
+from ..config_sm90 import NUM_SMS, Sm90Config
 from ..problem import Problem, ProblemError
+from ..tuned import DEFAULT_GPU
 from .shapes import Preset, preset
 
 if TYPE_CHECKING:
@@ -26,14 +27,17 @@ CLAMP = 10.0
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture, the activation and weight types of its kernel, and the SMs of the GPU (by default those of the largest)."""
+    """An architecture, the activation and weight types of its kernel, and the GPU: its SMs (by default those of the largest), and its
+    name, if its configurations were measured (tuned/)."""
 
     arch: str
     dtypes: str
     num_sms: int
+    gpu: str | None = None
 
 
-TARGETS = {"sm_100a": Target("sm_100a", "fp8xfp4", 148), "sm_90a": Target("sm_90a", "fp8xfp8", 132)}
+TARGETS = {"sm_100a": Target("sm_100a", "fp8xfp4", 148), "sm_90a": Target("sm_90a", "fp8xfp8", NUM_SMS, DEFAULT_GPU)}
+NAME_BYTES = 256
 CAPABILITIES = {(10, 0): "sm_100a", (9, 0): "sm_90a"}
 
 
@@ -64,36 +68,27 @@ def local_target() -> Target | None:
         )
         if driver.cuInit(0)[0] != driver.CUresult.CUDA_SUCCESS:
             return None
-        answers = [driver.cuDeviceGetAttribute(name, 0) for name in names]
+        answers = [*(driver.cuDeviceGetAttribute(name, 0) for name in names), driver.cuDeviceGetName(NAME_BYTES, 0)]
     except (ImportError, RuntimeError):
         return None
     if any(status != driver.CUresult.CUDA_SUCCESS for status, _ in answers):
         return None
-    major, minor, num_sms = (value for _, value in answers)
+    major, minor, num_sms, name = (value for _, value in answers)
     arch = CAPABILITIES.get((major, minor))
-    return None if arch is None else Target(arch, TARGETS[arch].dtypes, num_sms)
+    return None if arch is None else Target(arch, TARGETS[arch].dtypes, num_sms, name.split(b"\0")[0].decode())
 
 
 def choose(problem: Problem, num_tokens: int, target: Target) -> Config:
     """The configuration of the target's kernel for `num_tokens` tokens on every rank."""
-    kind: type[KernelConfig] | type[Sm90Config] = KernelConfig if target.arch == "sm_100a" else Sm90Config
-    return kind.choose(problem, num_tokens, num_sms=target.num_sms)
+    if target.arch == "sm_100a":
+        return KernelConfig.choose(problem, num_tokens, num_sms=target.num_sms)
+    return Sm90Config.choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu)
 
 
 def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[Config]:
-    """Every configuration that 0 to `num_tokens` tokens ask for, in that order.
-
-    Found by bisection: with more tokens tiles only grow and, at one tile size, waves only shrink, so that none comes back.
-    """
-
-    def between(low: int, first: Config, high: int, last: Config) -> list[Config]:
-        if first == last or high - low < 2:
-            return [first, last]
-        middle = (low + high) // 2
-        one = choose(problem, middle, target)
-        return [*between(low, first, middle, one), *between(middle, one, high, last)]
-
-    return list(dict.fromkeys(between(0, choose(problem, 0, target), num_tokens, choose(problem, num_tokens, target))))
+    """Every configuration that 0 to `num_tokens` tokens ask for, in that order: a measured one may come back, so every number is tried
+    (8192 take about 0.1 s)."""
+    return list(dict.fromkeys(choose(problem, tokens, target) for tokens in range(num_tokens + 1)))
 
 
 @dataclass(frozen=True)

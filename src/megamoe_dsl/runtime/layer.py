@@ -68,8 +68,9 @@ class MegaMoE(torch.nn.Module):
         if symmetric is not None and symmetric.problem != problem:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
-        num_sms = usable_sms(self.symmetric.sym.device, reserved_sms)
-        configs = self.selection.configs(num_sms)
+        device = self.symmetric.sym.device
+        num_sms = usable_sms(device, reserved_sms)
+        configs = self.selection.configs(num_sms, gpu_name(device))
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
         for config in dict.fromkeys(configs.values()):
@@ -172,6 +173,12 @@ class MegaMoE(torch.nn.Module):
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
+
+
+def gpu_name(device: torch.device) -> str:
+    """What the tables of measured configurations call a GPU."""
+    name: str = torch.cuda.get_device_name(device)
+    return name
 
 
 def usable_sms(device: torch.device, reserved: int) -> int:

@@ -13,13 +13,14 @@ from ..config import KernelConfig
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..problem import Problem, ProblemError
+from ..tuned import DEFAULT_GPU
 
 
-def choose_config(problem: Problem, bound: int, num_sms: int) -> Config:
+def choose_config(problem: Problem, bound: int, num_sms: int, gpu: str | None) -> Config:
     """The configuration for up to `bound` tokens on every rank, on the architecture of the problem's dtypes."""
-    kind = Sm90Config if problem.dtypes == "fp8xfp8" else KernelConfig
-    config: Config = kind.choose(problem, bound, num_sms=num_sms)
-    return config
+    if problem.dtypes == "fp8xfp8":
+        return Sm90Config.choose(problem, bound, num_sms=num_sms, gpu=gpu)
+    return KernelConfig.choose(problem, bound, num_sms=num_sms)
 
 
 class Selection:
@@ -35,9 +36,9 @@ class Selection:
                 raise ProblemError("bounds", bound, f"between 1 and max_tokens_per_rank = {problem.max_tokens_per_rank}")
         self.bounds = sorted({*bounds, problem.max_tokens_per_rank})
 
-    def configs(self, num_sms: int) -> dict[int, Config]:
-        """Configuration of every bound; neighbours may share one."""
-        return {bound: choose_config(self.problem, bound, num_sms) for bound in self.bounds}
+    def configs(self, num_sms: int, gpu: str | None = DEFAULT_GPU) -> dict[int, Config]:
+        """Configuration of every bound on a GPU, as torch names it; neighbours may share one."""
+        return {bound: choose_config(self.problem, bound, num_sms, gpu) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
         """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.

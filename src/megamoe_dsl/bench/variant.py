@@ -1,0 +1,45 @@
+"""The name of a configuration in a results file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from typing import Any
+
+from ..config import require
+from ..config_sm90 import Sm90Config
+from ..kernels.mega_moe.target import Config
+from ..problem import Problem
+
+SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
+
+
+def variant_fields(config: Config) -> dict[str, Any]:
+    """Fields of a configuration that tell the variants of a point apart."""
+    return {name: value for name, value in asdict(config).items() if name not in SHARED}
+
+
+def variant_name(config: Config) -> str:
+    """block_m=8 experts_per_wave=32 num_stages=6 swap_ab=1"""
+    return variant_text(variant_fields(config))
+
+
+def variant_text(values: Mapping[str, int | bool]) -> str:
+    """Fields as they are named in results files."""
+    return " ".join(f"{name}={int(value)}" for name, value in values.items())
+
+
+def read_fields(name: str) -> dict[str, int | bool]:
+    """The fields that a name tells.  Raises `ConfigError`."""
+    known = {one.name: one for one in fields(Sm90Config) if one.name not in SHARED}
+    parts = dict(one.partition("=")[::2] for one in name.split())
+    needed = {field for field, one in known.items() if one.default is MISSING}
+    good = needed <= parts.keys() <= known.keys() and all(value.isdecimal() for value in parts.values())
+    require(good, "variant", name, f"field=number for {', '.join(sorted(needed))}, or more of {', '.join(known)}")
+    return {field: bool(int(value)) if known[field].type == "bool" else int(value) for field, value in parts.items()}
+
+
+def read_variant(name: str, problem: Problem, num_sms: int) -> Sm90Config:
+    """Inverse of `variant_name`.  Raises `ConfigError`, also for what was a configuration of earlier sources only."""
+    values: dict[str, Any] = read_fields(name)
+    return Sm90Config(problem, num_sms=num_sms, **values)

@@ -1,0 +1,102 @@
+"""`megamoe tune`: measures configurations and keeps the fastest in the table of the GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..problem import ProblemError
+from ..tuned import Table
+from ..tuned.table import FOLDER
+from .bench import FAILED
+from .errors import one_line_errors
+from .inspect import wide_console
+from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts, points_of
+from .tables import ruled
+
+if TYPE_CHECKING:
+    from ..bench.point import Point
+    from ..bench.results import Results
+
+TOKENS = ",".join(str(1 << n) for n in range(14))
+TABLE = "Table"
+
+
+def tune(
+    preset: PresetNames = "flash,pro",
+    tokens: TokenCounts = TOKENS,
+    ranks: RankCounts = "8",
+    experts_per_rank: ExpertsPerRank = None,
+    artifacts: Annotated[Path, typer.Option(help="Folder of compiled kernels.", rich_help_panel=RUN)] = Path(".megamoe"),
+    compile_only: Annotated[bool, typer.Option("--compile-only", help="Only make the kernels.", rich_help_panel=RUN)] = False,
+    watchdog_ms: Annotated[int, typer.Option(help="Limit of every wait in a kernel.", rich_help_panel=RUN)] = 5000,
+    out: Annotated[Path, typer.Option(help="Folder of the JSON files.", rich_help_panel=RUN)] = Path("bench/results"),
+    results: Annotated[
+        list[Path] | None, typer.Option("--from", metavar="FILE...", help="Time nothing: take what runs have found.", rich_help_panel=TABLE)
+    ] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --from.", show_default=False)] = None,
+    tables: Annotated[Path, typer.Option(help="Folder of the tables.", show_default="the package's", rich_help_panel=TABLE)] = FOLDER,
+) -> None:
+    """Time the candidates of every point on real GPUs, and keep the fastest in the GPU's table, from which configurations are chosen.
+
+    The parts can be apart: `--compile-only` where the DSL is, `bench/mega_moe_sm90.py --variants` where the GPUs are, `--from` anywhere.
+    A winner has passed its check and is faster than what the table has, or else than the heuristics' choice, by more than noise.
+
+    Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
+    """
+    with one_line_errors():
+        from ..bench.results import Results
+
+        files = [*(results or []), *(more or [])]
+        if files and compile_only:
+            raise ProblemError("--from", str(files[0]), "left out with --compile-only")
+        if files:
+            for found in [Results.read(file) for file in files]:
+                enter(found, tables)
+            return
+        points = points_of(preset, tokens, ranks, experts_per_rank)
+        compile_candidates(points, artifacts, compile_only)
+        if compile_only:
+            return
+
+        from ..bench.arguments import passed
+        from ..bench.session import Session, run_session
+
+        found = run_session(Session(points, artifacts, out, variants=True, watchdog_ms=watchdog_ms))
+        enter(found, tables)
+    if not all(passed(one) for one in found.records):
+        raise typer.Exit(FAILED)
+
+
+def compile_candidates(points: list[Point], artifacts: Path, needed: bool) -> None:
+    """Makes the kernels that the folder lacks, where the DSL is.  Raises `ArtifactError` where it is not and `needed`."""
+    from ..bench.candidates import candidates
+    from ..compile_workers import compile_into
+    from ..runtime.artifact_store import ArtifactError, dsl_version
+
+    if dsl_version() is None:
+        if needed:
+            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+        return
+    configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens)))
+    typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
+    compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
+
+
+def enter(found: Results, folder: Path) -> None:
+    """Writes the winners of a run into the table of its GPU, and prints a line per point."""
+    from ..bench.variant import variant_text
+    from ..bench.verdict import tune as judge_all
+
+    before = Table.read(found.gpu, folder)
+    after, verdicts = judge_all(before, found)
+    shown = ruled(found.name, "point", "configuration", "us", "verdict")
+    for one in verdicts:
+        entry = one.entry
+        shown.add_row(one.name, variant_text(entry.choice) if entry else "", f"{entry.us:.1f}" if entry else "", one.reason)
+    wide_console().print(shown)
+    if after != before:
+        typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")

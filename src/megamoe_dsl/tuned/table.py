@@ -1,0 +1,80 @@
+"""The measured points of one GPU: `<gpu>.json` beside this file, one entry per line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from math import log
+from pathlib import Path
+
+from .entry import Entry, Share
+
+FOLDER = Path(__file__).parent
+DEFAULT_GPU = "NVIDIA H200"
+REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
+
+
+@dataclass(frozen=True)
+class Table:
+    """Entries of a GPU, as `torch.cuda.get_device_name()` names it, in the order of their keys."""
+
+    gpu: str
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def read(cls, gpu: str, folder: Path = FOLDER) -> Table:
+        """The GPU's table; an empty one for a GPU that nobody measured."""
+        path = path_of(gpu, folder)
+        entries = json.loads(path.read_text())["entries"] if path.exists() else []
+        return cls(gpu, tuple(Entry(**one) for one in entries))
+
+    def write(self, folder: Path = FOLDER) -> Path:
+        """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
+        path = path_of(self.gpu, folder)
+        lines = ",\n".join(json.dumps(asdict(one)) for one in self.entries)
+        handle, partial = tempfile.mkstemp(dir=folder, prefix=path.name, suffix=".partial")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(f'{{"gpu": {json.dumps(self.gpu)}, "entries": [\n{lines}\n]}}\n')
+            os.chmod(partial, 0o644)
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+        return path
+
+    def having(self, entry: Entry) -> Table:
+        """This table with `entry` in place of the one with its key, if there is one."""
+        kept = {one.key: one for one in (*self.entries, entry)}
+        return Table(self.gpu, tuple(kept[key] for key in sorted(kept)))
+
+    def at(self, share: Share, expected: float) -> Entry | None:
+        """The entry with this key."""
+        return next((one for one in self.by_share.get(share, ()) if one.expected == expected), None)
+
+    def near(self, share: Share, expected: float) -> list[Entry]:
+        """Entries of a share within `REACH` of `expected` tokens per expert, the nearest first, in the ratio of their tokens."""
+        within = [one for one in self.by_share.get(share, ()) if expected / REACH <= one.expected <= expected * REACH]
+        return sorted(within, key=lambda one: abs(log(one.expected / expected)))
+
+    @cached_property
+    def by_share(self) -> dict[Share, list[Entry]]:
+        found: dict[Share, list[Entry]] = {}
+        for one in self.entries:
+            found.setdefault(one.share, []).append(one)
+        return found
+
+
+def path_of(gpu: str, folder: Path = FOLDER) -> Path:
+    """NVIDIA H200: nvidia_h200.json."""
+    return folder / (re.sub(r"[^a-z0-9]+", "_", gpu.lower()) + ".json")
+
+
+@lru_cache
+def tuned_table(gpu: str) -> Table:
+    """The table that comes with the package."""
+    return Table.read(gpu)

@@ -1,0 +1,210 @@
+"""`megamoe tune`: candidates, verdicts on timed points, and the command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl import compile_workers
+from megamoe_dsl.bench import session
+from megamoe_dsl.bench.candidates import candidates
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.session import configs_of
+from megamoe_dsl.bench.variant import read_variant, variant_name
+from megamoe_dsl.bench.verdict import judge
+from megamoe_dsl.bench.verdict import tune as tune_table
+from megamoe_dsl.cli import app
+from megamoe_dsl.compile import Artifact
+from megamoe_dsl.config import ConfigError
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.runtime import artifact_store
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+POINT = Point("flash", 512, 8)
+FIRST = Sm90Config.choose(POINT.problem, 512, gpu=None)
+LESS, FEWER = FIRST.replace(experts_per_wave=16), FIRST.replace(num_stages=3)
+EMPTY = Table(DEFAULT_GPU)
+runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def times(us: float, graph: float | None = None, passed: bool = True, spread: float = 0.01) -> dict[str, Any]:
+    """A variant of a record; every repeat within `spread` of the median."""
+    both = [{"median": one, "low": one * (1 - spread), "high": one * (1 + spread)} for one in (us, graph or us)]
+    return {"check": {"passed": passed}, "us": both[0], "graph_us": both[1]}
+
+
+def record(variants: dict[Sm90Config, dict[str, Any]]) -> dict[str, Any]:
+    point = {"preset": "flash", "tokens": 512, "ranks": 8, "experts_per_rank": None}
+    return {"name": POINT.name, "point": point, "variants": {variant_name(one): found for one, found in variants.items()}}
+
+
+def winner(variants: dict[Sm90Config, dict[str, Any]], table: Table = EMPTY) -> Sm90Config | None:
+    entry = judge(table, record(variants), "run.json").entry
+    return None if entry is None else Sm90Config.measured(POINT.problem, entry)
+
+
+# --- names
+@pytest.mark.parametrize("config", candidates(POINT.problem, 512), ids=variant_name)
+def test_a_variant_is_read_back(config: Sm90Config) -> None:
+    assert read_variant(variant_name(config), config.problem, config.num_sms) == config
+
+
+@pytest.mark.parametrize("name", ["", "block_m=8", "block_m=x experts_per_wave=8", "block_m=8 experts_per_wave=8 colour=1"])
+def test_other_names_are_errors(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"variant = .*must be field=number for block_m, experts_per_wave"):
+        read_variant(name, POINT.problem, 132)
+
+
+# --- candidates
+@pytest.mark.parametrize("tokens", [1, 8, 64, 256, 512, 2048, 8192])
+@pytest.mark.parametrize("preset", ["flash", "pro"])
+def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
+    problem = Point(preset, tokens, 8).problem
+    chosen = Sm90Config.choose(problem, tokens)
+    found = candidates(problem, tokens)
+    assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
+    assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
+    assert {one.experts_per_wave for one in found} > {chosen.experts_per_wave}
+    assert chosen.replace(experts_per_wave=problem.experts_per_rank) in found
+    assert chosen.replace(num_stages=chosen.num_stages - 1) in found
+    if chosen.block_m == 128:
+        assert {one.swap_ab for one in found if one.block_m == 128} == {False, True}
+
+
+# --- verdicts
+def test_the_fastest_by_more_than_noise_wins() -> None:
+    entry = judge(EMPTY, record({FIRST: times(100), LESS: times(95), FEWER: times(97)}), "run.json").entry
+    choice = {"block_m": 128, "experts_per_wave": 16, "num_stages": 0, "swap_ab": False}
+    assert entry == Entry(4096, 2048, 32, 6, 132, 8, 512, choice, 95.0, "run.json")
+    assert winner({FIRST: times(100), FEWER: times(95)}) == FEWER
+
+
+@pytest.mark.parametrize(
+    ("present", "other"),
+    [
+        (times(100), times(100)),
+        (times(100, spread=0.05), times(96)),  # not below the fastest repeat
+        (times(100, spread=0.001), times(99.7)),  # by less than half a percent
+        (times(100), times(95, graph=99.5)),  # not as a graph
+        (times(100), times(95, graph=105)),
+    ],
+)
+def test_within_noise_the_choice_stays(present: dict[str, Any], other: dict[str, Any]) -> None:
+    assert winner({FIRST: present, LESS: other}) == FIRST
+
+
+def test_what_was_not_timed_as_a_graph_is_compared_without() -> None:
+    found = {FIRST: {**times(100), "graph_us": None}, LESS: {**times(95), "graph_us": None}}
+    assert winner(found) == LESS
+
+
+def test_a_failed_check_never_wins() -> None:
+    assert winner({FIRST: times(100), LESS: times(10, passed=False), FEWER: times(99.9)}) == FIRST
+    assert winner({FIRST: times(100), LESS: {**times(10), "check": None}, FEWER: times(99.9)}) == FIRST
+
+
+def test_without_a_comparison_there_is_no_entry() -> None:
+    assert winner({FIRST: times(100)}) is None
+    assert winner({FIRST: times(100), LESS: times(10, passed=False)}) is None
+    assert winner({FIRST: times(100, passed=False), LESS: times(10), FEWER: times(10)}) is None
+    assert winner({LESS: times(10), FEWER: times(20)}) is None
+    assert judge(EMPTY, {"name": POINT.name, "error": "trapped"}, "run.json").entry is None
+    nothing = {**record({FIRST: times(100), LESS: times(95)}), "point": {"preset": "flash", "tokens": 0, "ranks": 8}}
+    assert judge(EMPTY, nothing, "run.json").entry is None
+
+
+def test_configurations_of_other_sources_are_left_out() -> None:
+    found = record({FIRST: times(100), LESS: times(95)})
+    found["variants"]["block_m=128 experts_per_wave=32 num_stages=99 swap_ab=0"] = times(1)
+    entry = judge(EMPTY, found, "run.json").entry
+    assert entry is not None and entry.us == 95
+
+
+def test_the_tables_entry_is_what_a_winner_must_beat() -> None:
+    results = Results("run.json", DEFAULT_GPU, (record({FIRST: times(100), LESS: times(95)}),))
+    tuned, _ = tune_table(EMPTY, results)
+    again = {FIRST: times(100), LESS: times(103), FEWER: times(104)}
+    assert winner(again, tuned) == FIRST
+    assert winner({**again, LESS: times(100.5)}, tuned) == LESS
+    assert winner({FIRST: times(50), FEWER: times(104)}, tuned) is None, "the present entry was not timed"
+
+
+def test_the_run_of_eight_gpus_has_only_its_valid_points() -> None:
+    found = Results.read(RESULTS / "mega_moe_sm90-time-20261121-013225.json")
+    tuned, verdicts = tune_table(EMPTY, found)
+    assert sorted((one.hidden, one.tokens) for one in tuned.entries) == [(h, t) for h in (4096, 7168) for t in (512, 2048, 8192)]
+    assert len(verdicts) == len(found.records) == 12
+
+
+# --- kernels to time
+def test_kernels_of_other_sources_are_timed_only_where_there_are_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(artifact_store, "source_digest", lambda: "00000000")
+        store.save(Artifact(LESS, "sm_90a", ".entry", b"cubin", 1.0))
+    assert configs_of(store, POINT, True) == [LESS]
+    for config in (FIRST, FIRST.replace(num_sms=100)):
+        store.save(Artifact(config, "sm_90a", ".entry", b"cubin", 1.0))
+    assert configs_of(store, POINT, True) == [FIRST]
+
+
+# --- the command
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from", "none.json"], "results = 'none.json': must be a JSON file that `megamoe bench` wrote"),
+        (["--from", __file__], "must be a JSON file that `megamoe bench` wrote"),
+        (["--from", "none.json", "--compile-only"], "--from = 'none.json': must be left out with --compile-only"),
+        (["--preset", "flush"], "preset = 'flush': must be one of flash, pro"),
+        (["--tokens", "8,x"], "tokens = '8,x': must be numbers separated by commas"),
+        (["--tokens", "-8"], "tokens = -8: must be between 0 and max_tokens_per_rank = 1"),
+        (["--ranks", "7"], "num_experts = 256: must be a multiple of num_ranks = 7"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = runner.invoke(app, ["tune", *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_tables_from_files(tmp_path: Path) -> None:
+    files = [str(path) for path in sorted(RESULTS.glob("*-20261121-01*.json"))]
+    first = runner.invoke(app, ["tune", "--from", *files, "--tables", str(tmp_path)])
+    assert first.exit_code == 0, first.output
+    assert "nothing to choose from" in first.output and "nvidia_h200.json" in first.output
+    written = (tmp_path / "nvidia_h200.json").read_text()
+    assert len(json.loads(written)["entries"]) >= 8
+    runner.invoke(app, ["tune", "--from", *files, "--tables", str(tmp_path)])
+    assert (tmp_path / "nvidia_h200.json").read_text() == written, "the same evidence, the same table"
+
+
+def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sm90Config] = []
+    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
+    arguments = ["tune", "--compile-only", "--preset", "flash", "--tokens", "8,512", "--artifacts", str(tmp_path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert asked == [*candidates(Point("flash", 8, 8).problem, 8), *candidates(POINT.problem, 512)]
+    monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
+    assert "must be installed to compile" in runner.invoke(app, arguments).stderr
+
+
+def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are timed in turns; the exit code says whether all points were right."""
+    asked: list[session.Session] = []
+
+    def run(one: session.Session) -> Results:
+        asked.append(one)
+        return Results("run.json", "NVIDIA H100", (record({FIRST: times(100), LESS: times(95)}), {"name": "other", "error": "trapped"}))
+
+    monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
+    monkeypatch.setattr(session, "run_session", run)
+    result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "512", "--tables", str(tmp_path)])
+    assert result.exit_code == 1, result.output
+    assert asked[0].variants and asked[0].points == [POINT]
+    assert [one.us for one in Table.read("NVIDIA H100", tmp_path).entries] == [95.0]

@@ -1,0 +1,166 @@
+"""Tables of measured configurations: what an entry speaks for, what the committed ones rest on, and that a file changes as a whole."""
+
+import json
+from dataclasses import asdict
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from megamoe_dsl import config_sm90
+from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.variant import read_fields, variant_fields
+from megamoe_dsl.bench.verdict import beats, median
+from megamoe_dsl.config_sm90 import NUM_SMS, Sm90Config
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.presets.compiled import TARGETS, choose, configs_up_to
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, table, tuned_table
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
+OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3, "swap_ab": True}
+"""A configuration that the heuristics never choose."""
+
+
+def entry(tokens: int, us: float = 1.0, **choice: int | bool) -> Entry:
+    """Of Flash on eight H200s."""
+    return Entry(4096, 2048, 32, 6, NUM_SMS, 8, tokens, {**OTHER, **choice}, us, "run.json")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 512 and 600 tokens, where the heuristics choose alike, and at 1000, where they do not."""
+    one = Table(DEFAULT_GPU, (entry(512), entry(600, num_stages=99), entry(1000, block_m=64)))
+    monkeypatch.setattr(config_sm90, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
+
+
+def chosen(tokens: int, problem: Problem = FLASH, **options: object) -> dict[str, int | bool]:
+    return variant_fields(Sm90Config.choose(problem, tokens, **options))  # type: ignore[arg-type]
+
+
+def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int | bool]:
+    return chosen(tokens, problem, gpu=None)
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_measured_point_is_chosen_and_speaks_for_its_neighbourhood() -> None:
+    assert chosen(512) == chosen(500) == chosen(268) == OTHER
+    assert chosen(600)["block_m"] == chosen(682)["block_m"] == 96
+    assert chosen(683)["block_m"] == 64, "the heuristics' case of 1000 tokens, not that of 600, which is nearer"
+
+
+@pytest.mark.usefixtures("measured")
+def test_beyond_its_reach_or_the_heuristics_case_an_entry_is_silent() -> None:
+    for tokens in (0, 1, 255, 257, 262, 1400, 2048, 8192):
+        assert chosen(tokens) == heuristic(tokens)
+    assert heuristic(257)["block_m"] == 64, "in reach of 512 tokens, but another case"
+
+
+@pytest.mark.usefixtures("measured")
+def test_another_share_gpu_or_tile_has_the_heuristics() -> None:
+    assert chosen(512, num_sms=100) == chosen(512, gpu="NVIDIA H100", num_sms=100)
+    assert chosen(512, gpu="NVIDIA H100") == heuristic(512)
+    for changes in ({"intermediate": 1024}, {"num_experts": 128}, {"hidden": 2048}):
+        problem = PRESETS["flash"].problem(8192, dtypes="fp8xfp8", **changes)
+        assert chosen(512, problem) == heuristic(512, problem)
+    assert chosen(512, block_m=128) == heuristic(512)
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_same_share_on_fewer_ranks_and_overrides() -> None:
+    problem = PRESETS["flash"].problem(8192, dtypes="fp8xfp8", num_experts=64, num_ranks=2)
+    assert chosen(512, problem) == OTHER
+    assert chosen(512, experts_per_wave=8) == {**OTHER, "experts_per_wave": 8}
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
+    assert chosen(600) == {**OTHER, "num_stages": Sm90Config.choose(FLASH, 600, block_m=96).num_stages}
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_preset_has_every_configuration_of_a_table() -> None:
+    problem = PRESETS["flash"].problem(1400, dtypes="fp8xfp8")
+    found = configs_up_to(problem, 1400, TARGETS["sm_90a"])
+    assert {one.block_m for one in found} == {8, 16, 32, 64, 96, 128}
+    assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(1401))
+
+
+def test_nearest_is_a_ratio() -> None:
+    one = Table(DEFAULT_GPU, (entry(100), entry(200), entry(300)))
+    share = entry(1).share
+    found = [near.tokens for near in one.near(share, entry(142).expected)]
+    assert found == [200, 100], "142 is nearer to 100 in tokens, to 200 in ratio; 300 is out of reach"
+    assert one.near(share, 0) == one.near(share._replace(num_sms=78), entry(100).expected) == []
+
+
+def test_writing_replaces_one_entry_and_the_file_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Table("GPU 1/2", ()).having(entry(64)).having(entry(8))
+    path = first.write(tmp_path)
+    assert path.name == "gpu_1_2.json" and Table.read("GPU 1/2", tmp_path) == first
+    assert len(path.read_text().splitlines()) == len(first.entries) + 2
+    second = first.having(entry(64, us=2.0))
+    assert [(one.tokens, one.us) for one in second.entries] == [(8, 1.0), (64, 2.0)]
+
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(table.os, "replace", fail)
+        second.write(tmp_path)
+    assert Table.read("GPU 1/2", tmp_path) == first and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_gpu_without_a_file_has_an_empty_table(tmp_path: Path) -> None:
+    assert Table.read("NVIDIA H100", tmp_path).entries == ()
+
+
+# --- the committed tables
+TABLES = [tuned_table(json.loads(path.read_text())["gpu"]) for path in table.FOLDER.glob("*.json")]
+ENTRIES = [pytest.param(one.gpu, entry, id=f"{one.gpu} {entry.hidden} {entry.tokens}") for one in TABLES for entry in one.entries]
+
+
+def test_tables_are_as_they_would_be_written() -> None:
+    assert DEFAULT_GPU in [one.gpu for one in TABLES]
+    for one in TABLES:
+        assert one.entries and reduce(Table.having, one.entries, Table(one.gpu)) == one
+
+
+@pytest.mark.parametrize(("gpu", "entry"), ENTRIES)
+def test_an_entry_is_what_its_results_say(gpu: str, entry: Entry) -> None:
+    """Its configuration was timed there, was right, took what the entry says, and no other that was right beats it."""
+    found = Results.read(RESULTS / entry.results)
+    assert found.gpu == gpu
+    (record,) = [one for one in found.records if "variants" in one and is_of(one["point"], entry)]
+    assert record.get("num_sms", NUM_SMS) == entry.num_sms
+    right = {name: times for name, times in record["variants"].items() if times["check"]["passed"]}
+    (mine,) = [times for name, times in right.items() if agrees(name, entry) and round(median(times), 1) == entry.us]
+    assert len(right) > 1 and not any(beats(times, mine) for times in right.values())
+
+
+@pytest.mark.parametrize(("gpu", "entry"), ENTRIES)
+def test_an_entry_is_chosen_at_its_point(gpu: str, entry: Entry) -> None:
+    problem = problem_of(entry)
+    config = Sm90Config.choose(problem, entry.tokens, num_sms=entry.num_sms, gpu=gpu)
+    assert config == Sm90Config.measured(problem, entry)
+    assert {**asdict(config), **entry.choice, "num_stages": 0} == {**asdict(config), "num_stages": 0}
+
+
+def problem_of(entry: Entry) -> Problem:
+    return Problem(
+        *(entry.hidden, entry.intermediate, entry.experts_per_rank * entry.num_ranks, entry.topk, entry.num_ranks, entry.tokens),
+        dtypes="fp8xfp8",
+    )
+
+
+def is_of(point: dict[str, int | str | None], entry: Entry) -> bool:
+    shape = PRESETS[str(point["preset"])]
+    local = point["experts_per_rank"] or shape.num_experts // entry.num_ranks
+    mine = (shape.hidden, shape.intermediate, local, shape.topk, point["ranks"], point["tokens"])
+    return mine == (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk, entry.num_ranks, entry.tokens)
+
+
+def agrees(name: str, entry: Entry) -> bool:
+    deepest = {"num_stages": 0} if entry.choice["num_stages"] == 0 else {}
+    return {**read_fields(name), **deepest} == entry.choice
