@@ -189,7 +189,7 @@ def test_sm90_measures(block_m: int) -> None:
     assert found["store_tile"].kinds["tma"] >= 1
     suffix = "8_tokens" if config.swap_ab else "tile"
     assert found[f"l1_epilogue_{suffix}"].kinds["float"] > found[f"l2_epilogue_{suffix}"].kinds["float"]
-    assert found["math_tile"].instructions < found["math_k_block"].instructions
+    assert found["math_tile"].instructions < 400 and "mma" not in found["math_tile"].kinds
     assert all(one.fits for one in inspection.registers)
     assert (inspection.tmem, inspection.peer) == ([], None)
     assert inspection.as_dict()["config"]["block_m"] == block_m

@@ -128,7 +128,7 @@ class Layer:
         for rank, counts in zip(self.moe.ranks, self.received, strict=True):
             assert [name for name in ZERO_AT_REST if rank.view(name).any()] == []
             assert rank.view("grid_arrivals").tolist() == [epoch * sms] * 3
-            assert rank.view("rank_signal").tolist() == [epoch * problem.num_ranks] * 3
+            assert rank.view("rank_signal").tolist() == [0, epoch * problem.num_ranks, epoch * problem.num_ranks]
             assert rank.stats.tolist() == counts
             assert rank.watchdog_message() is None
 

@@ -16,7 +16,7 @@ from megamoe_dsl.cases import Case
 from megamoe_dsl.layouts.trace import CAPACITY, Activity, Role, trace_buffer
 from megamoe_dsl.schedule import Scheduler
 
-PULLS, LOADS = {Activity.COUNT, Activity.WAIT_RANKS, Activity.PULL, Activity.CLEAN}, {Activity.WAIT_COUNTS, Activity.LOAD}
+PULLS, LOADS = {Activity.COUNT, Activity.WAIT_COUNTS, Activity.PULL, Activity.CLEAN}, {Activity.WAIT_COUNTS, Activity.LOAD}
 
 
 @pytest.fixture(scope="module", params=[16, 128], ids=["columns", "rows"])

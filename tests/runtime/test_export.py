@@ -73,7 +73,7 @@ def test_the_manifest_is_the_configurations(exported: Export) -> None:
     assert kernel.manifest["dynamic_smem"] == config.smem.num_bytes
     assert kernel.manifest["cluster"] == [config.cluster, 1, 1]
     assert kernel.argument_names[:7] == ["sym", "peers", "maps", "y", "stats", "num_tokens", "rank"]
-    assert kernel.argument_names[9:] == (["l1_sf", "l2_sf"] if config.arch == "sm_90a" else [])
+    assert kernel.argument_names[9:] == ["trace", *(["l1_sf", "l2_sf"] if config.arch == "sm_90a" else [])]
 
 
 def test_the_library_holds_the_cubin_that_compile_gives(exported: Export) -> None:

@@ -52,7 +52,7 @@ class Session:
     watchdog_ms: int = 5000
 
 
-def configs_of(store: ArtifactStore, point: Point, variants: bool, trace: bool) -> list[Config]:
+def configs_of(store: ArtifactStore, point: Point, variants: bool, trace: bool = False) -> list[Config]:
     """Kernels to run: the chosen configuration, or the first in the store; with `variants` all that are there; all traced or none.  Those
     of other sources only where there are no others."""
     chosen = Sm90Config.choose(point.problem, point.tokens, trace=trace)

@@ -108,10 +108,6 @@ def load_acquire_u64(address: Any, scope: str) -> Any:
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
 
 
-def load_relaxed_u64(address: Any, scope: str) -> Any:
-    return emit_to(Int64, f"ld.relaxed.{scope}.global.b64 {{}}, [{{}}];", address)
-
-
 def atomic_add_u64(address: Any, value: Any) -> Any:
     """Previous value; relaxed, GPU scope."""
     return emit_to(Int64, "atom.relaxed.gpu.global.add.u64 {}, [{}], {};", address, value)
@@ -127,6 +123,11 @@ def reduce_add_u32(address: Any, value: Any, sem: str, scope: str) -> None:
 
 def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
     emit(f"red.{sem}.{scope}.global.or.b64 [{{}}], {{}};", address, value)
+
+
+def fence_sys() -> None:
+    """What this thread did and saw before comes first for whoever, on any GPU, sees what it does after."""
+    emit("fence.acq_rel.sys;")
 
 
 # --- fences between the generic and the asynchronous proxy

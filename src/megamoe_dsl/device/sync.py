@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ..layouts.watchdog import RECORD, Wait
-from .memory import load_acquire_u32, load_acquire_u64, load_relaxed_u64
+from .memory import load_acquire_u32, load_acquire_u64
 from .ptx import emit
 
 
@@ -69,13 +69,13 @@ class Equals64:
 
 @dataclass(frozen=True)
 class HighWordEquals:
-    """The high word of a 64-bit counter has reached `target`; relaxed, because the low word is all that is read afterwards."""
+    """The high word of a 64-bit counter has reached `target` (acquire, system scope)."""
 
     address: Int64
     target: Int32
 
     def read(self) -> Any:
-        return load_relaxed_u64(self.address, "sys")
+        return load_acquire_u64(self.address, "sys")
 
     def met(self, value: Any) -> Any:
         return Int32(Int64(value) >> 32) == self.target

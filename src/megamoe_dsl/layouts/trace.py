@@ -23,11 +23,11 @@ class Activity(IntEnum):
 
     START = 0  # the warp's first stamp
     COUNT = 1  # dispatch: counting tokens, sending their indices
-    WAIT_RANKS = 2  # dispatch: every rank's counts; math: every rank's results
+    WAIT_RANKS = 2  # math: every rank has done its tiles
     PULL = 3  # dispatch: tokens into the pool
     WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
     CLEAN = 5  # dispatch: the workspace for the next launch, every rank's too
-    WAIT_COUNTS = 6  # loaders, math: the table of tokens per expert
+    WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
     WAIT_TOKENS = 7  # token loader: a tile's tokens or L1 outputs
     LOAD = 8  # loaders: a tile, waits for free stages included
     WAIT_STAGE = 9  # math: the first stage of a tile

@@ -9,7 +9,7 @@ Zero before the first launch; every launch leaves it zero again, except for the 
 | rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
 | expert_send_count     | high word: SMs that reported; low word: tokens of this rank for that expert; the low word is also the ticket |
 | expert_recv_count     | tokens that a source rank sends to a local expert |
-| expert_recv_count_sum | high word: ranks that reported; low word: tokens over all ranks |
+| expert_recv_count_sum | high word: ranks that reported, after all else that they send before pulling; low word: tokens over all ranks |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
 | l2_arrival_mask       | bit n: 64 intermediate channels [64 n, 64 n + 64) of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
@@ -35,7 +35,8 @@ from .region import U32, U64, Field, Region
 
 
 class RankBarrier(IntEnum):
-    """Cross-rank barriers of one launch; each has its own signal, so they may overlap."""
+    """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet: the
+    counts that SM 0 then sends are the signal."""
 
     BEFORE_PULL = 0
     BEFORE_COMBINE = 1

@@ -1,7 +1,7 @@
 """Dispatch warps, first part: who gets how many of this rank's tokens, and which (article 4.1.1 to 4.1.5).
 
-waits     rank barrier BEFORE_PULL (watchdog)
-signals   expert_recv_count, expert_recv_count_sum and src_token_topk_idx of every rank; rank barrier BEFORE_PULL
+waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog)
+signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
 then      pull tokens (pull.py), clean the workspace (clean.py)
 
 All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
@@ -16,10 +16,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
+from ...device.mbarrier import wait
 from ...device.memory import (
     atomic_add_shared,
     atomic_add_u64,
     fence_async_shared,
+    fence_sys,
     load_constant_u64,
     load_shared_u32,
     load_u64,
@@ -38,7 +40,7 @@ from ...layouts.workspace import RankBarrier
 from .clean import clean_workspace
 from .context import Context
 from .pull import pull_tokens
-from .rank_barrier import Group, arrive, await_ranks, collect, signal
+from .rank_barrier import Group, arrive, collect
 from .trace import begin, stamp
 
 THREADS = 32 * DISPATCH_WARPS
@@ -58,10 +60,9 @@ def dispatch(ctx: Context, thread: Int32):
     if ctx.sm == 0:
         collect(ctx, group, RankBarrier.BEFORE_PULL)
         send_counts(ctx, group)
-        group.sync()
-        signal(ctx, group, RankBarrier.BEFORE_PULL)
-    await_ranks(ctx, group, RankBarrier.BEFORE_PULL)
-    stamp(ctx, Activity.WAIT_RANKS)
+    # A rank whose counts have come has sent its indices before, and what it reads and combines is from this launch.
+    wait(ctx.barrier("counts"), Int32(0))
+    stamp(ctx, Activity.WAIT_COUNTS)
     pull_tokens(ctx, thread >> 5)
     stamp(ctx, Activity.PULL)
     # Combine loads over the SMEM that dispatch has used, through the other proxy.
@@ -118,12 +119,16 @@ def send_indices(ctx: Context, group: Group):
 
 @cute.jit
 def send_counts(ctx: Context, group: Group):
-    """SM 0: this rank's totals, to the owner of each expert."""
-    local_experts = ctx.config.problem.experts_per_rank
-    for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
-        tokens = Int64(Uint32(load_u64(ctx.at("expert_send_count", expert))))
-        owner = div(expert, local_experts)
-        peer = ctx.peer(owner)
-        local = expert - owner * local_experts
-        store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
-        reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
+    """SM 0: this rank's totals, to the owner of each expert; then, as the news of them and of the indices, their sums."""
+    for told in cutlass.range_constexpr(2):
+        for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
+            tokens = Int64(Uint32(load_u64(ctx.at("expert_send_count", expert))))
+            owner = div(expert, ctx.config.problem.experts_per_rank)
+            peer = ctx.peer(owner)
+            local = expert - owner * ctx.config.problem.experts_per_rank
+            if cutlass.const_expr(not told):
+                store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
+            else:
+                reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
+        if cutlass.const_expr(not told):
+            fence_sys()

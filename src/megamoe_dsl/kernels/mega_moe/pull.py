@@ -1,6 +1,6 @@
 """Dispatch warps, second part: tokens from their ranks into the pool (article 4.1.6).
 
-waits     counts, once; pull barrier of the warp, per token
+waits     pull barrier of the warp, per token
 signals   l1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
 
 A warp takes every (4 * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source ranks take turns as long as
@@ -63,7 +63,6 @@ def pull_tokens(ctx: Context, warp: Int32):
     """One dispatch warp."""
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
-    wait(ctx.barrier("counts"), Int32(0))
     table = SharedTable(ctx.shared("expert_table"))
     cursor = settle(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
     uses, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
