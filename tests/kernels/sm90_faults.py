@@ -90,7 +90,7 @@ FAULTS = (
     at("news without release", SIGNAL, 0, swap(".release", ".relaxed"), ("race",)),
     at("news for this CTA only", SIGNAL, 0, lambda match: smaller_scope(match[0]), ("race",)),
     # --- the math warps' side of it
-    after("store_empty not waited for", GROUP_WAIT, -1, WAIT, never, NOT_ORDERED),
+    before("store_empty not waited for", r"stmatrix[^;]*;", 0, WAIT, never, NOT_ORDERED),
     after("L1 tile without proxy fence", GROUP_WAIT, -1, FENCE_SHARED, gone, ("race",)),
     after("store_full not signalled", r"stmatrix[^;]*;", 0, ARRIVE, gone, STUCK),
     at("store_full by seven warps", INIT_BY_WARPS, -1, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
@@ -122,3 +122,8 @@ COLUMNS_ONLY = (
     after("L2 staging read before it is written", f"{EPILOGUE_ALL}.*?{EPILOGUE_GROUP}", 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
 )
 """With tokens as columns warps exchange through SMEM; with tokens as rows they do not."""
+ROWS_ONLY = (
+    after("full not waited for, skipped stages", GROUP_WAIT, -1, WAIT, never, NOT_ORDERED),
+    after("empty not signalled, skipped stages", f"{GROUP_WAIT}(?!.*{GROUP_WAIT}).*?{ARRIVE}", -1, ARRIVE, gone, STUCK),
+)
+"""With tokens as rows a warpgroup without tokens only passes stages on."""

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 from mega_moe_runs import Layer, artifact
-from sm90_faults import COLUMNS_ONLY, FAULTS, Sm90Fault
+from sm90_faults import COLUMNS_ONLY, FAULTS, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.compile import Artifact
@@ -22,8 +22,9 @@ SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 WATCHDOG_NS = 3_000_000
 LAUNCHES = ((24, 5), (3, 2))
 ORDERS = {"columns": 16, "rows": 128}
-ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + [(fault, "columns") for fault in COLUMNS_ONLY]
-SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + [(fault, "columns") for fault in COLUMNS_ONLY]
+ONE_ORDER = [(fault, "columns") for fault in COLUMNS_ONLY] + [(fault, "rows") for fault in ROWS_ONLY]
+ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER
+SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER
 
 
 @cache

@@ -3,7 +3,8 @@
 Every role walks the same blocks and needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for
 the counts, scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.
 
-scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what dispatch of every rank wrote before)   signals: counts barrier, once
+scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what every rank's dispatch wrote before)
+                 signals: counts barrier, once
 """
 
 from __future__ import annotations
