@@ -34,11 +34,12 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
     return tuple(Float32(llvm.extractvalue(f32, packed, [i])) for i in range(count))
 
 
-def issue(a: Any, b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
+def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, 128] B[n, 128]^T in E4M3, as one group; n / 2 values per thread, not to be read before `wait`.
 
     a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.  registers: n / 2 values that are not needed
     any more.  Their registers become D's: without them the compiler starts a group early into registers of its own, and spills.
+    accumulate: D += instead; `registers` are D so far.
     """
     count = len(registers)
     n = 2 * count
@@ -48,7 +49,7 @@ def issue(a: Any, b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
         if step:
             lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
         lines += [
-            f"setp.ne.b32 p, {step}, 0;",
+            f"setp.ne.b32 p, {step or int(accumulate)}, 0;",
             f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{names}}}, a, b, p, 1, 1;",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]

@@ -1,0 +1,145 @@
+"""Times the kernels of several folders in turns, in one process on one GPU: what a change to the kernel is worth.
+
+    python bench/compile_artifacts.py before --preset flash --tokens 512,2048 --ranks 1 --experts-per-rank 32
+    (change the kernel, and compile into another folder)
+    python bench/compare_kernels.py --points flash:512,flash:2048 before after
+
+Every kernel of every folder that fits a point is bound to the same buffers, so that changes of layouts cannot be compared.  What computes
+something else than the reference is timed as well, and marked WRONG.  Torch and cuda-bindings are enough here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import result_file
+from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, variant_name
+from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.roofline import count_work
+from megamoe_dsl.bench.session import POINT_LIMIT_S
+from megamoe_dsl.bench.timing import time_back_to_back
+from megamoe_dsl.cases import random_inputs
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.presets import preset
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+WARM_UPS = 3
+
+
+def points_of(text: str) -> list[Point]:
+    """PRESET:TOKENS, separated by commas: one rank with its share of the preset's experts.  Raises ValueError."""
+    pairs = [one.split(":") for one in text.split(",")]
+    shares = {name: preset(name).num_experts // preset(name).num_ranks for name, _ in pairs}
+    return [Point(name, int(tokens), 1, shares[name]) for name, tokens in pairs]
+
+
+def kernels_of(point: Point, folders: Sequence[Path]) -> list[tuple[Path, Sm90Config]]:
+    """Untraced kernels for a point, folder by folder.  Raises LookupError when a folder has none or the name of another."""
+    if len({one.name for one in folders}) < len(folders):
+        raise LookupError(f"two folders have one name: {', '.join(one.name for one in folders)}")
+    found = [(one, config) for one in folders for config in ArtifactStore(one).configs(Sm90Config, point.problem) if not config.trace]
+    for folder in folders:
+        if folder not in {one for one, _ in found}:
+            raise LookupError(f"{folder} has no kernel for {point.name}")
+    return found
+
+
+def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int) -> dict[str, Any]:
+    """Checks and times all kernels for a point: `kernels`, the fastest first."""
+    problem, tokens = point.problem, point.tokens
+    symmetric = SymmetricBuffer.allocate(problem)
+    inputs = random_inputs(problem, 0, tokens, SEED, "cuda")
+    expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
+    least = count_work(problem, tokens, torch.cuda.get_device_name())
+    entries: dict[str, dict[str, Any]] = {}
+    launches: dict[str, Callable[[], None]] = {}
+    for folder, config in kernels_of(point, folders):
+        kernel = layer.bind(ArtifactStore(folder), config, symmetric, watchdog_ns)
+        if not launches:
+            kernel.buffers.load(Inputs(*inputs))
+        y = torch.full((tokens, problem.hidden), float("nan"), dtype=torch.bfloat16, device=inputs.x.device)
+        kernel(y)
+        kernel.synchronize()
+        check = expectation.check(y)
+        assert check is not None  # of rank 0
+        name = f"{folder.name} {variant_name(config)}"
+        entries[name] = {"folder": folder.name, "variant": variant_name(config), "check": {**asdict(check), "passed": check.passed}}
+        launches[name] = partial(kernel, y)
+    for _ in range(WARM_UPS):
+        for launch in launches.values():
+            launch()
+    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8).items():
+        entries[name] |= {"us": asdict(times), "tflops": least.flop / times.median / 1e6}
+    kernel.synchronize()
+    launches.clear()
+    symmetric.close()
+    kernels = sorted(entries.values(), key=lambda one: one["us"]["median"])
+    return {"point": asdict(point), "name": point.name, "bound_us": least.bound_us, "bound_by": least.bound_by, "kernels": kernels}
+
+
+def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folders: list[Path], watchdog_ns: int) -> None:
+    """The worker process; points of a shape that follow one another share their weights."""
+    layer, shape = None, ""
+    for index, point in enumerate(points):
+        if layer is None or shape != point.preset:
+            layer = None  # frees the last shape's weights first
+            layer, shape = Layer(point.problem, None), point.preset
+        report(index, compare(point, layer, folders, watchdog_ns))
+
+
+def table(record: dict[str, Any], baseline: str) -> str:
+    """A record as text; gains are over the fastest kernel of the folder `baseline`."""
+    if "error" in record:
+        return f"{record['name']}: FAILED: {record['error']}"
+    before = min(one["us"]["median"] for one in record["kernels"] if one["folder"] == baseline)
+    lines = [
+        f"{record['name']}: at least {record['bound_us']:.0f} us by {record['bound_by']}",
+        f"{'us':>9} {'low':>9} {'high':>9} {'TFLOPS':>7} {'gain':>7}  check                   kernel",
+    ]
+    for one in record["kernels"]:
+        us, check = one["us"], one["check"]
+        verdict = f"{'ok' if check['passed'] else 'WRONG'}, {check['same_bits']:.4f} same bits"
+        figures = f"{us['median']:9.1f} {us['low']:9.1f} {us['high']:9.1f} {one['tflops']:7.0f} {before / us['median'] - 1:+7.1%}"
+        lines.append(f"{figures}  {verdict:23} {one['folder']} {one['variant']}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
+    parser.add_argument("--points", type=points_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
+    given = parser.parse_args()
+    try:
+        for point in given.points:
+            kernels_of(point, given.folders)
+    except LookupError as error:
+        parser.error(str(error))
+    records: list[dict[str, Any]] = []
+
+    def show(point: Point, record: dict[str, Any]) -> None:
+        records.append({"name": point.name, **record})
+        print(table(records[-1], given.folders[0].name), flush=True)
+
+    job = partial(work, folders=given.folders, watchdog_ns=given.watchdog_ms * 1_000_000)
+    with tempfile.TemporaryDirectory() as folder:
+        run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show)
+    print(f"wrote {result_file.save(given.out, 'compare_kernels', records)}")
+    sys.exit(any("error" in one for one in records))
+
+
+if __name__ == "__main__":
+    main()

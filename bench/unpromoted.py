@@ -1,0 +1,59 @@
+"""The SM90 kernel's main loop without promotion: all of K accumulates in the tensor core, tokens as rows (tiles of 128 tokens).
+
+What a `rowwise` recipe would run: its scales, one per token and one per output channel, are applied after the loop.  The loop is swapped
+in for one compilation, so that the package has no switch for it; what it computes is right only where all scales are 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from megamoe_dsl.device import wgmma
+from megamoe_dsl.device.mbarrier import arrive, wait
+from megamoe_dsl.device.ring import Ring
+from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_m
+from megamoe_dsl.kernels.mega_moe.sm90.context import MathThread, Sm90Context
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The tensor core's sums; the values are those of `tokens_as_m.Accumulator`, which has registers for partial sums beside them."""
+
+    parts: tuple[tuple[Float32, ...], ...]
+
+    @staticmethod
+    def zero(block_m: int) -> Accumulator:
+        return Accumulator((tuple(Float32(0.0) for _ in range(64)),) * tokens_as_m.CHUNKS)
+
+
+@cute.jit
+def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
+    """As `tokens_as_m.multiply`; one wait for both chunks, because nothing reads the first before the loop ends."""
+    tokens = wgmma.descriptor((ctx.shared("tokens", ring.index) + me.group * (64 * 128)) >> 4)
+    weights = ctx.shared("weights", ring.index)
+    following = ring.next()
+    sums = []
+    for c in cutlass.range_constexpr(tokens_as_m.CHUNKS):
+        chunk = wgmma.descriptor((weights + c * tokens_as_m.CHUNK_BYTES) >> 4)
+        sums.extend(wgmma.issue(tokens, chunk, acc.parts[c], accumulate=True))
+    if more:
+        wait(ctx.barrier("full", following.index), following.phase)
+    sums = wgmma.wait(sums)
+    if me.lane == 0:
+        arrive(ctx.barrier("empty", ring.index))
+    return Accumulator((sums[:64], sums[64:])), following
+
+
+@contextmanager
+def unpromoted() -> Iterator[None]:
+    """Kernels compiled inside do not promote."""
+    with mock.patch.multiple(tokens_as_m, multiply=multiply, Accumulator=Accumulator):
+        yield

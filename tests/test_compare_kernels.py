@@ -1,0 +1,126 @@
+"""The comparison of kernels (bench/compare_kernels.py): what it finds, times and prints, and what it writes; no GPU."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import compare_kernels
+import result_file
+from megamoe_dsl.bench.check import Check
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.timing import Times
+from megamoe_dsl.cases import random_inputs
+from megamoe_dsl.compile import Artifact
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+
+MOE = Problem(512, 256, 2, 1, 1, 24, dtypes="fp8xfp8")
+CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
+
+
+def store(folder: Path, config: Sm90Config) -> None:
+    """A kernel that nobody launches."""
+    ArtifactStore(folder).save(Artifact(config, config.arch, "ptx", b"cubin", 0.0))
+
+
+def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/compare_kernels.py", "new", "--out", str(tmp_path)])
+    text = result_file.save(tmp_path, "compare_kernels", [{"us": float("nan")}]).read_text()
+    assert f'"{tmp_path.name}"' in text and '"compare_kernels.py"' in text and '"torch"' in text and '"nan"' in text
+    assert str(tmp_path) not in text and "/somewhere" not in text
+
+
+def test_points_are_shares_of_eight_ranks() -> None:
+    assert compare_kernels.points_of("flash:512,pro:8") == [Point("flash", 512, 1, 32), Point("pro", 8, 1, 48)]
+    for bad in ("flash", "flash:x", "other:8"):
+        with pytest.raises(ValueError):
+            compare_kernels.points_of(bad)
+
+
+class TinyPoint(Point):
+    """A point of the tiny layer."""
+
+    problem = MOE
+
+
+def test_kernels_of_all_folders(tmp_path: Path) -> None:
+    point, folders = TinyPoint("tiny", 24, 1), [tmp_path / "old", tmp_path / "new"]
+    for folder in folders:
+        store(folder, CONFIG)
+    store(folders[0], CONFIG.replace(trace=True))
+    assert compare_kernels.kernels_of(point, folders) == [(folder, CONFIG) for folder in folders]
+    with pytest.raises(LookupError, match="nothing has no kernel for tiny EP1 M=24"):
+        compare_kernels.kernels_of(point, [*folders, tmp_path / "nothing"])
+    with pytest.raises(LookupError, match="one name: old, old"):
+        compare_kernels.kernels_of(point, [folders[0], tmp_path / "other" / "old"])
+
+
+class FilledKernel:
+    """In place of a GPU's: fills y, for as many microseconds."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.launches, self.inputs = value, 0, []
+        self.buffers = SimpleNamespace(load=self.inputs.append)
+
+    def __call__(self, y: torch.Tensor) -> None:
+        assert self.launches or y.isnan().all()  # nothing of another kernel's result
+        y.fill_(self.value)
+        self.launches += 1
+
+    def synchronize(self) -> None: ...
+
+
+def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = {"old": FilledKernel(20), "new": FilledKernel(10)}
+    for name in bound:
+        store(tmp_path / name, CONFIG)
+
+    def time_them(launches: dict[str, Callable[[], None]], count: int) -> dict[str, Times]:
+        for launch in launches.values():
+            launch()
+        return {name: Times(us := bound[name.split()[0]].value, us, us) for name in launches}
+
+    def check(y: torch.Tensor) -> Check:
+        return Check(y.numel(), int((y != 20).sum()), 0.0, 0.0, float((y == 20).double().mean()))
+
+    monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(
+        compare_kernels, "random_inputs", lambda problem, rank, tokens, seed, device: random_inputs(problem, 0, tokens, seed)
+    )
+    monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
+    monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
+    layer = SimpleNamespace(all_weights=[], bind=lambda found, config, symmetric, watchdog_ns: bound[found.folder.name])
+    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, [tmp_path / "old", tmp_path / "new"], 1)
+    first, second = compare_kernels.table(record, "old").splitlines()[2:]
+    assert "+100.0%  WRONG, 0.0000" in first and "new" in first and "+0.0%  ok, 1.0000" in second and "old" in second
+    assert [one.launches for one in bound.values()] == [1 + compare_kernels.WARM_UPS + 1] * 2
+    assert [len(one.inputs) for one in bound.values()] == [1, 0]
+    assert record["kernels"][0]["tflops"] == pytest.approx(24 * 6 * 512 * 256 / 10e6)
+
+
+def entry(folder: str, us: float, passed: bool) -> dict[str, Any]:
+    times = {"median": us, "low": us - 1, "high": us + 1}
+    return {"folder": folder, "variant": "block_m=128", "check": {"passed": passed, "same_bits": 1.0}, "us": times, "tflops": 800.0}
+
+
+def test_table_shows_gains_and_what_is_wrong() -> None:
+    record = {"name": "flash", "bound_us": 90.0, "bound_by": "hbm", "kernels": [entry("new", 100.0, False), entry("old", 110.0, True)]}
+    new, old = compare_kernels.table(record, "old").splitlines()[2:]
+    assert "+10.0%" in new and "WRONG" in new and "new block_m" in new
+    assert "+0.0%" in old and "ok" in old and "WRONG" not in old
+    assert compare_kernels.table({"name": "flash", "error": "hung"}, "old") == "flash: FAILED: hung"
+
+
+def test_comparison_needs_neither_the_dsl_nor_the_command_line() -> None:
+    absent = "cutlass", "typer", "rich", "hypothesis", "filelock"
+    code = f"import sys\nsys.path[:] = {sys.path!r}\nfor name in {absent!r}:\n    sys.modules[name] = None\nimport compare_kernels\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
