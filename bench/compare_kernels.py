@@ -23,11 +23,12 @@ import torch
 
 import result_file
 from megamoe_dsl.bench.check import Expectation, sample_rows
-from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, variant_name
+from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import time_back_to_back
+from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.presets import preset
