@@ -51,38 +51,55 @@ def gather(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     return [[raw.view(dtype).to(device) for raw, dtype in zip(theirs, dtypes, strict=True)] for theirs in everyone]
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What tokens should give, [tokens, hidden]: y of the reference, y with the tensor core's sums, and the error bound."""
+
+    y: torch.Tensor
+    hopper: torch.Tensor
+    bound: torch.Tensor
+
+    @classmethod
+    def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
+        """Of the tokens (x, x_sf, topk_idx, topk_weights) of every rank, one rank after another; all tensors on one device."""
+        x, x_sf, topk_idx, topk_weights = ([one[i] for one in ranks] for i in range(4))
+        arguments = (problem, x, x_sf, topk_idx, topk_weights, weights)
+        results = (mega_moe_stages(*arguments).y, mega_moe_stages(*arguments, "hopper").y, error_bound(*arguments))
+        return cls(*(torch.cat(list(one)) for one in results))
+
+    def check(self, got: torch.Tensor) -> Check:
+        """Compares y, bf16."""
+        difference = (got.double() - self.y.double()).abs()
+        ratio = torch.where(difference == 0, 0.0, difference / self.bound)
+        norm = self.y.double().norm().clamp(min=1e-30)
+        return Check(
+            elements=got.numel(),
+            violations=int((~(difference <= self.bound)).sum()),
+            worst=float(ratio.max()) if got.numel() else 0.0,
+            relative=float(difference.norm() / norm),
+            same_bits=float((got == self.hopper).double().mean()) if got.numel() else 1.0,
+        )
+
+
+def some_tokens(inputs: TokenInputs, rows: torch.Tensor) -> list[torch.Tensor]:
+    """x, x_sf, topk_idx, topk_weights of these tokens."""
+    # Bytes: float8 tensors cannot be indexed on every torch build.
+    x = inputs.x.view(torch.uint8)[rows].view(inputs.x.dtype)
+    return [x, inputs.x_sf[rows], inputs.topk_idx[rows], inputs.topk_weights[rows]]
+
+
 class Expectation:
     """What sampled tokens of all ranks should be; all ranks construct it together, rank 0 gives the weights of all."""
 
     def __init__(self, problem: Problem, inputs: TokenInputs, rows: torch.Tensor, weights: Sequence[ExpertWeights] | None) -> None:
         self.rows = rows
-        # Bytes: float8 tensors cannot be indexed on every torch build.
-        x = inputs.x.view(torch.uint8)[rows].view(inputs.x.dtype)
-        sampled = gather([x, inputs.x_sf[rows], inputs.topk_idx[rows], inputs.topk_weights[rows]])
-        self.result: tuple[torch.Tensor, ...] | None = None
-        if weights is not None:
-            x_all, sf_all, idx_all, scale_all = ([theirs[i] for theirs in sampled] for i in range(4))
-            arguments = (problem, x_all, sf_all, idx_all, scale_all, weights)
-            want, hopper = mega_moe_stages(*arguments).y, mega_moe_stages(*arguments, "hopper").y
-            bound = error_bound(*arguments)
-            self.result = tuple(torch.cat(list(one)) for one in (want, hopper, bound))
+        sampled = gather(some_tokens(inputs, rows))
+        self.expected = None if weights is None else Expected.of(problem, sampled, weights)
 
     def check(self, y: torch.Tensor) -> Check | None:
         """Compares every rank's rows of y; all ranks together.  None on ranks other than 0."""
         got = torch.cat([one for (one,) in gather([y[self.rows]])])
-        if self.result is None:
-            return None
-        want, hopper, bound = self.result
-        difference = (got.double() - want.double()).abs()
-        ratio = torch.where(difference == 0, 0.0, difference / bound)
-        norm = want.double().norm().clamp(min=1e-30)
-        return Check(
-            elements=got.numel(),
-            violations=int((~(difference <= bound)).sum()),
-            worst=float(ratio.max()) if got.numel() else 0.0,
-            relative=float(difference.norm() / norm),
-            same_bits=float((got == hopper).double().mean()) if got.numel() else 1.0,
-        )
+        return None if self.expected is None else self.expected.check(got)
 
 
 def relative_difference(y: torch.Tensor, other: torch.Tensor) -> float:

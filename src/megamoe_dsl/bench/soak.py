@@ -33,6 +33,11 @@ def token_counts(ranks: int, capacity: int) -> list[list[int]]:
     return fixed + [[draw.choice((0, 1, draw.randint(0, capacity), capacity)) for _ in range(ranks)] for _ in range(SETS - len(fixed))]
 
 
+def set_options(index: int) -> tuple[float, bool]:
+    """Fraction of masked slots, and whether the routing is uneven, of a set."""
+    return (0.0, 0.3, 0.0, 1.0)[index % 4] if index >= 4 else 0.0, index % 3 == 1
+
+
 def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Config], watchdog_ns: int, launches: int) -> dict[str, Any]:
     """`launches` launches in a random order of sets and kernels; all ranks together.  The record is complete on rank 0."""
     problem, rank = point.problem, dist.get_rank()
@@ -42,8 +47,7 @@ def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Confi
     counts = token_counts(problem.num_ranks, problem.max_tokens_per_rank)
     sets, wanted, checks = [], [], []
     for index, tokens in enumerate(counts):
-        mask, skew = (0.0, 0.3, 0.0, 1.0)[index % 4] if index >= 4 else 0.0, index % 3 == 1
-        inputs = random_inputs(problem, rank, tokens[rank], 100 + index, "cuda", mask, skew)
+        inputs = random_inputs(problem, rank, tokens[rank], 100 + index, "cuda", *set_options(index))
         buffers.load(Inputs(*inputs))
         y = torch.full((tokens[rank], problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda")
         expectation = Expectation(problem, inputs, sample_rows(tokens[rank], SAMPLES_PER_RANK), layer.all_weights)

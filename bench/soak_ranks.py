@@ -1,0 +1,186 @@
+"""More ranks than GPUs: all ranks of a layer in one process, a stream and an equal share of its GPU's SMs each, over peer access.
+
+    python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --set num_sms=66     where the DSL is
+    python bench/soak_ranks.py --artifacts FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --launches 1000  e.g. on four GPUs
+
+Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to the
+bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a point take
+turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import result_file
+from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
+from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, set_options, token_counts
+from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
+from megamoe_dsl.runtime.watchdog import naming_the_wait
+
+WATCHDOG_NS = 20 * 10**9
+LAUNCHES_IN_FLIGHT = 50
+
+
+@dataclass
+class Rank:
+    """One rank on its device: buffers of every kernel, the kernels, and a stream."""
+
+    index: int
+    device: torch.device
+    weights: ExpertWeights
+    buffers: list[RankBuffers]
+    kernels: list[CudaKernel]
+    stream: torch.cuda.Stream
+    peers: torch.Tensor
+    mismatches: torch.Tensor
+
+    @classmethod
+    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config]) -> Rank:
+        with torch.cuda.device(device):
+            weights = random_weights(configs[0].problem, index, SEED, device)
+            first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
+            buffers = [first, *(first.rebound(config, first.sym) for config in configs[1:])]
+            for one in buffers:
+                one.maps  # noqa: B018  (made now: later it would wait for the device)
+            kernels = [CudaKernel(store.load(config)) for config in configs]
+            mismatches = torch.zeros((), dtype=torch.int64, device=device)
+            return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), mismatches)
+
+    def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor, wanted: torch.Tensor | None) -> None:
+        """One launch in the rank's stream; afterwards y is compared with `wanted`, if it is given."""
+        buffers = self.buffers[which]
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            for name, source in zip(("x", "x_sf", "topk_idx", "topk_weights"), inputs, strict=True):
+                buffers.view(name)[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
+            y.fill_(float("nan"))
+            address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
+            self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
+            if wanted is not None:
+                self.mismatches += (y.view(torch.int16) != wanted.view(torch.int16)).any()
+
+
+def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
+    """torch enables peer access with the first copy."""
+    for one in devices:
+        for other in devices:
+            if one != other:
+                torch.zeros(1, device=one).to(other)
+
+
+def synchronize(ranks: Sequence[Rank]) -> None:
+    with naming_the_wait(*(rank.buffers[0] for rank in ranks)):
+        for rank in ranks:
+            rank.stream.synchronize()
+
+
+def expectation(
+    problem: Problem, inputs: Sequence[TokenInputs], rows: Sequence[torch.Tensor], weights: Sequence[ExpertWeights]
+) -> Expected:
+    """Of the sampled tokens of all ranks, on the weights' device."""
+    device = weights[0].l1.device
+    return Expected.of(
+        problem, [[part.to(device) for part in some_tokens(one, some)] for one, some in zip(inputs, rows, strict=True)], weights
+    )
+
+
+def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int) -> dict[str, Any]:
+    """All launches of a point."""
+    problem = point.problem
+    num_sms = torch.cuda.get_device_properties(devices[0]).multi_processor_count * len(devices) // point.ranks
+    configs = [one for one in store.configs(Sm90Config, problem) if one.num_sms == num_sms and not one.trace and store.path(one).exists()]
+    if not configs:
+        raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
+    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs) for index in range(point.ranks)]
+    addresses = [rank.buffers[0].sym.data_ptr() for rank in ranks]
+    for rank in ranks:
+        rank.peers = torch.tensor(addresses, dtype=torch.int64, device=rank.device)
+    reference_weights = [
+        ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("l1", "l1_sf", "l2", "l2_sf"))) for rank in ranks
+    ]
+    sets, wanted, checks = [], [], []
+    for index, tokens in enumerate(token_counts(point.ranks, problem.max_tokens_per_rank)):
+        given = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
+        y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
+        rows = [sample_rows(n, SAMPLES_PER_RANK) for n in tokens]
+        expected = expectation(problem, given, rows, reference_weights)
+        torch.cuda.synchronize(devices[0])
+        synchronize_all(devices)
+        for rank, inputs, out in zip(ranks, given, y, strict=True):
+            rank.launch(0, inputs, out, None)
+        synchronize(ranks)
+        checks.append(expected.check(torch.cat([out[some].to(devices[0]) for out, some in zip(y, rows, strict=True)])))
+        sets.append(given)
+        wanted.append(y)
+    outputs = [[torch.empty_like(one) for one in y] for y in wanted]
+    synchronize_all(devices)
+    order = random.Random(7)
+    for number in range(launches):
+        index, which = order.randrange(len(sets)), order.randrange(len(configs))
+        for rank in ranks:
+            rank.launch(which, sets[index][rank.index], outputs[index][rank.index], wanted[index][rank.index])
+        if number % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1:
+            synchronize(ranks)
+    synchronize(ranks)
+    return {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, ranks, checks), "checks": [asdict(one) for one in checks]}
+
+
+def facts(launches: int, ranks: Sequence[Rank], checks: Sequence[Check]) -> dict[str, int]:
+    """What `bench --soak` says, over all ranks."""
+    return {
+        "launches": launches,
+        "kernels": len(ranks[0].kernels),
+        "sets": len(checks),
+        "mismatches": sum(int(rank.mismatches) for rank in ranks),
+        "wrong_sets": sum(not one.passed for one in checks),
+    }
+
+
+def synchronize_all(devices: Sequence[torch.device]) -> None:
+    for device in devices:
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Many launches of more ranks than GPUs, in one process.")
+    parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels")
+    parser.add_argument("--preset", default="flash")
+    parser.add_argument("--tokens", default="64", help="capacity per rank, separated by commas")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--experts-per-rank", type=int)
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="a divisor of the ranks; all of this host's by default")
+    parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    given = parser.parse_args()
+    if not 1 <= given.gpus <= torch.cuda.device_count() or given.ranks % given.gpus:
+        parser.error(f"--gpus {given.gpus}: must be a divisor of --ranks {given.ranks}, at most {torch.cuda.device_count()}")
+    devices = [torch.device("cuda", index) for index in range(given.gpus)]
+    let_gpus_see_each_other(devices)
+    records: list[dict[str, Any]] = []
+    for name in given.preset.split(","):
+        for tokens in given.tokens.split(","):
+            point = Point(name, int(tokens), given.ranks, given.experts_per_rank)
+            records.append({"name": point.name, "gpus": given.gpus, **soak(point, devices, ArtifactStore(given.artifacts), given.launches)})
+            print(point.name, ", ".join(f"{key} {value}" for key, value in records[-1]["soak"].items()), flush=True)
+            torch.cuda.empty_cache()
+    print(f"wrote {result_file.save(given.out, 'soak_ranks', records)}")
+    sys.exit(any(one["soak"]["mismatches"] or one["soak"]["wrong_sets"] for one in records))
+
+
+if __name__ == "__main__":
+    main()
