@@ -3,9 +3,9 @@
     python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --set num_sms=66     where the DSL is
     python bench/soak_ranks.py --artifacts FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --launches 1000  e.g. on four GPUs
 
-Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to the
-bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a point take
-turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
+Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to
+the bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a point
+take turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
 """
 
 from __future__ import annotations
