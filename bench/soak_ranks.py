@@ -4,13 +4,14 @@
     python bench/soak_ranks.py --artifacts FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --launches 1000  e.g. on four GPUs
 
 Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to
-the bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a point
-take turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
+the bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a
+point take turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ from megamoe_dsl.runtime.watchdog import naming_the_wait
 
 WATCHDOG_NS = 20 * 10**9
 LAUNCHES_IN_FLIGHT = 50
+CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
+"""Kernels that wait for each other need a hardware queue each, and nothing may be loaded while they wait: that would wait for them."""
 
 
 @dataclass
@@ -157,6 +160,7 @@ def synchronize_all(devices: Sequence[torch.device]) -> None:
 
 
 def main() -> None:
+    os.environ.update(CONCURRENT)
     parser = argparse.ArgumentParser(description="Many launches of more ranks than GPUs, in one process.")
     parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels")
     parser.add_argument("--preset", default="flash")
