@@ -14,7 +14,7 @@ from megamoe_dsl.bench.check import sample_rows
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
-from megamoe_dsl.bench.roofline import count_work
+from megamoe_dsl.bench.roofline import Load, count_work
 from megamoe_dsl.bench.soak import SETS, token_counts
 
 
@@ -36,6 +36,15 @@ def test_work_of_the_published_table() -> None:
     assert work.hbm_bytes == pytest.approx(32 * 3 * 4096 * 2048 + 3072 * (3 * 4096 + 2 * 2048), rel=1e-6)
     assert work.nvlink_bytes == 3072 * 7 / 8 * 4096 * 2
     assert work.bound_by == "hbm" and work.bound_us == pytest.approx(196.7, abs=0.1)
+
+
+def test_work_of_a_rank_that_routing_favours() -> None:
+    """Twice the tokens are twice the FLOP; weights are read of the experts that have tokens."""
+    problem = Point("flash", 8, 8).problem
+    work = count_work(problem, 8, load=Load(received=96, touched=20))
+    assert work.flop == 2 * count_work(problem, 8).flop
+    assert work.hbm_bytes == 20 * 3 * 4096 * 2048 + 96 * (3 * 4096 + 2 * 2048)
+    assert Load.expected(problem, 8).received == 48 and 24 < Load.expected(problem, 8).touched < 26
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 3, 1000])
@@ -92,6 +101,7 @@ def record(us: float, violations: int) -> dict[str, Any]:
         "variants": {"block_m=8": {"check": check, "us": times, "graph_us": times}},
         "peer": {"us": {"median": 2 * us}, "graph_us": {"median": 3 * us}, "symmetric_bytes": 2**21},
         "work": {"flop": 1e9, "bound_us": us / 2, "bound_by": "hbm"},
+        "slowest_rank": {"bound_us": 0.75 * us, "bound_by": "flop"},
         "best": {"variant": "block_m=8"},
     }
 
@@ -99,6 +109,7 @@ def record(us: float, violations: int) -> dict[str, Any]:
 def test_report_and_verdict() -> None:
     good, bad = record(100.0, 0), record(100.0, 1)
     assert passed(good) and not passed(bad) and not passed({"error": "x"})
+    assert " 50 hbm 0.500 75 flop 0.750 " in " ".join(row(good).split())
     assert " 2.000 " in row(good) and " 3.000 " in row(good) and " ok " in row(good) and "WRONG" in row(bad)
     assert "FAILED: no kernel" in row({"name": "flash", "error": "no kernel"})
     soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}

@@ -73,22 +73,6 @@ def test_weight_blocks_are_independent_rows_of_128():
         assert float((back[expert, 128 * row + 5, 128 * column + 7] - block[5, 7]).abs()) <= float(block.abs().max()) * 2.0**-4
 
 
-def test_permute_k16_names_every_channel():
-    stored = quant.permute_k16(torch.arange(32).reshape(1, 32))[0].tolist()
-    for group in range(2):
-        for q in range(4):
-            want = [16 * group + channel for channel in (2 * q, 2 * q + 1, 8 + 2 * q, 9 + 2 * q)]
-            assert stored[16 * group + 4 * q : 16 * group + 4 * q + 4] == want
-
-
-@given(st.integers(1, 6), st.sampled_from([torch.uint8, torch.float32, torch.float8_e4m3fn]))
-@settings(max_examples=20, deadline=None)
-def test_permute_k16_inverse(groups, dtype):
-    w = torch.arange(3 * 16 * groups).remainder(120).to(torch.uint8).to(dtype).reshape(3, 16 * groups)
-    for moved in (quant.inverse_permute_k16(quant.permute_k16(w)), quant.permute_k16(quant.inverse_permute_k16(w))):
-        assert moved.dtype == dtype and moved.is_contiguous() and torch.equal(moved.double(), w.double())
-
-
 def test_sm90_row_order_names_every_row():
     rows = quant.order_rows_sm90(torch.arange(1024).reshape(1, 1024, 1)).flatten()
     for index in range(1024):
@@ -126,7 +110,6 @@ def test_transform_and_inverse():
         (lambda: quant.quantize_e4m3_f32(torch.full((1, 128), np.inf)), "x: holds infinities or NaN"),
         (lambda: quant.quantize_e4m3_pow2(torch.zeros(1, 128, dtype=torch.int32)), "x: dtype torch.int32"),
         (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128)), "w: 64 rows, allowed: a multiple of the scale block 128"),
-        (lambda: quant.permute_k16(torch.zeros(1, 24)), "w: last dimension 24, allowed: a multiple of the scale block 16"),
         (
             lambda: quant.dequantize_e4m3_f32(torch.zeros(2, 256).to(torch.float8_e4m3fn), torch.zeros(2, 1)),
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",

@@ -247,7 +247,7 @@ FAULTS = {
     "gate and up scales swapped": lambda c: change_weights(c, l1_sf=lambda s: s.roll(s.shape[1] // 2, 1)),
     "gate and up rows swapped": lambda c: change_weights(c, l1=lambda w: roll_bytes(w, w.shape[1] // 2, 1)),
     "weight scales of the next block": lambda c: change_weights(c, l2_sf=lambda s: s.roll(1, 2)),
-    "L2 in another K order": lambda c: change_weights(c, l2=quant.permute_k16),
+    "L2 in another K order": lambda c: change_weights(c, l2=lambda w: roll_bytes(w, 8, 2)),
     "neighbouring channels swapped": lambda c: change_weights(c, l2=lambda w: roll_bytes(w, 1, 2)),
 }
 

@@ -21,7 +21,7 @@ from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Expectation, relative_difference, sample_rows
 from .peer import Peer
-from .roofline import count_work
+from .roofline import Load, count_work
 from .timing import Times, synchronize, time_back_to_back, time_graphs
 from .variant import variant_name
 
@@ -93,13 +93,16 @@ def measure_point(
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
     record["symmetric_bytes"] = symmetric.num_bytes
     candidates: dict[str, Callable[[], None]] = {}
+    stats = next(iter(kernels.values())).buffers.stats
     for name, kernel in kernels.items():
+        stats.zero_()
         synchronize()
         kernel(outputs[name])
         kernel.synchronize()
         check = expectation.check(outputs[name])
         record["variants"][name] = {"check": None if check is None else {**asdict(check), "passed": check.passed}}
         candidates[name] = partial(kernel, outputs[name])
+    record["slowest_rank"] = slowest_rank(problem, tokens, stats)
     if layer.peer is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
         layer.peer.load(problem, inputs)
@@ -131,6 +134,17 @@ def measure_point(
     return record
 
 
+def slowest_rank(problem: Problem, tokens: int, stats: torch.Tensor) -> dict[str, Any]:
+    """Load and bound of the rank whose bound is largest: no launch can end before it.  `stats` are the tokens of this rank's experts; all
+    ranks together."""
+    load = Load(int(stats.sum()), int((stats > 0).sum()))
+    work = count_work(problem, tokens, torch.cuda.get_device_name(), load)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, {**asdict(load), "bound_us": work.bound_us, "bound_by": work.bound_by})
+    found: dict[str, Any] = max(everyone, key=lambda one: one["bound_us"])
+    return found
+
+
 def summarise(record: dict[str, Any], problem: Problem, tokens: int) -> None:
     """Adds work, ceiling and the figures of the fastest variant to a record."""
     work = count_work(problem, tokens, torch.cuda.get_device_name())
@@ -146,6 +160,7 @@ def summarise(record: dict[str, Any], problem: Problem, tokens: int) -> None:
         "hbm_tb_per_s": work.hbm_bytes / us / 1e6,
         "nvlink_gb_per_s": work.nvlink_bytes / us / 1e3,
         "fraction_of_ceiling": work.bound_us / us,
+        "fraction_of_slowest_rank": record["slowest_rank"]["bound_us"] / us,
     }
     if "peer" in record:
         record["best"]["ratio"] = record["peer"]["us"]["median"] / us

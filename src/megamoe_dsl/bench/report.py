@@ -15,6 +15,8 @@ COLUMNS = (
     ("TFLOPS", 7),
     ("ceiling", 8),
     ("of it", 6),
+    ("slowest", 8),
+    ("of it", 6),
     ("MiB", 6),
     ("peer", 6),
     ("check", 16),
@@ -48,7 +50,7 @@ def row(record: dict[str, Any]) -> str:
     if "soak" in record:
         facts = ", ".join(f"{name} {value}" for name, value in record["soak"].items())
         return f"{record['name']:20s} {facts}"
-    best, work, peer = record["best"], record["work"], record.get("peer")
+    best, work, slowest, peer = record["best"], record["work"], record["slowest_rank"], record.get("peer")
     lines = []
     for name in sorted(record["variants"], key=lambda one: record["variants"][one]["us"]["median"]):
         entry = record["variants"][name]
@@ -72,6 +74,8 @@ def row(record: dict[str, Any]) -> str:
                     _number(work["flop"] / us / 1e6, 7),
                     f"{work['bound_us']:.0f} {work['bound_by'][:4]}".rjust(8),
                     _number(work["bound_us"] / us, 6, 3),
+                    f"{slowest['bound_us']:.0f} {slowest['bound_by'][:4]}".rjust(8),
+                    _number(slowest["bound_us"] / us, 6, 3),
                     _number(record["symmetric_bytes"] / 2**20, 6, 0),
                     _number(peer["symmetric_bytes"] / 2**20 if peer else None, 6, 0),
                     verdict.ljust(16),

@@ -40,14 +40,28 @@ def ceilings(gpu: str) -> dict[str, float]:
     return found
 
 
-def count_work(problem: Problem, tokens: int, gpu: str = DEFAULT_GPU) -> Work:
-    """Work of a rank when every rank routes `tokens` tokens uniformly.  HBM: weights of the experts that are expected to receive any
-    token, once, and activations: x and y of every pair as E4M3 and BF16, the intermediate written and read."""
+@dataclass(frozen=True)
+class Load:
+    """What routing gives one rank: tokens received, once per local expert that they chose, and local experts that received any."""
+
+    received: float
+    touched: float
+
+    @classmethod
+    def expected(cls, problem: Problem, tokens: int) -> Load:
+        """Of every rank, when all route `tokens` tokens uniformly."""
+        p, pairs = problem, tokens * problem.topk
+        return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)))
+
+
+def count_work(problem: Problem, tokens: int, gpu: str = DEFAULT_GPU, load: Load | None = None) -> Work:
+    """Work of a rank with this load, the expected one by default.  HBM: weights of the experts that receive any token, once, and
+    activations: x and y of every pair as E4M3 and BF16, the intermediate written and read."""
     p, limits = problem, ceilings(gpu)
-    pairs = tokens * p.topk
-    touched = p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks))
+    load = load or Load.expected(problem, tokens)
+    pairs = load.received
     flop = pairs * 6.0 * p.hidden * p.intermediate
-    hbm = touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.dtypes] + pairs * (3 * p.hidden + 2 * p.intermediate)
+    hbm = load.touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.dtypes] + pairs * (3 * p.hidden + 2 * p.intermediate)
     nvlink = pairs * (p.num_ranks - 1) / p.num_ranks * p.hidden * OUTPUT_BYTES
     seconds = (flop / limits["fp8_flops"], hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"])
     return Work(flop, hbm, nvlink, *(1e6 * one for one in seconds))

@@ -135,29 +135,3 @@ def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         ValueError: on a wrong dtype or shape.
     """
     return dequantize_e4m3_f32(w, weight_scale_rows(sf))
-
-
-def permute_k16(w: torch.Tensor) -> torch.Tensor:
-    """Reorder the last dimension within every 16: position 4q + {0, 1, 2, 3} takes channel {2q, 2q + 1, 8 + 2q, 9 + 2q}, q = 0..3.
-
-    A thread of a wgmma accumulator holds columns 2q, 2q + 1 of every 8 columns (PTX ISA, D fragment). With this order the four it holds
-    of 16 outputs are neighbours, so the L1 epilogue packs them into one 32-bit word without a shuffle. K order is free as long as both
-    operands of Linear2 agree; whole groups of 16 stay in place, so scales per 128 do not change.
-
-    Args:
-        w: any dtype [..., K], K a multiple of 16.
-
-    Returns:
-        A new contiguous tensor of the same shape.
-
-    Raises:
-        ValueError: when K is not a multiple of 16.
-    """
-    _require_blocks("w", w.shape[-1], 16)
-    return w.unflatten(-1, (-1, 2, 4, 2)).transpose(-3, -2).flatten(-4).contiguous()
-
-
-def inverse_permute_k16(w: torch.Tensor) -> torch.Tensor:
-    """Inverse of `permute_k16`: kernel order back to natural order; same argument, result and errors."""
-    _require_blocks("w", w.shape[-1], 16)
-    return w.unflatten(-1, (-1, 4, 2, 2)).transpose(-3, -2).flatten(-4).contiguous()
