@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from megamoe_dsl.bench.arguments import parse, passed
-from megamoe_dsl.bench.check import sample_rows
+from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.roofline import Load, count_work
 from megamoe_dsl.bench.soak import SETS, token_counts
+from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.problem import Problem
 
 
 def test_points_of_the_command_line() -> None:
@@ -52,6 +54,22 @@ def test_sampled_rows_are_distinct_and_include_the_ends(tokens: int) -> None:
     rows = sample_rows(tokens, 4).tolist()
     assert len(set(rows)) == len(rows) == min(tokens, 4)
     assert not tokens or (rows[0], rows[-1]) == (0, tokens - 1)
+
+
+def test_sampled_tokens_are_held_to_the_reference() -> None:
+    problem = Problem(256, 128, 4, 2, 2, 9, "fp8xfp8")
+    inputs = [random_inputs(problem, rank, 9, 3) for rank in range(2)]
+    weights = [random_weights(problem, rank, 3) for rank in range(2)]
+    rows = sample_rows(9, 3)
+    expected = Expected.of(problem, [some_tokens(one, rows) for one in inputs], weights)
+    whole = Expected.of(problem, inputs, weights)
+    assert torch.equal(expected.y, torch.cat([whole.y[rows], whole.y[9 + rows]]))
+    right = expected.check(expected.hopper)
+    assert right.passed and right.elements == 6 * 256 and right.same_bits == 1.0 and right.worst <= 1
+    wrong = expected.hopper.clone()
+    wrong[4, 7] = wrong[4, 7] + 1
+    wrong[5, 0] = float("nan")
+    assert expected.check(wrong).violations == 2
 
 
 def test_soak_has_full_empty_and_uneven_launches() -> None:

@@ -19,15 +19,13 @@ import cutlass.cute as cute
 
 from ....config import KernelConfig
 from ....device import tcgen05
-from ....device.mbarrier import fence_init, init
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
-from ....device.tma import prefetch_tensor_map
-from ....device.warp import cluster_arrive, cluster_wait, elect, set_max_registers, smem_base
-from ....layouts.tensor_map import DESCRIPTOR_BYTES
+from ....device.warp import cluster_arrive, cluster_wait, set_max_registers, smem_base
 from ....layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
 from ..context import Arguments
 from ..dispatch import dispatch
+from ..setup import init_barriers, prefetch_maps
 from ..table import fill_table
 from .context import Sm100Context
 from .epilogue import epilogue
@@ -43,15 +41,9 @@ FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 def initialise(ctx: Sm100Context, warp: Any):
     """mbarriers and TMEM, visible to the pair."""
     if warp == WEIGHTS_WARP:
-        if elect():
-            for row in ctx.config.smem.barriers:
-                for i in cutlass.range_constexpr(row.count):
-                    init(ctx.barrier(row.name, i), row.arrivals)
-            fence_init()
+        init_barriers(ctx)
     if warp == TOKENS_WARP:
-        if elect():
-            for i in cutlass.range_constexpr(NUM_MAPS):
-                prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
+        prefetch_maps(ctx, NUM_MAPS)
     if warp == SCHEDULER_WARP:
         tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
     cluster_arrive()

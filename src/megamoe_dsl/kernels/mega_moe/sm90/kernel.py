@@ -18,12 +18,10 @@ import cutlass
 import cutlass.cute as cute
 
 from ....config_sm90 import Sm90Config
-from ....device.mbarrier import fence_init, init
-from ....device.tma import prefetch_tensor_map
-from ....device.warp import elect, set_max_registers, smem_base
-from ....layouts.tensor_map import DESCRIPTOR_BYTES
+from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
+from ..setup import init_barriers, prefetch_maps
 from ..table import fill_table
 from .context import Sm90Arguments, Sm90Context
 from .load import load_tokens, load_weights
@@ -39,15 +37,9 @@ FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
 def initialise(ctx: Sm90Context, warp: Any):
     """mbarriers, visible to the CTA and to TMA."""
     if warp == WEIGHTS_WARP:
-        if elect():
-            for row in ctx.config.smem.barriers:
-                for i in cutlass.range_constexpr(row.count):
-                    init(ctx.barrier(row.name, i), row.arrivals)
-            fence_init()
+        init_barriers(ctx)
     if warp == TOKENS_WARP:
-        if elect():
-            for i in cutlass.range_constexpr(NUM_MAPS):
-                prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
+        prefetch_maps(ctx, NUM_MAPS)
     cute.arch.sync_threads()
 
 

@@ -1,0 +1,30 @@
+"""What a CTA sets up before its roles begin, on every architecture: one elected thread each."""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+
+from ...device.mbarrier import fence_init, init
+from ...device.tma import prefetch_tensor_map
+from ...device.warp import elect
+from ...layouts.tensor_map import DESCRIPTOR_BYTES
+from .context import Context
+
+
+@cute.jit
+def init_barriers(ctx: Context):
+    """All mbarriers of the SMEM plan, visible to TMA and to other CTAs of the cluster."""
+    if elect():
+        for row in ctx.config.smem.barriers:
+            for i in cutlass.range_constexpr(row.count):
+                init(ctx.barrier(row.name, i), row.arrivals)
+        fence_init()
+
+
+@cute.jit
+def prefetch_maps(ctx: Context, count: cutlass.Constexpr[int]):
+    """The table of tensor maps."""
+    if elect():
+        for i in cutlass.range_constexpr(count):
+            prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
