@@ -1,6 +1,7 @@
-"""The README's table of the Hopper kernel, from results files.
+"""Tables of README.md and docs/hopper.md, from results files.
 
 python bench/results_table.py bench/results/mega_moe_sm90-time-DATE.json [...]
+python bench/results_table.py bench/results/mega_moe_sm90-trace-DATE.json [...]
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-COLUMNS = (
+TIME_COLUMNS = (
     *("Shape, tokens per rank", "ours: launches / graph", "peer", "peer / ours"),
     *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / peer"),
 )
+TRACE_COLUMNS = {
+    "counts": ("wait counts",),
+    "stages": ("wait stage Linear1", "wait stage Linear2"),
+    "multiply": ("multiply Linear1", "multiply Linear2"),
+    "epilogue": ("wait store Linear1", "wait store Linear2", "epilogue Linear1", "epilogue Linear2"),
+    "other SMs and ranks": ("wait ranks", "wait results"),
+    "combine": ("combine",),
+}
 
 
-def line(record: dict[str, Any]) -> str:
-    """One point."""
-    point, best, peer, slowest = record["point"], record["best"], record["peer"], record["slowest_rank"]
-    cells = (
-        f"{point['preset'].capitalize()} {point['tokens']}",
+def label(record: dict[str, Any]) -> str:
+    return f"{record['point']['preset'].capitalize()} {record['point']['tokens']}"
+
+
+def time_cells(record: dict[str, Any]) -> list[str]:
+    """One timed point."""
+    best, peer, slowest = record["best"], record["peer"], record["slowest_rank"]
+    return [
+        label(record),
         f"{best['us']:.0f} / {best['graph_us']:.0f}",
         f"{peer['us']['median']:.0f} / {peer['graph_us']['median']:.0f}",
         f"{best['ratio']:.2f} / {best['graph_ratio']:.2f}",
@@ -29,15 +42,25 @@ def line(record: dict[str, Any]) -> str:
         f"{slowest['bound_us']:.0f} ({slowest['bound_by'].upper()})",
         f"{best['fraction_of_slowest_rank']:.2f}",
         f"{record['symmetric_bytes'] / 2**20:.0f} / {peer['symmetric_bytes'] / 2**20:.0f}",
-    )
-    return "| " + " | ".join(cells) + " |"
+    ]
+
+
+def trace_cells(record: dict[str, Any]) -> list[str]:
+    """One traced launch: how long it took, when the first stage was full, and where a math warp's time went on average."""
+    math = record["trace"]["math"]
+    start = math["multiply Linear1"]["first"]
+    parts = [sum(math[name]["us"] for name in names if name in math) for names in TRACE_COLUMNS.values()]
+    return [label(record), f"{record['launch_us']:.0f}", f"{start:.0f}", *(f"{us:.0f}" for us in parts)]
 
 
 def table(files: Sequence[Path]) -> str:
-    """All points of the files that were timed beside the peer."""
+    """All points of the files that were timed beside the peer, or traced."""
     records = [record for file in files for record in json.loads(file.read_text())["records"]]
-    head = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    return "\n".join([*head, *(line(record) for record in records if "peer" in record)])
+    if any("trace" in record for record in records):
+        head, rows = ["Shape, tokens per rank", "us", "first multiply at", *TRACE_COLUMNS], [trace_cells(one) for one in records]
+    else:
+        head, rows = list(TIME_COLUMNS), [time_cells(one) for one in records if "peer" in one]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
 if __name__ == "__main__":
