@@ -21,7 +21,7 @@ from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)
 
-ZERO_AT_REST = ("expert_send_count", "expert_recv_count", "expert_recv_count_sum", "l1_arrival_count", "l2_arrival_mask")
+ZERO_AT_REST = ("blocks_taken", "expert_send_count", "expert_recv_count", "expert_recv_count_sum", "l1_arrival_count", "l2_arrival_mask")
 COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal")
 
 

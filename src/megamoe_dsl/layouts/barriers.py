@@ -36,14 +36,16 @@ def barrier_table(*, num_stages: int, dispatch_warps: int, epilogue_warps: int) 
     )
 
 
-def sm90_barrier_table(*, num_stages: int, dispatch_warps: int, pull_slots: int, math_warps: int) -> tuple[MBarrier, ...]:
+def sm90_barrier_table(*, num_stages: int, tickets: int, dispatch_warps: int, pull_slots: int, math_warps: int) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA on SM90, in SMEM order."""
     return (
         MBarrier("full", num_stages, 2, "token loader and weight loader", "operands and token scales", "math warps"),
         MBarrier("empty", num_stages, math_warps, "every math warp", "", "both loaders"),
         MBarrier("store_full", 1, math_warps, "every math warp, per L1 tile", "", "store warp"),
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
-        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "every role, once"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp and dispatch warps, once"),
+        MBarrier("ticket_full", tickets, 1, "scheduler warp", "", "loaders, store warp, math warps"),
+        MBarrier("ticket_empty", tickets, 3 + math_warps, "loaders, store warp, math warps, when they have read it", "", "scheduler warp"),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
         MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
     )

@@ -14,6 +14,7 @@ from .tile import BLOCK_K, DISPATCH_WARPS
 
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
 MATH_WARPGROUPS = 2
+TICKETS = 1  # tiles dealt to a CTA that not all of its roles have read
 STORE_TOKENS = 32  # tokens that the L2 epilogue transposes at a time
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
@@ -30,7 +31,7 @@ class Sm90SmemPlan:
 
     main     the TMA ring, epilogue staging, pull slots, expert_count u32[E]
     combine  per math warp its slots (layouts/combine_plan.py); takes the place of `main`
-    tail     scale exchange, per-expert table, mbarriers: always live; stamps so far of each of `trace_warps` warps
+    tail     scale exchange, per-expert table, dealt tiles, mbarriers: always live; stamps so far of each of `trace_warps` warps
     """
 
     num_experts: int
@@ -84,7 +85,11 @@ class Sm90SmemPlan:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         return sm90_barrier_table(
-            num_stages=self.num_stages, dispatch_warps=DISPATCH_WARPS, pull_slots=self.pull_slots, math_warps=self.math_warps
+            num_stages=self.num_stages,
+            tickets=TICKETS,
+            dispatch_warps=DISPATCH_WARPS,
+            pull_slots=self.pull_slots,
+            math_warps=self.math_warps,
         )
 
     @cached_property
@@ -104,6 +109,7 @@ class Sm90SmemPlan:
             "tail",
             Field("amax", (self.math_warps, self.block_m), U32, 16),
             Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
+            Field("tickets", (TICKETS, 4), U32, 16),
             *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
             Field("trace_count", (self.trace_warps,), U32),
         )

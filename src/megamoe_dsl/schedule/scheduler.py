@@ -4,11 +4,15 @@ All blocks of a launch form one sequence, in which Linear1 is one wave ahead: L1
 and so on; within each, expert by expert, token block by token block, 256-row weight block fastest.  The article has no wave between L1 and
 L2 of one wave: then a cluster that is through with L1 waits for the slowest (on an H200 a tenth of the time of Flash with 8192 tokens).
 
-Cluster c of C takes numbers c, c + C, c + 2 C ...  Every L1 block of a wave precedes every L2 block of it, and a cluster works in order, so
-waiting for another cluster's L1 output cannot deadlock.
+On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  On SM90, where a cluster is one CTA, it takes number c and then, whenever it is
+free, the next one that nobody has taken: SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
+
+Every L1 block of a wave precedes every L2 block of it, so a block waits only for lower numbers.  A cluster takes numbers in ascending order
+and works in that order: the lowest number that is not done has a cluster that works on it, or gets one without waiting for anything else.
+So waiting for another cluster's L1 output cannot deadlock, however the numbers are dealt.
 
 `Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `first`, `unsettled`,
-`advance` and `skip` on traced integers, with `settle` as the traced loop (kernels/mega_moe/table.py).
+`advance`, `skip` and `forward` on traced integers, with `settle` as the traced loop (kernels/mega_moe/table.py).
 """
 
 from __future__ import annotations
@@ -159,7 +163,11 @@ class Scheduler:
 
     def skip(self) -> Scheduler:
         """The walk's next block number, unsettled."""
-        return dataclasses.replace(self, local=self.local + self.stride)
+        return self.forward(self.stride)
+
+    def forward(self, numbers: Int) -> Scheduler:
+        """The block number that is `numbers` higher, unsettled."""
+        return dataclasses.replace(self, local=self.local + numbers)
 
     # --- host iteration
     def settle(self) -> Scheduler:

@@ -19,11 +19,14 @@ from .table import SharedTable
 
 @cute.jit
 def clean_workspace(ctx: Context, group: Group):
-    """SM 0 clears the send counts, the others what belongs to the local experts."""
+    """SM 0 clears the send counts and the block counter, the others what belongs to the local experts."""
     problem = ctx.config.problem
     if ctx.sm == 0:
         for expert in cutlass.range(group.thread, problem.num_experts, group.size, unroll=1):
             store_u64(ctx.at("expert_send_count", expert), Int64(0))
+        if group.thread == 0:
+            # Every CTA has drawn its last number: its math warps, which have the block or know that there is none, are past BEFORE_COMBINE.
+            store_u32(ctx.at("blocks_taken"), 0)
     else:
         for expert in cutlass.range(ctx.sm - 1, problem.experts_per_rank, ctx.config.num_sms - 1, unroll=1):
             clean_expert(ctx, group, expert)

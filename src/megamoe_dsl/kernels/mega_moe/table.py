@@ -1,7 +1,8 @@
 """The per-expert table of a CTA, and the scheduler warp that fills it.
 
-Every role walks the same blocks and needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for
-the counts, scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.
+A walk over the blocks needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for the counts,
+scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  On SM100 every role then walks the
+blocks of its cluster; on SM90 the scheduler warp alone walks, over the numbers that it draws (sm90/deal.py).
 
 scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what every rank's dispatch wrote before)
                  signals: counts barrier, once

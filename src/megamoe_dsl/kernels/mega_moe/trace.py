@@ -12,12 +12,11 @@ from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store
 from ...device.warp import sync_warp
 from ...layouts.trace import CAPACITY, STAMP, Activity, Role, trace_buffer
 from .context import Context
-from .table import Walk
 
 
-def detail_of(blocks: Walk) -> Any:
+def detail_of(tile: Any) -> Any:
     """The tile, as a stamp carries it."""
-    return 2 * (blocks.pool_block * 256 + blocks.n_block) + blocks.phase
+    return 2 * (tile.pool_block * 256 + tile.n_block) + tile.phase
 
 
 @cute.jit

@@ -6,7 +6,7 @@
 | 4     | token loader          | loader |
 | 5     | weight loader         | loader |
 | 6     | store of L1 tiles     | loader |
-| 7     | scheduler             | loader |
+| 7     | scheduler: deals tiles | loader |
 | 8-15  | math, epilogues, combine | epilogue |
 """
 
@@ -22,8 +22,8 @@ from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
 from ..setup import init_barriers, prefetch_maps
-from ..table import fill_table
 from .context import Sm90Arguments, Sm90Context
+from .deal import deal_tiles
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math
@@ -52,7 +52,7 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
     elif warp == STORE_WARP:
         store_tiles(ctx)
     else:
-        fill_table(ctx)
+        deal_tiles(ctx)
 
 
 @cute.kernel

@@ -1,9 +1,9 @@
 """The two loader warps of SM90: token tiles with their scales, and weight tiles (article 4.2, 4.3).
 
-| role         | waits                                                                         | signals         |
+| role         | waits                                                                           | signals                                 |
 |---|---|---|
-| load_tokens  | counts, once; L1 arrival count or L2 arrival mask, per tile; empty, per stage | full, per stage |
-| load_weights | counts, once; empty, per stage                                                | full, per stage |
+| load_tokens  | ticket_full and L1 arrival count or L2 arrival mask, per tile; empty, per stage | ticket_empty, per tile; full, per stage |
+| load_weights | ticket_full, per tile; empty, per stage                                         | ticket_empty, per tile; full, per stage |
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from ....device.sync import Equals32, Equals64, spin
 from ....device.tma import load_tile_cta
 from ....device.warp import elect
 from ....layouts.arith import select
-from ....layouts.smem_plan_sm90 import TILE_ROWS
+from ....layouts.smem_plan_sm90 import TICKETS, TILE_ROWS
 from ....layouts.tile import BLOCK_K
 from ....layouts.trace import Activity, Role
 from ....layouts.watchdog import Wait
 from ....schedule import LINEAR1
-from ..table import Walk, as_signed64, next_block, start_walk
+from ..table import as_signed64
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context
+from .deal import Tile, next_tile
 from .maps import Map
 
 
 @cute.jit
-def wait_arrival(ctx: Sm90Context, blocks: Walk):
+def wait_arrival(ctx: Sm90Context, tile: Tile):
     """Until the tile's tokens are in the pool, visible to TMA."""
-    if blocks.phase == LINEAR1:
-        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+    if tile.phase == LINEAR1:
+        count = Equals32(ctx.at("l1_arrival_count", tile.pool_block), tile.valid_m, "gpu")
+        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, tile.pool_block)
     else:
         finished = (1 << ctx.config.l1_n_blocks) - 1
-        mask = Equals64(ctx.at("l2_arrival_mask", blocks.pool_block), as_signed64(finished))
-        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, blocks.pool_block)
+        mask = Equals64(ctx.at("l2_arrival_mask", tile.pool_block), as_signed64(finished))
+        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, tile.pool_block)
     # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
     fence_async_global()
 
@@ -49,15 +50,15 @@ def load_tokens(ctx: Sm90Context):
     """TMA-A."""
     config, plan = ctx.config, ctx.config.smem
     begin(ctx, Role.TOKEN_LOADER)
-    blocks = start_walk(ctx, Int32(0), 1)
+    tile, tickets = next_tile(ctx, Ring.start(TICKETS))
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
-    while blocks.valid():
-        wait_arrival(ctx, blocks)
-        stamp(ctx, Activity.WAIT_TOKENS, detail_of(blocks))
-        tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
-        row = blocks.pool_block * config.block_m
-        for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+    while tile.valid():
+        wait_arrival(ctx, tile)
+        stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
+        tokens, scales = ctx.map(Map.TOKENS, tile.phase), ctx.map(Map.SFA, tile.phase)
+        row = tile.pool_block * config.block_m
+        for k in cutlass.range(select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
@@ -65,8 +66,8 @@ def load_tokens(ctx: Sm90Context):
                 load_tile_cta(ctx.shared("tokens", ring.index), tokens, full, k * BLOCK_K, row)
                 load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
             ring = ring.next()
-        stamp(ctx, Activity.LOAD, detail_of(blocks))
-        blocks = next_block(blocks)
+        stamp(ctx, Activity.LOAD, detail_of(tile))
+        tile, tickets = next_tile(ctx, tickets)
 
 
 @cute.jit
@@ -74,14 +75,15 @@ def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
     begin(ctx, Role.WEIGHT_LOADER)
-    blocks = start_walk(ctx, Int32(0), 1)
+    tile, tickets = next_tile(ctx, Ring.start(TICKETS))
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
-    while blocks.valid():
-        weights = ctx.map(Map.WEIGHTS, blocks.phase)
-        is_l1 = blocks.phase == LINEAR1
+    while tile.valid():
+        weights = ctx.map(Map.WEIGHTS, tile.phase)
+        is_l1 = tile.phase == LINEAR1
         k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
-        row = (blocks.expert * blocks.n_blocks + blocks.n_block) * k_blocks * TILE_ROWS
+        n_blocks = select(is_l1, Int32(config.l1_n_blocks), Int32(config.l2_n_blocks))
+        row = (tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS
         for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
@@ -89,5 +91,5 @@ def load_weights(ctx: Sm90Context):
                 arrive_expect(full, plan.weight_bytes)
                 load_tile_cta(ctx.shared("weights", ring.index), weights, full, 0, row + k * TILE_ROWS)
             ring = ring.next()
-        stamp(ctx, Activity.LOAD, detail_of(blocks))
-        blocks = next_block(blocks)
+        stamp(ctx, Activity.LOAD, detail_of(tile))
+        tile, tickets = next_tile(ctx, tickets)

@@ -1,7 +1,7 @@
 """The math warpgroups of SM90: wgmma with FP32 promotion, both epilogues, then combine.
 
-waits     counts, once; full, per stage; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
-signals   empty, per stage and warp; see the tile functions for the rest
+waits     ticket_full, per tile; full, per stage; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
+signals   ticket_empty and empty, per warp, per tile and per stage; see the tile functions for the rest
 
 A warpgroup has half of the tile, as two parts: half of the weight rows (tokens_as_n.py) or half of the tokens (tokens_as_m.py).  A 128-K
 partial sum of a part lands in a temporary accumulator and is then scaled and added in FP32 (the tensor core keeps about 14 bits);
@@ -26,17 +26,17 @@ from ....device.sync import Equals32, spin
 from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
 from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS
+from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TICKETS
 from ....layouts.trace import Activity, Role
 from ....layouts.watchdog import Wait
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
-from ..table import Walk, next_block, start_walk
 from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
 from .context import MathThread, Sm90Context
+from .deal import Tile, next_tile
 
 THREADS = 128 * MATH_WARPGROUPS
 
@@ -73,34 +73,34 @@ def math(ctx: Sm90Context, warp: Int32):
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
-    blocks = start_walk(ctx, Int32(0), 1)
+    tile, tickets = next_tile(ctx, Ring.start(TICKETS))
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     stores = Ring.start(1)
-    while blocks.valid():
-        scales = weight_scales(ctx, blocks, me)
+    while tile.valid():
+        scales = weight_scales(ctx, tile, me)
         acc = tile_order(config).Accumulator.zero(config.block_m)
         wait(ctx.barrier("full", ring.index), ring.phase)
-        stamp(ctx, Activity.WAIT_STAGE, detail_of(blocks))
-        k_blocks = select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
-        skipped = tile_order(config).skipped_blocks(me, blocks, k_blocks)
+        stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
+        k_blocks = select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
+        skipped = tile_order(config).skipped_blocks(me, tile, k_blocks)
         for k in cutlass.range(k_blocks - skipped, unroll=1):
             acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
         if cutlass.const_expr(not config.swap_ab):
             ring = pass_stages(ctx, me, ring, skipped)
-        stamp(ctx, Activity.MULTIPLY, detail_of(blocks))
-        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+        stamp(ctx, Activity.MULTIPLY, detail_of(tile))
+        count = Equals32(ctx.at("l1_arrival_count", tile.pool_block), tile.valid_m, "gpu")
+        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, tile.pool_block)
         # The staging buffer belongs to the store warp until it has read the last L1 tile.
         wait(ctx.barrier("store_empty"), stores.phase ^ 1)
-        stamp(ctx, Activity.WAIT_STORE, detail_of(blocks))
-        if blocks.phase == LINEAR1:
-            tile_order(config).finish_l1(ctx, blocks, me, acc.parts)
+        stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
+        if tile.phase == LINEAR1:
+            tile_order(config).finish_l1(ctx, tile, me, acc.parts)
             stores = stores.next()
         else:
-            tile_order(config).finish_l2(ctx, blocks, me, acc.parts)
-        stamp(ctx, Activity.EPILOGUE, detail_of(blocks))
-        blocks = next_block(blocks)
+            tile_order(config).finish_l2(ctx, tile, me, acc.parts)
+        stamp(ctx, Activity.EPILOGUE, detail_of(tile))
+        tile, tickets = next_tile(ctx, tickets)
 
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
@@ -123,15 +123,15 @@ def pass_stages(ctx: Sm90Context, me: MathThread, ring: Ring, count: Int32) -> R
 
 
 @cute.jit
-def weight_scales(ctx: Sm90Context, blocks: Walk, me: MathThread) -> WeightScales:
+def weight_scales(ctx: Sm90Context, tile: Tile, me: MathThread) -> WeightScales:
     """Loaded once per tile by the lanes; a load per K block would put a wait before every wgmma wait."""
     config, problem = ctx.config, ctx.config.problem
-    is_l1 = blocks.phase == LINEAR1
+    is_l1 = tile.phase == LINEAR1
     k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
     row_blocks = select(is_l1, Int32(2 * problem.intermediate // 128), Int32(problem.hidden // 128))
     up = problem.intermediate // 128  # from a gate block to its up block
     own = me.group if config.swap_ab else 0
-    first = blocks.expert * row_blocks + select(is_l1, blocks.n_block, blocks.n_block * 2 + own)
+    first = tile.expert * row_blocks + select(is_l1, tile.n_block, tile.n_block * 2 + own)
     base = Int64(cutlass.select_(is_l1, ctx.args.l1_sf, ctx.args.l2_sf))
     starts = range(0, max(config.l1_k_blocks, config.l2_k_blocks), 32)
     rows = (first, first + select(is_l1, Int32(up), Int32(0 if config.swap_ab else 1)))

@@ -34,8 +34,8 @@ from ....device.warp import sync_warp
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ..swiglu import activate
-from ..table import Walk
 from .context import MathThread, Sm90Context
+from .deal import Tile
 
 CHUNKS = 2  # of 128 weight rows
 CHUNK_BYTES = 128 * 128
@@ -67,9 +67,9 @@ def first_row(me: MathThread) -> Any:
     return me.group * 64 + me.warp * WARP_ROWS + me.row
 
 
-def skipped_blocks(me: MathThread, blocks: Walk, k_blocks: Any) -> Any:
+def skipped_blocks(me: MathThread, tile: Tile, k_blocks: Any) -> Any:
     """K blocks that the thread's warpgroup need not multiply: all when the tile's tokens end before its half."""
-    return select(blocks.valid_m > me.group * 64, Int32(0), k_blocks)
+    return select(tile.valid_m > me.group * 64, Int32(0), k_blocks)
 
 
 @cute.jit
@@ -103,10 +103,10 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
 
 
 @cute.jit
-def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     row = first_row(me)
-    pool_row = blocks.pool_block * ctx.config.block_m + row
+    pool_row = tile.pool_block * ctx.config.block_m + row
     words: list[list[Any]] = [[], []]
     for h in cutlass.range_constexpr(2):
         weight = load_f32(ctx.at("l1_topk_weights", pool_row + 8 * h))
@@ -122,7 +122,7 @@ def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
         exponent = cast.scale_exponent(cast.max_over_quad(peak))
         inverse = cast.inverse_scale(exponent)
         if (me.lane & 3) == 0:
-            store_f32(ctx.at("l2_sf", blocks.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+            store_f32(ctx.at("l2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
         words[h] = [cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs]
     # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
     token = me.group * 64 + me.warp * WARP_ROWS + (me.lane & 15)
@@ -138,16 +138,16 @@ def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
 
 
 @cute.jit
-def finish_l2(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+def finish_l2(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warp its own 16 tokens."""
     first = me.group * 64 + me.warp * WARP_ROWS
-    valid = blocks.valid_m - first
+    valid = tile.valid_m - first
     staging = ctx.shared("cd") + first * ROW_BYTES
     write_row = me.lane & 15
     read_row = me.lane >> 3
-    metadata = ctx.at("token_src_metadata", blocks.pool_block * ctx.config.block_m + first + read_row)
+    metadata = ctx.at("token_src_metadata", tile.pool_block * ctx.config.block_m + first + read_row)
     destinations = [load_u64(metadata + step * 8) for step in range(0, WARP_ROWS, ROWS_PER_STEP)]
-    channel_bytes = Int64(blocks.n_block * (2 * TILE_ROWS) + (me.lane & 7) * 16)
+    channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + (me.lane & 7) * 16)
     for part in cutlass.range_constexpr(TILE_ROWS // PASS_CHANNELS):
         for i in cutlass.range_constexpr(4):
             chunk = (me.lane >> 4) + 2 * i

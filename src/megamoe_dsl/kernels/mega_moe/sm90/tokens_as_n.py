@@ -28,8 +28,8 @@ from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, STORE_TOKENS, TILE_ROWS
 from ..swiglu import activate
-from ..table import Walk
 from .context import MathThread, Sm90Context
+from .deal import Tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 BLOCK_BYTES = 64 * 128
@@ -55,7 +55,7 @@ class Accumulator:
         return Accumulator((part,) * BLOCKS, part)
 
 
-def skipped_blocks(me: MathThread, blocks: Walk, k_blocks: Any) -> int:
+def skipped_blocks(me: MathThread, tile: Tile, k_blocks: Any) -> int:
     """K blocks that the thread's warpgroup need not multiply: none, it has half of the weight rows."""
     return 0
 
@@ -96,11 +96,11 @@ def promote(sums: Any, partial: Any, token_scales: Any, row_scales: list[Any]) -
 
 
 @cute.jit
-def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     """The whole tile at once."""
     config = ctx.config
     groups = config.block_m // 8
-    row = blocks.pool_block * config.block_m
+    row = tile.pool_block * config.block_m
     weights = ctx.at("l1_topk_weights", row + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
@@ -113,7 +113,7 @@ def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
         for g in cutlass.range_constexpr(groups):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
     named_barrier(NamedBarrier.EPILOGUE_ALL, 32 * WARPS)
-    scales = ctx.at("l2_sf", blocks.n_block, row + me.pair)
+    scales = ctx.at("l2_sf", tile.n_block, row + me.pair)
     words = []
     for g in cutlass.range_constexpr(groups):
         theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
@@ -138,11 +138,11 @@ def finish_l1(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
 
 
 @cute.jit
-def finish_l2(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
+def finish_l2(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     """One tile, 32 tokens at a time."""
     config, plan = ctx.config, ctx.config.smem
     rows = min(config.block_m, STORE_TOKENS)
-    row = blocks.pool_block * config.block_m
+    row = tile.pool_block * config.block_m
     cd = ctx.shared("cd", me.group * plan.l2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
@@ -151,8 +151,8 @@ def finish_l2(ctx: Sm90Context, blocks: Walk, me: MathThread, acc: Any):
     # Reading: 16 lanes per token.
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
-    channel_bytes = Int64(blocks.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
-    valid = blocks.valid_m
+    channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
+    valid = tile.valid_m
     for first in cutlass.range_constexpr(0, config.block_m, rows):
         if first < valid:
             # The last pass has been read by the warpgroup.

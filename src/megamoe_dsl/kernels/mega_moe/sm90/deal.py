@@ -1,0 +1,84 @@
+"""Tiles dealt at run time: a CTA takes the next number of the sequence when it is free, so that none waits idle for slower ones.
+
+The scheduler warp draws the numbers, alone walks the sequence, and publishes the tiles as tickets in SMEM; the last ticket has no tile.  A
+ticket is drawn when all roles have read the one before it: the math warps begin a tile, and the loaders need the next in its middle.
+
+| role       | waits                                                               | signals                                     |
+|---|---|---|
+| deal_tiles | expert_recv_count_sum and counts, once (table.py); ticket_empty     | counts, once; ticket_full                   |
+| next_tile  | ticket_full                                                         | ticket_empty, per warp, when it has read it |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....device.mbarrier import arrive, wait
+from ....device.memory import atomic_add_u32, load_shared_v4, store_shared_v4
+from ....device.ring import Ring
+from ....device.warp import shuffle, sync_warp
+from ....layouts.smem_plan_sm90 import TICKETS
+from ..table import Walk, fill_table, settle, start_walk
+from .context import Sm90Context
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of the sequence (schedule.Block); the ticket that ends the walk has `valid_m` of 0 or less."""
+
+    phase: Int32
+    expert: Int32
+    n_block: Int32
+    pool_block: Int32
+    valid_m: Int32
+
+    def valid(self) -> cutlass.Boolean:
+        return self.valid_m > 0
+
+
+@cute.jit
+def deal_tiles(ctx: Sm90Context):
+    """The scheduler warp.  The first tile of a CTA has the CTA's number: no atomic before anything is under way."""
+    fill_table(ctx)
+    blocks, number = start_walk(ctx, Int32(0), 1), ctx.sm
+    tickets = Ring.start(TICKETS)
+    publish(ctx, blocks, tickets)
+    while blocks.valid():
+        tickets = tickets.next()
+        wait(ctx.barrier("ticket_empty", tickets.index), tickets.phase ^ 1)
+        drawn = draw(ctx)
+        blocks, number = settle(blocks.forward(drawn - number)), drawn
+        publish(ctx, blocks, tickets)
+
+
+@cute.jit
+def draw(ctx: Sm90Context) -> Int32:
+    """The next number that nobody has taken."""
+    taken = Int32(0)
+    if cute.arch.lane_idx() == 0:
+        taken = atomic_add_u32(ctx.at("blocks_taken"), 1)
+    return shuffle(taken, 0) + ctx.config.num_sms
+
+
+@cute.jit
+def publish(ctx: Sm90Context, blocks: Walk, tickets: Ring):
+    if cute.arch.lane_idx() == 0:
+        words = (blocks.expert * 2 + blocks.phase, blocks.n_block, blocks.pool_block, blocks.valid_m)
+        store_shared_v4(ctx.shared("tickets", tickets.index), words)
+        arrive(ctx.barrier("ticket_full", tickets.index))
+    sync_warp()
+
+
+@cute.jit
+def next_tile(ctx: Sm90Context, tickets: Ring) -> tuple[Tile, Ring]:
+    """A warp that works on tiles: its next one, and the place of the ticket after it."""
+    wait(ctx.barrier("ticket_full", tickets.index), tickets.phase)
+    which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("tickets", tickets.index)))
+    sync_warp()
+    if cute.arch.lane_idx() == 0:
+        arrive(ctx.barrier("ticket_empty", tickets.index))
+    return Tile(which & 1, which >> 1, n_block, pool_block, valid_m), tickets.next()
