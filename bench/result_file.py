@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.session import finite, versions
+from megamoe_dsl.bench.session import command_line, finite, versions
 
 
 def save(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
     """Writes FOLDER/KIND-date-time.json; returns its path.  Of absolute paths in the command only the last name is kept."""
     now = time.gmtime()
-    command = [Path(one).name if Path(one).is_absolute() else one for one in (Path(sys.argv[0]).name, *sys.argv[1:])]
-    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", now), "command": command, **versions()}
+    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", now), "command": command_line(), **versions()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', now)}.json"
     path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")

@@ -105,6 +105,11 @@ def finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def command_line() -> list[str]:
+    """This process's command; of absolute paths only the last name is kept."""
+    return [Path(sys.argv[0]).name, *(Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])]
+
+
 def versions() -> dict[str, Any]:
     """What the figures depend on."""
     import torch
@@ -129,7 +134,7 @@ def run_session(session: Session) -> Results:
     """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
-    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **versions()}
+    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions()}
     session.out.mkdir(parents=True, exist_ok=True)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
