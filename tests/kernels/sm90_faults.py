@@ -16,9 +16,14 @@ WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p,[^;]*;"
 ARRIVE = r"mbarrier\.arrive\.shared::cta[^;]*;"
 EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
 INIT_BY_WARPS = r"mbarrier\.init[^;]*, 8;"
+INIT_BY_TICKET_READERS = r"mbarrier\.init[^;]*, 11;"
 INIT_BY_LOADERS = r"mbarrier\.init[^;]*, 2;"
 SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^;]*;"
+TICKET = r"ld\.shared\.v4\.b32[^;]*;"
+PUBLISH = r"st\.shared\.v4\.b32[^;]*;"
+DRAW = r"atom\.relaxed\.gpu\.global\.add\.u32[^;]*;"
+CLEAR = r"st\.global\.b32 [^;]*, 0;"
 LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
 GROUP_WAIT = r"wgmma\.wait_group\.sync\.aligned \d;"
 FENCE_SHARED = r"fence\.proxy\.async\.shared::cta;"
@@ -95,6 +100,17 @@ FAULTS = (
     after("store_full not signalled", r"stmatrix[^;]*;", 0, ARRIVE, gone, STUCK),
     at("store_full by seven warps", INIT_BY_WARPS, -1, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
     at("store_full by nine warps", INIT_BY_WARPS, -1, last_number_plus(1), STUCK),
+    # --- the deal
+    before("ticket_full not waited for, first tile", TICKET, 0, WAIT, never, NOT_ORDERED),
+    before("ticket_full not waited for, later tiles", TICKET, 1, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("ticket_full not signalled", DRAW, 0, ARRIVE, gone, STUCK),
+    before("ticket_empty not waited for", DRAW, 0, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("ticket_empty not signalled, first tile", TICKET, 0, ARRIVE, gone, STUCK),
+    after("ticket_empty not signalled, later tiles", TICKET, 1, ARRIVE, gone, STUCK),
+    at("ticket_empty by ten warps", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    at("ticket_empty by twelve warps", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
+    after("ticket not published", DRAW, 0, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),
+    at("block counter not cleared", CLEAR, 0, gone, (*NOT_ORDERED, *STUCK)),
     # --- the ring
     before("empty not waited for by the token loader", LOAD, 0, WAIT, never, NOT_ORDERED),
     before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),

@@ -26,20 +26,25 @@ def traced(request: pytest.FixtureRequest) -> tuple[Layer, Case]:
     return prove(kernel, [(20, 7), (9, 20)]), hopper_case(kernel.problem, (9, 20), 1)
 
 
-def test_math_warps_stamp_the_tiles_of_the_schedule(traced: tuple[Layer, Case]) -> None:
+def test_roles_stamp_the_tiles_dealt_to_their_sm(traced: tuple[Layer, Case]) -> None:
+    """Which SM has which is the deal's (test_sm90_deal.py): here every tile once, and all warps of the SM have stamped it."""
     layer, case = traced
     kernel, counts = layer.moe.artifact.config, case_counts(case)
     for rank, buffers in enumerate(layer.moe.ranks):
         spans = list(spans_of(buffers.trace))
-        for sm in range(kernel.num_sms):
-            blocks = [2 * (b.pool_block * 256 + b.n_block) + b.phase for b in Scheduler.blocks(kernel, counts[rank], sm)]
-            for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.WAIT_STORE, Activity.EPILOGUE, Activity.LOAD):
+        blocks = [b for sm in range(kernel.num_sms) for b in Scheduler.blocks(kernel, counts[rank], sm)]
+        tiles = Counter(2 * (b.pool_block * 256 + b.n_block) + b.phase for b in blocks)
+        for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.WAIT_STORE, Activity.EPILOGUE, Activity.LOAD):
+            dealt: Counter[int] = Counter()
+            for sm in range(kernel.num_sms):
                 warps: dict[int, list[int]] = {}
                 for span in spans:
                     if (span.sm, span.activity) == (sm, activity):
                         warps.setdefault(span.warp, []).append(span.detail)
-                assert len(warps) == (2 if activity == Activity.LOAD else 8) or not blocks
-                assert all(details == blocks for details in warps.values())
+                first, *others = warps.values()
+                assert len(warps) == (2 if activity == Activity.LOAD else 8) and all(details == first for details in others)
+                dealt.update(first)
+            assert dealt == tiles
 
 
 def case_counts(case: Case) -> list[list[int]]:

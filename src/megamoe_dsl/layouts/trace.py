@@ -28,9 +28,9 @@ class Activity(IntEnum):
     WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
     CLEAN = 5  # dispatch: the workspace for the next launch, every rank's too
     WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
-    WAIT_TOKENS = 7  # token loader: a tile's tokens or L1 outputs
-    LOAD = 8  # loaders: a tile, waits for free stages included
-    WAIT_STAGE = 9  # math: the first stage of a tile
+    WAIT_TOKENS = 7  # token loader: the tile dealt to it, its tokens or L1 outputs
+    LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the deal too)
+    WAIT_STAGE = 9  # math: the tile dealt to it, its first stage
     MULTIPLY = 10  # math: a tile's K blocks, waits for later stages included
     WAIT_STORE = 11  # math: the staging buffer
     EPILOGUE = 12  # math: SwiGLU and scales, or the stores to other ranks
@@ -46,5 +46,5 @@ STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), 
 
 
 def trace_buffer(num_sms: int, warps: int) -> Region:
-    """Stamps of every warp of every CTA, in order; those that were not written are zero."""
+    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
     return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))

@@ -6,7 +6,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 
 from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store_u64
 from ...device.warp import sync_warp
@@ -30,7 +30,8 @@ def begin(ctx: Context, role: cutlass.Constexpr[Role]):
 
 @cute.jit
 def stamp(ctx: Context, activity: cutlass.Constexpr[Activity], detail: Any = 0):
-    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it; stamps beyond the capacity are dropped."""
+    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it, and a zero behind it; those beyond the capacity are
+    dropped."""
     if cutlass.const_expr(ctx.config.trace):
         if cute.arch.lane_idx() == 0:
             warp = cute.arch.warp_idx()
@@ -43,4 +44,7 @@ def stamp(ctx: Context, activity: cutlass.Constexpr[Activity], detail: Any = 0):
                 store_u32(STAMP.address(address, "activity"), Int32(int(activity)))
                 store_u32(STAMP.address(address, "detail"), Int32(detail))
                 store_shared_u32(counter, place + 1)
+                if place + 1 < CAPACITY:
+                    # An earlier launch may have dealt this SM more tiles.
+                    store_u64(STAMP.address(address + STAMP.size, "time"), Int64(0))
         sync_warp()
