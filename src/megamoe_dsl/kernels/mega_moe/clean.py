@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import reduce_add_u32, store_u32, store_u64
+from ...device.memory import reduce_add_u32, store_relaxed_u64, store_u32, store_u64
 from ...layouts.arith import ceil_div
 from ...layouts.workspace import RankBarrier
 from .context import Context
@@ -44,7 +44,8 @@ def clean_expert(ctx: Context, group: Group, expert: Int32):
     table = SharedTable(ctx.shared("expert_table"))
     tokens, pool_block = table.tokens(expert), table.pool_block(expert)
     if group.thread == 0:
-        store_u64(ctx.at("expert_recv_count_sum", expert), Int64(0))
+        # Strong, as the additions are: nothing but the value that the scheduler warp saw puts this after them.
+        store_relaxed_u64(ctx.at("expert_recv_count_sum", expert), Int64(0), "sys")
         if ctx.args.stats != 0:
             reduce_add_u32(ctx.args.stats + Int64(expert) * 4, tokens, "relaxed", "gpu")
     if group.thread < ctx.config.problem.num_ranks:
