@@ -16,7 +16,7 @@ WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p,[^;]*;"
 ARRIVE = r"mbarrier\.arrive\.shared::cta[^;]*;"
 EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
 INIT_BY_WARPS = r"mbarrier\.init[^;]*, 8;"
-INIT_BY_TICKET_READERS = r"mbarrier\.init[^;]*, 11;"
+INIT_BY_TICKET_READERS = r"mbarrier\.init[^;]*, 352;"
 INIT_BY_LOADERS = r"mbarrier\.init[^;]*, 2;"
 SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^;]*;"
@@ -107,8 +107,8 @@ FAULTS = (
     before("ticket_empty not waited for", DRAW, 0, WAIT, never, (*NOT_ORDERED, *STUCK)),
     after("ticket_empty not signalled, first tile", TICKET, 0, ARRIVE, gone, STUCK),
     after("ticket_empty not signalled, later tiles", TICKET, 1, ARRIVE, gone, STUCK),
-    at("ticket_empty by ten warps", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
-    at("ticket_empty by twelve warps", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
+    at("ticket_empty by a lane less", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    at("ticket_empty by a lane more", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
     after("ticket not published", DRAW, 0, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),
     at("block counter not cleared", CLEAR, 0, gone, (*NOT_ORDERED, *STUCK)),
     # --- the ring

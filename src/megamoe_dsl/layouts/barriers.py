@@ -45,7 +45,7 @@ def sm90_barrier_table(*, num_stages: int, tickets: int, dispatch_warps: int, pu
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
         MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp and dispatch warps, once"),
         MBarrier("ticket_full", tickets, 1, "scheduler warp", "", "loaders, store warp, math warps"),
-        MBarrier("ticket_empty", tickets, 3 + math_warps, "loaders, store warp, math warps, when they have read it", "", "scheduler warp"),
+        MBarrier("ticket_empty", tickets, 32 * (3 + math_warps), "every lane of loaders, store warp, math warps", "", "scheduler warp"),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
         MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
     )

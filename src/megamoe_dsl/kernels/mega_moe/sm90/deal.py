@@ -6,7 +6,7 @@ ticket is drawn when all roles have read the one before it: the math warps begin
 | role       | waits                                                               | signals                                     |
 |---|---|---|
 | deal_tiles | expert_recv_count_sum and counts, once (table.py); ticket_empty     | counts, once; ticket_full                   |
-| next_tile  | ticket_full                                                         | ticket_empty, per warp, when it has read it |
+| next_tile  | ticket_full                                                         | ticket_empty, per lane, when it has read it |
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ def next_tile(ctx: Sm90Context, tickets: Ring) -> tuple[Tile, Ring]:
     """A warp that works on tiles: its next one, and the place of the ticket after it."""
     wait(ctx.barrier("ticket_full", tickets.index), tickets.phase)
     which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("tickets", tickets.index)))
-    sync_warp()
-    if cute.arch.lane_idx() == 0:
-        arrive(ctx.barrier("ticket_empty", tickets.index))
+    # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
+    arrive(ctx.barrier("ticket_empty", tickets.index))
     return Tile(which & 1, which >> 1, n_block, pool_block, valid_m), tickets.next()
