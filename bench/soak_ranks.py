@@ -25,6 +25,7 @@ import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, set_options, token_counts
+from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
@@ -36,13 +37,17 @@ from megamoe_dsl.runtime.watchdog import naming_the_wait
 
 WATCHDOG_NS = 20 * 10**9
 LAUNCHES_IN_FLIGHT = 50
+BLOCK = 256  # channels that one L2 tile writes
 CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 """Kernels that wait for each other need a hardware queue each, and nothing may be loaded while they wait: that would wait for them."""
 
 
 @dataclass
 class Rank:
-    """One rank on its device: buffers of every kernel, the kernels, and a stream."""
+    """One rank on its device: buffers of every kernel, the kernels, and a stream.
+
+    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels
+    """
 
     index: int
     device: torch.device
@@ -51,10 +56,11 @@ class Rank:
     kernels: list[CudaKernel]
     stream: torch.cuda.Stream
     peers: torch.Tensor
-    mismatches: torch.Tensor
+    tokens: torch.Tensor
+    blocks: torch.Tensor
 
     @classmethod
-    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config]) -> Rank:
+    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config], launches: int) -> Rank:
         with torch.cuda.device(device):
             weights = random_weights(configs[0].problem, index, SEED, device)
             first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
@@ -62,11 +68,12 @@ class Rank:
             for one in buffers:
                 one.maps  # noqa: B018  (made now: later it would wait for the device)
             kernels = [CudaKernel(store.load(config)) for config in configs]
-            mismatches = torch.zeros((), dtype=torch.int64, device=device)
-            return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), mismatches)
+            tokens = torch.zeros(launches, dtype=torch.int32, device=device)
+            blocks = torch.zeros(launches, configs[0].problem.hidden // BLOCK, dtype=torch.bool, device=device)
+            return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), tokens, blocks)
 
-    def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor, wanted: torch.Tensor | None) -> None:
-        """One launch in the rank's stream; afterwards y is compared with `wanted`, if it is given."""
+    def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor) -> None:
+        """One launch in the rank's stream."""
         buffers = self.buffers[which]
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
             for name, source in zip(("x", "x_sf", "topk_idx", "topk_weights"), inputs, strict=True):
@@ -74,8 +81,21 @@ class Rank:
             y.fill_(float("nan"))
             address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
             self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
-            if wanted is not None:
-                self.mismatches += (y.view(torch.int16) != wanted.view(torch.int16)).any()
+
+    def compare(self, number: int, y: torch.Tensor, wanted: torch.Tensor) -> None:
+        """What launch `number` gave, after it in the rank's stream."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, BLOCK)).any(2)
+            self.tokens[number] = differs.any(1).sum()
+            self.blocks[number] = differs.any(0)
+
+    def differences(self) -> list[dict[str, Any]]:
+        """Launches whose y differed."""
+        found = self.tokens.nonzero().flatten().tolist()
+        return [
+            {"launch": n, "rank": self.index, "tokens": int(self.tokens[n]), "blocks": self.blocks[n].nonzero().flatten().tolist()}
+            for n in found
+        ]
 
 
 def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
@@ -109,7 +129,7 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
     configs = [one for one in store.configs(Sm90Config, problem) if one.num_sms == num_sms and not one.trace and store.path(one).exists()]
     if not configs:
         raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
-    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs) for index in range(point.ranks)]
+    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs, launches) for index in range(point.ranks)]
     addresses = [rank.buffers[0].sym.data_ptr() for rank in ranks]
     for rank in ranks:
         rank.peers = torch.tensor(addresses, dtype=torch.int64, device=rank.device)
@@ -125,31 +145,39 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
         torch.cuda.synchronize(devices[0])
         synchronize_all(devices)
         for rank, inputs, out in zip(ranks, given, y, strict=True):
-            rank.launch(0, inputs, out, None)
+            rank.launch(0, inputs, out)
         synchronize(ranks)
         checks.append(expected.check(torch.cat([out[some].to(devices[0]) for out, some in zip(y, rows, strict=True)])))
         sets.append(given)
         wanted.append(y)
     outputs = [[torch.empty_like(one) for one in y] for y in wanted]
     synchronize_all(devices)
-    order = random.Random(7)
-    for number in range(launches):
-        index, which = order.randrange(len(sets)), order.randrange(len(configs))
+    draw = random.Random(7)
+    order = [(draw.randrange(len(sets)), draw.randrange(len(configs))) for _ in range(launches)]
+    for number, (index, which) in enumerate(order):
         for rank in ranks:
-            rank.launch(which, sets[index][rank.index], outputs[index][rank.index], wanted[index][rank.index])
+            out = outputs[index][rank.index]
+            rank.launch(which, sets[index][rank.index], out)
+            rank.compare(number, out, wanted[index][rank.index])
         if number % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1:
             synchronize(ranks)
     synchronize(ranks)
-    return {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, ranks, checks), "checks": [asdict(one) for one in checks]}
+    differences = [one for rank in ranks for one in rank.differences()]
+    for one in differences:
+        one["set"], which = order[one["launch"]]
+        one["kernel"] = variant_name(configs[which])
+        one["set_before"] = order[one["launch"] - 1][0] if one["launch"] else len(sets) - 1
+    record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, configs, checks, differences)}
+    return {**record, "differences": differences, "checks": [asdict(one) for one in checks]}
 
 
-def facts(launches: int, ranks: Sequence[Rank], checks: Sequence[Check]) -> dict[str, int]:
+def facts(launches: int, configs: Sequence[Any], checks: Sequence[Check], differences: Sequence[Any]) -> dict[str, int]:
     """What `bench --soak` says, over all ranks."""
     return {
         "launches": launches,
-        "kernels": len(ranks[0].kernels),
+        "kernels": len(configs),
         "sets": len(checks),
-        "mismatches": sum(int(rank.mismatches) for rank in ranks),
+        "mismatches": len(differences),
         "wrong_sets": sum(not one.passed for one in checks),
     }
 

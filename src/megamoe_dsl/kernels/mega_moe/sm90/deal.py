@@ -80,4 +80,5 @@ def next_tile(ctx: Sm90Context, tickets: Ring) -> tuple[Tile, Ring]:
     which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("tickets", tickets.index)))
     # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
     arrive(ctx.barrier("ticket_empty", tickets.index))
+    sync_warp()  # wgmma and elections need the warp together
     return Tile(which & 1, which >> 1, n_block, pool_block, valid_m), tickets.next()

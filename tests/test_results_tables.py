@@ -1,0 +1,30 @@
+"""Figures in the documents are those of the results files."""
+
+from pathlib import Path
+
+import pytest
+
+from results_table import table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+
+
+@pytest.mark.parametrize(
+    ("document", "files"),
+    [
+        ("README.md", ("time-20261121-045730", "time-20261121-045812")),
+        ("docs/hopper.md", ("trace-20261121-045759", "trace-20261121-045845")),
+    ],
+)
+def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:
+    rows = table([RESULTS / f"mega_moe_sm90-{one}.json" for one in files])
+    assert len(rows.splitlines()) == 14
+    assert rows in (ROOT / document).read_text()
+
+
+def test_results_files_that_documents_name_exist() -> None:
+    for document in ("README.md", "docs/hopper.md", "docs/rowwise.md"):
+        text = (ROOT / document).read_text()
+        named = [part.split(")")[0] for part in text.split("bench/results/")[1:]]
+        assert all((RESULTS / name.split("`")[0]).exists() for name in named if name.split("`")[0].endswith(".json") and "FILE" not in name)
