@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
 
 from .arith import align
 from .barriers import MBarrier, barrier_table
 from .combine_plan import CombinePlan
+from .deepest_ring import deepest_ring
 from .region import U8, U32, U64, Field, Region
 from .scale_factors import SF_ATOM_BYTES
 from .tile import BLOCK_K, BLOCK_N, DISPATCH_WARPS
-
-if TYPE_CHECKING:
-    from .smem_plan_sm90 import Sm90SmemPlan
 
 OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 L1_STORE_STAGES = 2
@@ -128,12 +125,3 @@ class SmemPlan:
     def max_stages(self, capacity: int) -> int:
         """Deepest ring that fits; 0 when not even one stage does."""
         return deepest_ring(self, capacity)
-
-
-@lru_cache
-def deepest_ring(plan: SmemPlan | Sm90SmemPlan, capacity: int) -> int:
-    """Stages of the deepest ring that fits; cached, because a preset asks for every number of tokens and there are few plans."""
-    stages = 0
-    while replace(plan, num_stages=stages + 1).num_bytes <= capacity:
-        stages += 1
-    return stages

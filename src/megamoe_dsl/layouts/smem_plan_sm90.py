@@ -8,8 +8,9 @@ from functools import cached_property
 from .arith import align
 from .barriers import MBarrier, sm90_barrier_table
 from .combine_plan import CombinePlan
+from .deepest_ring import deepest_ring
 from .region import F32, U8, U32, U64, Field, Region
-from .smem_plan import OPERAND_ALIGNMENT, deepest_ring
+from .smem_plan import OPERAND_ALIGNMENT
 from .tile import BLOCK_K, DISPATCH_WARPS
 
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
