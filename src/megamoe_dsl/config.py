@@ -223,6 +223,11 @@ class KernelConfig:
         return self.problem.hidden // (CLUSTER * BLOCK_N)
 
     @property
+    def l2_arrival_bits(self) -> int:
+        """Of a finished pool block: one per 64 intermediate channels, which one CTA of a pair stores."""
+        return self.problem.intermediate // 64
+
+    @property
     def l1_k_blocks(self) -> int:
         return self.problem.hidden // BLOCK_K
 

@@ -170,6 +170,11 @@ class Sm90Config:
         return self.problem.hidden // TILE_ROWS
 
     @property
+    def l2_arrival_bits(self) -> int:
+        """Of a finished pool block: one per L1 tile, of 128 intermediate channels."""
+        return self.l1_n_blocks
+
+    @property
     def l1_k_blocks(self) -> int:
         return self.problem.hidden // BLOCK_K
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -44,10 +45,15 @@ def how_noticed(name: str | None, seed: int = 0, number: int = 0) -> str | None:
     compiled, case = subject(number)
     if name is not None:
         compiled = replace(compiled, ptx=catalogue(number)[name].apply(compiled.ptx))
+    return sign_of(compiled, case, LAUNCHES, seed)
+
+
+def sign_of(compiled: Artifact, case: Case, launches: Sequence[Sequence[int]], seed: int) -> str | None:
+    """What shows that a kernel is wrong when it runs these launches without a pause, as `kind: text`; None when nothing does."""
     layer = None
     try:
         layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
-        ranks, report = layer.stream(case, LAUNCHES)
+        ranks, report = layer.stream(case, launches)
     except Deadlock as error:
         return f"deadlock: {error}"
     except SimError as error:

@@ -4,9 +4,10 @@
 """
 
 import pytest
+from chip_fit import compile_fitting
 
 from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import REGISTER_FILE, SMEM_CAPACITY, TIERS, KernelConfig
+from megamoe_dsl.config import SMEM_CAPACITY, TIERS, KernelConfig
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.layouts.tmem_plan import TMEM_COLUMNS
 from megamoe_dsl.presets import PRESETS
@@ -18,16 +19,7 @@ MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it ta
 @pytest.mark.parametrize("name", PRESETS)
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     config = KernelConfig.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
-    artifact = compile_kernel(config)
-    print(f"{name}, BLOCK_M {block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
-
-    assert artifact.resources.stack_bytes == 0
-    assert artifact.listing.spills == (0, 0)
-    assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
-    assert config.register_total <= REGISTER_FILE
-    for use in register_use(config, artifact.listing):
-        assert use.fits, use
-    assert config.smem.num_bytes <= SMEM_CAPACITY
+    artifact = compile_fitting(name, config, SMEM_CAPACITY)
     assert config.num_stages >= 4
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
     assert artifact.seconds < MOST_SECONDS

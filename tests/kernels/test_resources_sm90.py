@@ -1,9 +1,9 @@
 """Every SM90 tile of the presets, at 8 ranks and 132 SMs, fits the chip: no spills, registers within budgets, SMEM within capacity."""
 
 import pytest
+from chip_fit import compile_fitting
 
 from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import REGISTER_FILE
 from megamoe_dsl.config_sm90 import BLOCK_M, SMEM_CAPACITY, Sm90Config
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.presets import PRESETS
@@ -20,16 +20,7 @@ def config_of(name: str, block_m: int) -> Sm90Config:
 @pytest.mark.parametrize("name", PRESETS)
 def test_tile_fits_the_chip(name: str, block_m: int) -> None:
     config = config_of(name, block_m)
-    artifact = compile_kernel(config)
-    print(f"{name}, BLOCK_M {block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
-
-    assert artifact.resources.stack_bytes == 0
-    assert artifact.listing.spills == (0, 0)
-    assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
-    assert config.register_total <= REGISTER_FILE
-    for use in register_use(config, artifact.listing):
-        assert use.fits, use
-    assert config.smem.num_bytes <= SMEM_CAPACITY
+    compile_fitting(name, config, SMEM_CAPACITY)
     assert config.num_stages == STAGES[block_m]
     assert config.swap_ab == (block_m < 128)
 

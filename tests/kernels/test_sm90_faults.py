@@ -11,15 +11,14 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from mega_moe_runs import Layer, artifact
+from fault_runs import sign_of
+from mega_moe_runs import artifact
 from sm90_faults import COLUMNS_ONLY, FAULTS, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.compile import Artifact
-from megamoe_dsl.sim import Deadlock, SimError
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
-WATCHDOG_NS = 3_000_000
 LAUNCHES = ((24, 5), (3, 2))
 ORDERS = {"columns": 16, "rows": 128}
 ONE_ORDER = [(fault, "columns") for fault in COLUMNS_ONLY] + [(fault, "rows") for fault in ROWS_ONLY]
@@ -42,21 +41,7 @@ def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | Non
         faulty = fault.apply(compiled.ptx)
         assert faulty != compiled.ptx
         compiled = replace(compiled, ptx=faulty)
-    layer = None
-    try:
-        layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
-        ranks, report = layer.stream(case, LAUNCHES)
-    except Deadlock as error:
-        return f"deadlock: {error}"
-    except SimError as error:
-        records = [text for rank in layer.moe.ranks if (text := rank.watchdog_message())] if layer else []
-        return f"watchdog: {records[0]}" if records else f"simulator error: {error}"
-    if report.findings:
-        return f"race: {report.findings[0]}"
-    if any(one.violations for one in ranks):
-        return f"wrong result: {[one.violations for one in ranks]}"
-    layer.check_workspace()
-    return f"warning: {report.warnings}" if report.warnings else None
+    return sign_of(compiled, case, LAUNCHES, seed)
 
 
 def notice(fault: Sm90Fault, order: str) -> str | None:

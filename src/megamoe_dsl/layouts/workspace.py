@@ -12,7 +12,7 @@ Zero before the first launch; every launch leaves it zero again, except for the 
 | expert_recv_count     | tokens that a source rank sends to a local expert |
 | expert_recv_count_sum | high word: ranks that reported, after all else that they send before pulling; low word: tokens over all ranks |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
-| l2_arrival_mask       | bit n: 64 intermediate channels [64 n, 64 n + 64) of the block's activations are in the pool |
+| l2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
 | token_src_metadata    | address of the combine row that a pool token's result goes to |
 

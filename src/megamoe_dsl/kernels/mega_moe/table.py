@@ -96,11 +96,6 @@ def next_block(blocks: Walk) -> Walk:
     return settle(blocks.skip())
 
 
-def expected_l2_mask(ctx: Context) -> int:
-    """Arrival bits of a finished pool block: one per 64 intermediate channels."""
-    return (1 << (ctx.config.problem.intermediate // 64)) - 1
-
-
 def as_signed64(value: int) -> Any:
     """A 64-bit pattern as a traced integer."""
     return Int64(value - (1 << 64) if value >> 63 else value)

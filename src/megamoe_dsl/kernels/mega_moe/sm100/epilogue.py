@@ -16,14 +16,13 @@ from cutlass import Int32
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
-from ....device.sync import Equals32, spin
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import ACCUMULATORS, NamedBarrier
 from ....layouts.tile import CLUSTER, WARPS_PER_GROUP
-from ....layouts.watchdog import Wait
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
+from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..table import Walk, next_block, start_walk
@@ -61,8 +60,7 @@ def epilogue(ctx: Sm100Context, thread: Int32):
     blocks = start_walk(ctx, group, groups)
     acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
     while blocks.valid():
-        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
+        wait_tokens(ctx, blocks)
         index = acc.index + group
         wait(ctx.barrier("acc_full", index), acc.phase)
         fence_after_sync()

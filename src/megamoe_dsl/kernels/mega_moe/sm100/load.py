@@ -15,31 +15,16 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....device.mbarrier import LEADER, arrive_expect_cluster, wait
-from ....device.memory import fence_async_global
 from ....device.ring import Ring
-from ....device.sync import Equals32, Equals64, spin
 from ....device.tma import load_tile
 from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
-from ....layouts.watchdog import Wait
 from ....schedule import LINEAR1
-from ..table import Walk, as_signed64, expected_l2_mask, next_block, start_walk
+from ..arrival import wait_operands
+from ..table import next_block, start_walk
 from .context import Sm100Context
 from .maps import Map
-
-
-@cute.jit
-def wait_arrival(ctx: Sm100Context, blocks: Walk):
-    """Until the tile's tokens are in the pool, visible to TMA."""
-    if blocks.phase == LINEAR1:
-        count = Equals32(ctx.at("l1_arrival_count", blocks.pool_block), blocks.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, blocks.pool_block)
-    else:
-        mask = Equals64(ctx.at("l2_arrival_mask", blocks.pool_block), as_signed64(expected_l2_mask(ctx)))
-        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, blocks.pool_block)
-    # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
-    fence_async_global()
 
 
 @cute.jit
@@ -49,7 +34,7 @@ def load_tokens(ctx: Sm100Context):
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
-        wait_arrival(ctx, blocks)
+        wait_operands(ctx, blocks)
         tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = blocks.pool_block * config.block_m + ctx.cta_rank * (blocks.mma_n >> 1)

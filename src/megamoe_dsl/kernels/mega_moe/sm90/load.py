@@ -13,36 +13,19 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....device.mbarrier import arrive_expect, wait
-from ....device.memory import fence_async_global
 from ....device.ring import Ring
-from ....device.sync import Equals32, Equals64, spin
 from ....device.tma import load_tile_cta
 from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TICKETS, TILE_ROWS
 from ....layouts.tile import BLOCK_K
 from ....layouts.trace import Activity, Role
-from ....layouts.watchdog import Wait
 from ....schedule import LINEAR1
-from ..table import as_signed64
+from ..arrival import wait_operands
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context
-from .deal import Tile, next_tile
+from .deal import next_tile
 from .maps import Map
-
-
-@cute.jit
-def wait_arrival(ctx: Sm90Context, tile: Tile):
-    """Until the tile's tokens are in the pool, visible to TMA."""
-    if tile.phase == LINEAR1:
-        count = Equals32(ctx.at("l1_arrival_count", tile.pool_block), tile.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, tile.pool_block)
-    else:
-        finished = (1 << ctx.config.l1_n_blocks) - 1
-        mask = Equals64(ctx.at("l2_arrival_mask", tile.pool_block), as_signed64(finished))
-        spin(mask, ctx.watchdog, Wait.L2_ARRIVAL, tile.pool_block)
-    # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
-    fence_async_global()
 
 
 @cute.jit
@@ -54,7 +37,7 @@ def load_tokens(ctx: Sm90Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     while tile.valid():
-        wait_arrival(ctx, tile)
+        wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
         tokens, scales = ctx.map(Map.TOKENS, tile.phase), ctx.map(Map.SFA, tile.phase)
         row = tile.pool_block * config.block_m

@@ -22,15 +22,14 @@ from ....config_sm90 import Sm90Config
 from ....device.mbarrier import arrive, wait
 from ....device.memory import fence_async_shared, load_f32
 from ....device.ring import Ring
-from ....device.sync import Equals32, spin
 from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TICKETS
 from ....layouts.trace import Activity, Role
-from ....layouts.watchdog import Wait
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
+from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
@@ -89,8 +88,7 @@ def math(ctx: Sm90Context, warp: Int32):
         if cutlass.const_expr(not config.swap_ab):
             ring = pass_stages(ctx, me, ring, skipped)
         stamp(ctx, Activity.MULTIPLY, detail_of(tile))
-        count = Equals32(ctx.at("l1_arrival_count", tile.pool_block), tile.valid_m, "gpu")
-        spin(count, ctx.watchdog, Wait.L1_ARRIVAL, tile.pool_block)
+        wait_tokens(ctx, tile)
         # The staging buffer belongs to the store warp until it has read the last L1 tile.
         wait(ctx.barrier("store_empty"), stores.phase ^ 1)
         stamp(ctx, Activity.WAIT_STORE, detail_of(tile))

@@ -1,0 +1,23 @@
+"""What must hold of a compiled kernel on every chip."""
+
+from __future__ import annotations
+
+from megamoe_dsl.compile import Artifact, compile_kernel
+from megamoe_dsl.config import REGISTER_FILE
+from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernels.mega_moe.target import Config
+
+
+def compile_fitting(name: str, config: Config, smem_capacity: int) -> Artifact:
+    """Compiles: no spills, registers within each role's budget and the register file, SMEM within its capacity."""
+    artifact = compile_kernel(config)
+    print(f"{name}, BLOCK_M {config.block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
+
+    assert artifact.resources.stack_bytes == 0
+    assert artifact.listing.spills == (0, 0)
+    assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
+    assert config.register_total <= REGISTER_FILE
+    for use in register_use(config, artifact.listing):
+        assert use.fits, use
+    assert config.smem.num_bytes <= smem_capacity
+    return artifact
