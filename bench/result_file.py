@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.session import command_line, finite, versions
+from megamoe_dsl.bench.session import finite, heading
 
 
 def save(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
     """Writes FOLDER/KIND-date-time.json; returns its path.  Of absolute paths in the command only the last name is kept."""
-    now = time.gmtime()
-    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", now), "command": command_line(), **versions()}
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', now)}.json"
-    path.write_text(json.dumps({**head, "records": finite(records)}, indent=1) + "\n")
+    path = folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    path.write_text(json.dumps({**heading(), "records": finite(records)}, indent=1) + "\n")
     return path

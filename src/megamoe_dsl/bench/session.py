@@ -110,6 +110,11 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *(Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])]
 
 
+def heading() -> dict[str, Any]:
+    """What every results file begins with: when, with which command, and on what."""
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions()}
+
+
 def versions() -> dict[str, Any]:
     """What the figures depend on."""
     import torch
@@ -134,7 +139,7 @@ def run_session(session: Session) -> Results:
     """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
-    head = {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions()}
+    head = heading()
     session.out.mkdir(parents=True, exist_ok=True)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
