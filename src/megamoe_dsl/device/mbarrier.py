@@ -25,6 +25,15 @@ def arrive(barrier: Any) -> None:
     emit("mbarrier.arrive.shared::cta.b64 _, [{}];", barrier)
 
 
+def release(barrier: Any, word: Any) -> None:
+    """`arrive` for a reader: not before `word`, which it loaded from shared memory and is never negative, is in its register.
+
+    A plain arrival passes loads under way: the barrier unit does not wait for the load unit, and neither does the compiler.  On H200 a load
+    of a token's scale came back, a microsecond late, with what TMA had written after the arrival (docs/hopper.md).
+    """
+    emit("{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {1}, 0;\n\t@p mbarrier.arrive.shared::cta.b64 _, [{0}];\n\t}}", barrier, word)
+
+
 def arrive_cluster(barrier: Any) -> None:
     """On a barrier of either CTA.  Default semantics: `.release.cluster` adds a MEMBAR, and what is released here is TMEM, ordered by
     tcgen05.fence."""

@@ -17,7 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....device.mbarrier import arrive, wait
+from ....device.mbarrier import arrive, release, wait
 from ....device.memory import atomic_add_u32, load_shared_v4, store_shared_v4
 from ....device.ring import Ring
 from ....device.warp import shuffle, sync_warp
@@ -79,6 +79,6 @@ def next_tile(ctx: Sm90Context, tickets: Ring) -> tuple[Tile, Ring]:
     wait(ctx.barrier("ticket_full", tickets.index), tickets.phase)
     which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("tickets", tickets.index)))
     # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
-    arrive(ctx.barrier("ticket_empty", tickets.index))
+    release(ctx.barrier("ticket_empty", tickets.index), which)
     sync_warp()  # wgmma and elections need the warp together
     return Tile(which & 1, which >> 1, n_block, pool_block, valid_m), tickets.next()

@@ -71,23 +71,23 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
     sums, partial = [], acc.partial
     for b in cutlass.range_constexpr(BLOCKS):
         partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
+        if cutlass.const_expr(b == 0):
+            # Once for both blocks: a read that only the last block uses may still be under way when the stage is given back.
+            per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(ctx.config.block_m // 8)]
         if cutlass.const_expr(b == BLOCKS - 1):
             if more:
                 wait(ctx.barrier("full", following.index), following.phase)
         partial = wgmma.wait(partial)
-        sums.append(promote(acc.parts[b], partial, token_scales, row_scales))
-    # All lanes have read the stage's token scales.
-    sync_warp()
+        sums.append(promote(acc.parts[b], partial, per_token, row_scales))
     if me.lane == 0:
         arrive(ctx.barrier("empty", ring.index))
     return Accumulator(tuple(sums), partial), following
 
 
-def promote(sums: Any, partial: Any, token_scales: Any, row_scales: list[Any]) -> tuple[Any, ...]:
+def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
     """sums + partial * token scale * row scale."""
     out = []
-    for j in range(len(sums) // 4):
-        per_token = load_shared_f32x2(token_scales + 32 * j)
+    for j, per_token in enumerate(token_scales):
         for h in range(2):
             for q in range(2):
                 i = 4 * j + 2 * h + q
