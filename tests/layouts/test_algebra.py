@@ -4,7 +4,7 @@ import os
 from itertools import product as combinations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.layouts.algebra import (
@@ -203,9 +203,14 @@ def test_complement_is_refused_where_it_does_not_exist(layout):
 # --- inverses
 @EXAMPLES
 @given(layouts())
+@example(Layout((6, 2, 2), (1, 1, 6)))
 def test_right_inverse(layout):
     inverse = right_inverse(layout)
     assert [layout(inverse(i)) for i in range(inverse.size)] == list(range(inverse.size))
+
+
+def test_right_inverse_passes_over_repeated_indices():
+    assert right_inverse(Layout((6, 2, 2), (1, 1, 6))).size == 12
 
 
 @EXAMPLES

@@ -103,7 +103,9 @@ def test_sizes_and_indices(trace, layout):
 @EXAMPLES
 @given(st.one_of(layouts("nested"), layouts()))
 def test_coalesce_and_inverses(trace, layout):
-    check(trace, ("coalesce", layout), ("right_inverse", layout), ("left_inverse", layout))
+    """A layout that repeats indices has several right inverses."""
+    inverses = ("right_inverse", "left_inverse") if layout.injective else ("left_inverse",)
+    check(trace, ("coalesce", layout), *((name, layout) for name in inverses))
 
 
 @EXAMPLES

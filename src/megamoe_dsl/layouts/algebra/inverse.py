@@ -22,18 +22,18 @@ def _sorted_leaves(layout: Layout) -> list[tuple[int, int, int]]:
 def right_inverse(layout: Layout) -> Layout:
     """R with layout(R(i)) == i for 0 <= i < size(R); R ends where the leaves, sorted by stride, leave the first gap.
 
-    For a bijection of [0, size) it is the inverse function.
+    For a bijection of [0, size) it is the inverse function.  Leaves that repeat indices are passed over; there are then other right
+    inverses, and CuTe may give another.
     Source: CuTe layout algebra, `right_inverse`.
     """
     leaves: list[tuple[int, int]] = []
     reached = 1
     for stride, extent, start in _sorted_leaves(layout):
-        if stride == 0:
-            continue
-        if stride != reached:
+        if stride > reached:
             break
-        leaves.append((extent, start))
-        reached = extent * stride
+        if stride == reached:
+            leaves.append((extent, start))
+            reached = extent * stride
     return from_leaves(leaves)
 
 
