@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,23 @@ def test_timing_takes_the_slowest_rank_and_the_median() -> None:
     times = over_ranks([3.0, 1.0, 2.0], device="cpu")
     assert (times.median, times.low, times.high) == (2.0, 1.0, 3.0)
     assert not torch.distributed.is_initialized()
+
+
+def test_candidates_take_turns_in_changing_order_and_warm_up_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megamoe_dsl.bench import timing
+
+    ran: list[str] = []
+
+    def measured(run: Callable[[], None], launches: int) -> float:
+        ran.append("|")
+        run()
+        return 1.0
+
+    monkeypatch.setattr(timing, "measure", measured)
+    monkeypatch.setattr(timing, "over_ranks", len)
+    repeats = timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 1)
+    assert repeats == dict.fromkeys("abc", timing.REPEATS)
+    turns = [ran[i : i + 3] for i in range(0, len(ran), 3)]  # once uncounted, then measured
+    assert all(first == last and mark == "|" for first, mark, last in turns)
+    rounds = ["".join(turn[0] for turn in turns[i : i + 3]) for i in range(0, len(turns), 3)]
+    assert {"".join(sorted(one)) for one in rounds} == {"abc"} and len(set(rounds)) > 2

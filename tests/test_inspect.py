@@ -10,6 +10,7 @@ from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_peer
 from megamoe_dsl.inspect import sass as sass_module
 from megamoe_dsl.inspect.flow import Flow
+from megamoe_dsl.inspect.overtaken_loads import NO_SCOREBOARD, overtaken_loads
 from megamoe_dsl.inspect.sass import find_nvdisasm, highest_named, kind_of, parse
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -89,6 +90,34 @@ def test_side_of_a_branch() -> None:
     flow = Flow(parse(text))
     assert flow.side(1, 3) == {1, 2}
     assert flow.side(3, 1) == {3}
+
+
+LOADED_AND_GIVEN_BACK = """
+        /*0000*/                   LDS.64 R4, [R2] ;
+        /*0010*/               @P0 BRA `(.L_x_1) ;
+        /*0020*/                   FMUL R6, R4, R5 ;
+.L_x_1:
+        /*0030*/              @!P1 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR5], RZ ;
+        /*0040*/                   FMUL R7, R4, R5 ;
+        /*0050*/                   EXIT ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "overtaken"),
+    [
+        ((), True),
+        ((0x40,), True),  # after the arrival
+        ((0x20,), True),  # on one of two ways to it
+        ((0x10,), False),
+        ((0x30,), False),  # the arrival itself
+    ],
+)
+def test_a_load_is_overtaken_unless_every_way_to_the_arrival_waits(waiting: tuple[int, ...], overtaken: bool) -> None:
+    listing = parse(LOADED_AND_GIVEN_BACK)
+    words = [(1 if one.operation == "LDS" else NO_SCOREBOARD) << 110 | (one.address in waiting) << 116 + 1 for one in listing.instructions]
+    found = overtaken_loads(listing, b"".join(word.to_bytes(16, "little") for word in words))
+    assert [(one.load.address, one.by.address) for one in found] == [(0x0, 0x30)] * overtaken
 
 
 def test_register_table_counts_what_is_touched() -> None:

@@ -19,11 +19,11 @@ from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
-OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3, "swap_ab": True}
+OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3}
 """A configuration that the heuristics never choose."""
 
 
-def entry(tokens: int, us: float = 1.0, **choice: int | bool) -> Entry:
+def entry(tokens: int, us: float = 1.0, **choice: int) -> Entry:
     """Of Flash on eight H200s."""
     return Entry(4096, 2048, 32, 6, NUM_SMS, 8, tokens, {**OTHER, **choice}, us, "run.json")
 
@@ -35,11 +35,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_sm90, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
 
 
-def chosen(tokens: int, problem: Problem = FLASH, **options: object) -> dict[str, int | bool]:
+def chosen(tokens: int, problem: Problem = FLASH, **options: object) -> dict[str, int]:
     return variant_fields(Sm90Config.choose(problem, tokens, **options))  # type: ignore[arg-type]
 
 
-def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int | bool]:
+def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int]:
     return chosen(tokens, problem, gpu=None)
 
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from .config import KernelConfig
 from .config_sm90 import Sm90Config
-from .cubin import Resources, read_resources
+from .cubin import Resources, read_code, read_resources
 from .problem import Problem, ProblemError
 
 if TYPE_CHECKING:
     from .inspect.measures import Measure
+    from .inspect.overtaken_loads import OvertakenLoad
     from .inspect.sass import Listing
     from .kernels.target import AnyConfig
 
@@ -71,6 +72,13 @@ class Artifact:
     def sass(self) -> str:
         """nvdisasm's output; raises as `listing`."""
         return self.listing.text
+
+    @cached_property
+    def overtaken_loads(self) -> list[OvertakenLoad]:
+        """Loads from shared memory that what gives their bytes away does not wait for (inspect/overtaken_loads.py); raises as `listing`."""
+        from .inspect.overtaken_loads import overtaken_loads
+
+        return overtaken_loads(self.listing, read_code(self.cubin, self.entry))
 
     @cached_property
     def measures(self) -> list[Measure]:

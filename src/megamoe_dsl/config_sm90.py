@@ -44,10 +44,10 @@ def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -
     return next(n for n in range(fewest, local + 1) if local % n == 0)
 
 
-def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int | bool]:
+def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(expected) if block_m is None else block_m
-    return {"block_m": block_m, "experts_per_wave": choose_wave(problem, expected, block_m, num_sms), "swap_ab": block_m < 128}
+    return {"block_m": block_m, "experts_per_wave": choose_wave(problem, expected, block_m, num_sms)}
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
@@ -64,11 +64,10 @@ def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Ent
 class Sm90Config:
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
-    block_m           tokens of a tile: the N of the wgmma
+    block_m           tokens of a tile: the N of the wgmma, or with 128 of them its M
     experts_per_wave  a divisor of experts_per_rank
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
-    swap_ab           tokens are the wgmma's columns; False, for tiles of 128 tokens only: its rows
     trace             warps leave stamps of what they were doing (layouts/trace.py); for profiles
     """
 
@@ -77,13 +76,11 @@ class Sm90Config:
     experts_per_wave: int
     num_sms: int
     num_stages: int = 0
-    swap_ab: bool = True
     trace: bool = False
 
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
-        require(self.swap_ab or self.block_m == 128, "swap_ab", self.swap_ab, f"True for block_m = {self.block_m}")
         local = self.problem.experts_per_rank
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
@@ -122,6 +119,11 @@ class Sm90Config:
     @property
     def arch(self) -> str:
         return "sm_90a"
+
+    @property
+    def swap_ab(self) -> bool:
+        """Whether tokens are the wgmma's columns: with 128 of them accumulators, partial sums and token scales would not fit a thread."""
+        return self.block_m < BLOCK_M[-1]
 
     @property
     def adds_bf16(self) -> bool:

@@ -1,4 +1,4 @@
-"""Resource use of the kernels in a cubin, read from its ELF sections: no CUDA tool needed.
+"""Resource use and code of the kernels in a cubin, read from its ELF sections: no CUDA tool needed.
 
 Source: the `.nv.info` attributes EIATTR_REGCOUNT, EIATTR_FRAME_SIZE and EIATTR_MIN_STACK_SIZE, as `cuobjdump -elf` prints them.
 """
@@ -29,6 +29,11 @@ def _sections(elf: bytes) -> dict[str, bytes]:
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * entry_size) for i in range(count)]
     names = elf[headers[names_index][4] :][: headers[names_index][5]]
     return {names[h[0] : names.index(b"\0", h[0])].decode(): b"" if h[1] == NO_BITS else elf[h[4] : h[4] + h[5]] for h in headers}
+
+
+def read_code(cubin: bytes, entry: str) -> bytes:
+    """The instructions of a kernel.  Raises ValueError when `cubin` is not an ELF file, KeyError when it has no such kernel."""
+    return _sections(cubin)[f".text.{entry}"]
 
 
 def read_resources(cubin: bytes) -> dict[str, Resources]:

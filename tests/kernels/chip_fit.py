@@ -9,7 +9,7 @@ from megamoe_dsl.kernels.mega_moe.target import Config
 
 
 def compile_fitting(name: str, config: Config, smem_capacity: int) -> Artifact:
-    """Compiles: no spills, registers within each role's budget and the register file, SMEM within its capacity."""
+    """Compiles: no spills, registers within each role's budget and the register file, SMEM within its capacity, no load overtaken."""
     artifact = compile_kernel(config)
     print(f"{name}, BLOCK_M {config.block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")
 
@@ -20,4 +20,5 @@ def compile_fitting(name: str, config: Config, smem_capacity: int) -> Artifact:
     for use in register_use(config, artifact.listing):
         assert use.fits, use
     assert config.smem.num_bytes <= smem_capacity
+    assert artifact.overtaken_loads == []
     return artifact

@@ -14,6 +14,7 @@ from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, tak
 
 WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p,[^;]*;"
 ARRIVE = r"mbarrier\.arrive\.shared::cta[^;]*;"
+RELEASE = r"@p mbarrier\.arrive\.shared::cta[^;]*;"
 EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
 INIT_BY_WARPS = r"mbarrier\.init[^;]*, 8;"
 INIT_BY_TICKET_READERS = r"mbarrier\.init[^;]*, 352;"
@@ -105,8 +106,8 @@ FAULTS = (
     before("ticket_full not waited for, later tiles", TICKET, 1, WAIT, never, (*NOT_ORDERED, *STUCK)),
     after("ticket_full not signalled", DRAW, 0, ARRIVE, gone, STUCK),
     before("ticket_empty not waited for", DRAW, 0, WAIT, never, (*NOT_ORDERED, *STUCK)),
-    after("ticket_empty not signalled, first tile", TICKET, 0, ARRIVE, gone, STUCK),
-    after("ticket_empty not signalled, later tiles", TICKET, 1, ARRIVE, gone, STUCK),
+    after("ticket_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
+    after("ticket_empty not signalled, later tiles", TICKET, 1, RELEASE, gone, STUCK),
     at("ticket_empty by a lane less", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
     at("ticket_empty by a lane more", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
     after("ticket not published", DRAW, 0, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),

@@ -1,15 +1,33 @@
 """Every SM90 tile of the presets, at 8 ranks and 132 SMs, fits the chip: no spills, registers within budgets, SMEM within capacity."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 from chip_fit import compile_fitting
 
 from megamoe_dsl.compile import compile_kernel
 from megamoe_dsl.config_sm90 import BLOCK_M, SMEM_CAPACITY, Sm90Config
-from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.device.mbarrier import arrive
+from megamoe_dsl.device.memory import load_shared_f32x2
+from megamoe_dsl.kernels.mega_moe.sm90 import deal, tokens_as_n
 from megamoe_dsl.presets import PRESETS
 
 STAGES = {8: 6, 16: 6, 32: 5, 64: 4, 96: 4, 128: 4}
 """Depth of the ring that a tile leaves room for."""
+
+
+class Pair(tuple[Any, ...]):
+    """Two values that know where they came from."""
+
+    address: Any
+
+    @classmethod
+    def load(cls, address: Any) -> Pair:
+        pair = cls(load_shared_f32x2(address))
+        pair.address = address
+        return pair
 
 
 def config_of(name: str, block_m: int) -> Sm90Config:
@@ -25,10 +43,26 @@ def test_tile_fits_the_chip(name: str, block_m: int) -> None:
     assert config.swap_ab == (block_m < 128)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_tokens_as_columns_of_128_leave_no_registers(name: str) -> None:
-    """192 accumulators and partial sums a thread, and scales beside them: it just fits, with more promotion than tokens as rows."""
-    config = config_of(name, 128).replace(swap_ab=True)
-    artifact = compile_kernel(config)
-    assert artifact.listing.spills == (0, 0)
-    assert 208 < register_use(config, artifact.listing)[-1].used <= config.registers.epilogue
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
+    """Every role that reads tickets: both loaders, the store warp and math, before their loops and in them."""
+    config = config_of("flash", 16).replace(trace=trace)
+    assert compile_kernel(config).overtaken_loads == []
+    monkeypatch.setattr(deal, "release", lambda barrier, word: arrive(barrier))
+    found = compile_kernel(config).overtaken_loads
+    assert {(one.load.opcode, one.by.opcode) for one in found} == {("LDS.128", "SYNCS.ARRIVE.TRANS64.A1T0")}
+    assert len({one.by.address for one in found}) == 8
+
+
+@pytest.mark.parametrize("block_m", [8, 64])
+def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: pytest.MonkeyPatch, block_m: int) -> None:
+    """What the kernel did once: the last block's scales, loaded when its products were there, came back from another K block."""
+    promote = tokens_as_n.promote
+
+    def read_again(sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
+        return promote(sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
+
+    monkeypatch.setattr(tokens_as_n, "load_shared_f32x2", Pair.load)
+    monkeypatch.setattr(tokens_as_n, "promote", read_again)
+    found = compile_kernel(config_of("flash", block_m)).overtaken_loads
+    assert found and {one.by.opcode for one in found} == {"SYNCS.ARRIVE.TRANS64.A1T0"}

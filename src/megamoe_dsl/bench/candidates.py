@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..config_sm90 import Sm90Config
+from ..config_sm90 import BLOCK_M, Sm90Config
 from ..problem import Problem
 
-TILES = ((8, True), (16, True), (32, True), (64, True), (96, True), (128, False), (128, True))
-"""block_m and swap_ab, from the least padding to the fewest loads of weights; 128 tokens as the wgmma's columns last, because that is
-another kernel rather than a larger tile."""
 TO_EITHER_SIDE = 2
 T = TypeVar("T")
 
@@ -21,12 +18,11 @@ def candidates(problem: Problem, num_tokens: int) -> list[Sm90Config]:
     chosen = Sm90Config.choose(problem, num_tokens)
     local = problem.experts_per_rank
     divisors = [n for n in range(1, local + 1) if local % n == 0]
-    tiles = around(TILES, (chosen.block_m, chosen.swap_ab))
     waves = [*around(divisors, chosen.experts_per_wave), local]
     found = [
         chosen,
         Sm90Config.choose(problem, num_tokens, gpu=None),
-        *(Sm90Config.choose(problem, num_tokens, block_m=block_m, swap_ab=swap_ab) for block_m, swap_ab in tiles),
+        *(Sm90Config.choose(problem, num_tokens, block_m=block_m) for block_m in around(BLOCK_M, chosen.block_m)),
         *(chosen.replace(experts_per_wave=wave) for wave in waves),
         chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
     ]

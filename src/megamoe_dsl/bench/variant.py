@@ -20,23 +20,23 @@ def variant_fields(config: Config) -> dict[str, Any]:
 
 
 def variant_name(config: Config) -> str:
-    """block_m=8 experts_per_wave=32 num_stages=6 swap_ab=1"""
+    """block_m=8 experts_per_wave=32 num_stages=6"""
     return variant_text(variant_fields(config))
 
 
-def variant_text(values: Mapping[str, int | bool]) -> str:
+def variant_text(values: Mapping[str, int]) -> str:
     """Fields as they are named in results files."""
-    return " ".join(f"{name}={int(value)}" for name, value in values.items())
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def read_fields(name: str) -> dict[str, int | bool]:
+def read_fields(name: str) -> dict[str, int]:
     """The fields that a name tells.  Raises `ConfigError`."""
     known = {one.name: one for one in fields(Sm90Config) if one.name not in SHARED}
     parts = dict(one.partition("=")[::2] for one in name.split())
     needed = {field for field, one in known.items() if one.default is MISSING}
     good = needed <= parts.keys() <= known.keys() and all(value.isdecimal() for value in parts.values())
     require(good, "variant", name, f"field=number for {', '.join(sorted(needed))}, or more of {', '.join(known)}")
-    return {field: bool(int(value)) if known[field].type == "bool" else int(value) for field, value in parts.items()}
+    return {field: int(value) for field, value in parts.items()}
 
 
 def read_variant(name: str, problem: Problem, num_sms: int) -> Sm90Config:

@@ -129,7 +129,8 @@ def read_json(path: Path) -> dict[str, object]:
 
 def print_inspection(console: Console, inspection: Inspection) -> None:
     console.print(problem_table(inspection.config.problem), config_table(inspection.config), artifact_table(inspection.artifact), sep="\n")
-    for table in (register_table(inspection), smem_table(inspection), tmem_table(inspection), barrier_table(inspection)):
+    tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
+    for table in (one(inspection) for one in tables):
         if table.row_count:
             console.print(table)
     console.print(measure_table(inspection))
@@ -168,6 +169,14 @@ def barrier_table(inspection: Inspection) -> Table:
     for one in inspection.barriers:
         name = f"{one.name} (even CTA)" if one.leader_only else one.name
         table.add_row(name, str(one.count), str(one.arrivals), one.who, one.transaction or "none", one.waits)
+    return table
+
+
+def overtaken_table(inspection: Inspection) -> Table:
+    table = ruled("Loads from SMEM that are overtaken", "load", "address", "by", "address", "line")
+    for one in inspection.artifact.overtaken_loads:
+        line = f"{Path(one.by.source[0]).name}:{one.by.source[1]}" if one.by.source else ""
+        table.add_row(one.load.opcode, f"{one.load.address:#x}", one.by.opcode, f"{one.by.address:#x}", line, style="bold red")
     return table
 
 

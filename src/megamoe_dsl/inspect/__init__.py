@@ -1,8 +1,9 @@
-"""What an artifact says: registers, memory maps, barriers, and instructions per role and unit of work, read from its SASS."""
+"""What an artifact says: registers, memory maps, barriers; instructions per role and unit of work, and loads overtaken, from its SASS."""
 
 from .difference import Change, differences
 from .inspection import Inspection
 from .measures import InspectionError, Measure
+from .overtaken_loads import OvertakenLoad
 from .peer import Peer, find_peer
 from .registers import RegisterUse
 from .sass import DisassemblyError, Instruction, Listing, disassemble
@@ -15,6 +16,7 @@ __all__ = [
     "Instruction",
     "Listing",
     "Measure",
+    "OvertakenLoad",
     "Peer",
     "RegisterUse",
     "differences",

@@ -59,10 +59,11 @@ class Flow:
     def _index(self) -> dict[int, int]:
         return {one.address: i for i, one in enumerate(self._code)}
 
-    def successors(self, index: int) -> list[int]:
+    def successors(self, index: int, *, diverged: bool = False) -> list[int]:
+        """What can run next; `diverged` adds where BRA.DIV goes."""
         one = self._code[index]
         following = []
-        jumps = one.target is not None and one.operation not in _NOT_A_JUMP and one.opcode != "BRA.DIV"
+        jumps = one.target is not None and one.operation not in _NOT_A_JUMP and (diverged or one.opcode != "BRA.DIV")
         always = not one.predicate and not one.operands.startswith(("U", "!U", "P", "!P"))
         if not (one.operation in _NO_FALLTHROUGH and always) and not (one.operation == "BRA" and jumps and always):
             following.append(index + 1)
@@ -177,11 +178,7 @@ class Flow:
         seen, work = {index}, [index]
         while work:
             at = work.pop()
-            following = self.successors(at)
-            one = self._code[at]
-            if one.opcode == "BRA.DIV" and one.target in self._index:
-                following = [*following, self._index[one.target]]
-            for other in following:
+            for other in self.successors(at, diverged=True):
                 if other not in seen:
                     seen.add(other)
                     work.append(other)

@@ -83,6 +83,7 @@ class Inspection:
                 "stack_bytes": artifact.resources.stack_bytes,
                 "stack_instructions": sum(listing.spills),
                 "instructions": len(listing.instructions),
+                "overtaken_loads": len(artifact.overtaken_loads),
                 "smem_bytes": config.smem.num_bytes,
                 "smem_capacity": SMEM_CAPACITY,
                 **tmem,

@@ -34,7 +34,7 @@ class Entry:
     num_sms: int
     num_ranks: int
     tokens: int
-    choice: Mapping[str, int | bool]
+    choice: Mapping[str, int]
     us: float
     results: str
 
