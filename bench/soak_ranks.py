@@ -6,6 +6,8 @@
 Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to
 the bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a
 point take turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
+
+`--snapshots` copies what every launch leaves in the pools, and says of one that differs which stage did first, in whose rows and channels.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ import torch
 import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import SEED, Point
-from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, set_options, token_counts
+from megamoe_dsl.bench.snapshot import STAGES, Snapshot
+from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, SETS, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.config_sm90 import Sm90Config
@@ -47,6 +50,7 @@ class Rank:
     """One rank on its device: buffers of every kernel, the kernels, and a stream.
 
     tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels
+    snapshots       of the last launches, by number modulo LAUNCHES_IN_FLIGHT
     """
 
     index: int
@@ -58,6 +62,7 @@ class Rank:
     peers: torch.Tensor
     tokens: torch.Tensor
     blocks: torch.Tensor
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
 
     @classmethod
     def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config], launches: int) -> Rank:
@@ -88,6 +93,12 @@ class Rank:
             differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, BLOCK)).any(2)
             self.tokens[number] = differs.any(1).sum()
             self.blocks[number] = differs.any(0)
+
+    def keep(self, number: int, which: int) -> Snapshot:
+        """What launch `number` left, after it in the rank's stream."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            taken = self.snapshots[number % LAUNCHES_IN_FLIGHT] = Snapshot.take(self.buffers[which])
+        return taken
 
     def differences(self) -> list[dict[str, Any]]:
         """Launches whose y differed."""
@@ -122,7 +133,27 @@ def expectation(
     )
 
 
-def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int) -> dict[str, Any]:
+def check_room(ranks: Sequence[Rank]) -> None:
+    """Raises `MemoryError` unless the GPUs have room for the snapshots: of every set and every launch in flight."""
+    bytes_each = sum(ranks[0].buffers[0].region[name].field.num_bytes for name in STAGES)
+    sharing = [rank.device for rank in ranks].count(ranks[0].device)
+    needed, free = bytes_each * sharing * (SETS + LAUNCHES_IN_FLIGHT), torch.cuda.mem_get_info(ranks[0].device)[0]
+    if needed > free:
+        raise MemoryError(f"--snapshots: {needed >> 20} MiB per GPU are needed, {free >> 20} are free; take fewer tokens")
+
+
+def part(ranks: Sequence[Rank], first: Sequence[Snapshot], given: Sequence[TokenInputs], number: int) -> list[dict[str, Any]]:
+    """Where launch `number` differs from the first on the same inputs, on all ranks, by stage."""
+    experts = [one[2] for one in given]
+    found = [
+        {"launch": number, "rank": rank.index, **asdict(one)}
+        for rank in ranks
+        for one in rank.snapshots[number % LAUNCHES_IN_FLIGHT].differences(first[rank.index], rank.index, experts)
+    ]
+    return sorted(found, key=lambda one: list(STAGES).index(one["field"]))
+
+
+def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int, snapshots: bool = False) -> dict[str, Any]:
     """All launches of a point."""
     problem = point.problem
     num_sms = torch.cuda.get_device_properties(devices[0]).multi_processor_count * len(devices) // point.ranks
@@ -136,7 +167,9 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
     reference_weights = [
         ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("l1", "l1_sf", "l2", "l2_sf"))) for rank in ranks
     ]
-    sets, wanted, checks = [], [], []
+    if snapshots:
+        check_room(ranks)
+    sets, wanted, checks, first, parted = [], [], [], [], []
     for index, tokens in enumerate(token_counts(point.ranks, problem.max_tokens_per_rank)):
         given = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
         y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
@@ -150,25 +183,30 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
         checks.append(expected.check(torch.cat([out[some].to(devices[0]) for out, some in zip(y, rows, strict=True)])))
         sets.append(given)
         wanted.append(y)
+        first.append([rank.keep(0, 0) for rank in ranks] if snapshots else [])
     outputs = [[torch.empty_like(one) for one in y] for y in wanted]
     synchronize_all(devices)
     draw = random.Random(7)
     order = [(draw.randrange(len(sets)), draw.randrange(len(configs))) for _ in range(launches)]
     for number, (index, which) in enumerate(order):
-        for rank in ranks:
-            out = outputs[index][rank.index]
-            rank.launch(which, sets[index][rank.index], out)
-            rank.compare(number, out, wanted[index][rank.index])
-        if number % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1:
+        for rank, inputs, out in zip(ranks, sets[index], outputs[index], strict=True):
+            rank.launch(which, inputs, out)
+        for rank, out, right in zip(ranks, outputs[index], wanted[index], strict=True):
+            rank.compare(number, out, right)
+            if snapshots:
+                rank.keep(number, which)
+        if number % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1 or number == launches - 1:
             synchronize(ranks)
-    synchronize(ranks)
+            for one in range(number - number % LAUNCHES_IN_FLIGHT, number + 1) if snapshots else ():
+                if any(rank.tokens[one] for rank in ranks):
+                    parted += part(ranks, first[order[one][0]], sets[order[one][0]], one)
     differences = [one for rank in ranks for one in rank.differences()]
     for one in differences:
         one["set"], which = order[one["launch"]]
         one["kernel"] = variant_name(configs[which])
         one["set_before"] = order[one["launch"] - 1][0] if one["launch"] else len(sets) - 1
     record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, configs, checks, differences)}
-    return {**record, "differences": differences, "checks": [asdict(one) for one in checks]}
+    return {**record, "differences": differences, **({"parted": parted} if snapshots else {}), "checks": [asdict(one) for one in checks]}
 
 
 def facts(launches: int, configs: Sequence[Any], checks: Sequence[Check], differences: Sequence[Any]) -> dict[str, int]:
@@ -197,6 +235,7 @@ def main() -> None:
     parser.add_argument("--experts-per-rank", type=int)
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="a divisor of the ranks; all of this host's by default")
     parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("--snapshots", action="store_true", help="say where in a launch it went wrong; slower")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if not 1 <= given.gpus <= torch.cuda.device_count() or given.ranks % given.gpus:
@@ -207,7 +246,13 @@ def main() -> None:
     for name in given.preset.split(","):
         for tokens in given.tokens.split(","):
             point = Point(name, int(tokens), given.ranks, given.experts_per_rank)
-            records.append({"name": point.name, "gpus": given.gpus, **soak(point, devices, ArtifactStore(given.artifacts), given.launches)})
+            records.append(
+                {
+                    "name": point.name,
+                    "gpus": given.gpus,
+                    **soak(point, devices, ArtifactStore(given.artifacts), given.launches, given.snapshots),
+                }
+            )
             print(point.name, ", ".join(f"{key} {value}" for key, value in records[-1]["soak"].items()), flush=True)
             torch.cuda.empty_cache()
     print(f"wrote {result_file.save(given.out, 'soak_ranks', records)}")

@@ -1,0 +1,116 @@
+"""The soak of more ranks than GPUs (bench/soak_ranks.py), with the simulator in place of GPUs: what it finds, and what it says of it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import soak_ranks
+from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.soak import SETS
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.compile import compile_kernel
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.layouts.tensor_map import TensorMap
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+
+MOE = Problem(512, 256, 4, 2, 2, 3, dtypes="fp8xfp8")
+CONFIG = Sm90Config.choose(MOE, 3, num_sms=2)
+LAUNCHES = 3
+INPUTS = ("x", "x_sf", "topk_idx", "topk_weights")
+Y, TOKENS = 3, 5  # places among a kernel's arguments
+
+
+class TinyPoint(Point):
+    """A point of the tiny layer."""
+
+    problem = MOE
+
+
+class SimulatedRanks:
+    """In place of the ranks' GPUs: the launch of the last rank runs all of them."""
+
+    def __init__(self) -> None:
+        self.buffers: list[RankBuffers] = []
+        self.given: list[tuple[int, ...]] = []
+        self.launches = 0
+        self.moe = SimulatedMoE(compile_kernel(CONFIG), [random_weights(MOE, rank, SEED) for rank in range(MOE.num_ranks)], race=False)
+
+    def allocate(self, *arguments: Any, **options: Any) -> RankBuffers:
+        self.buffers.append(RankBuffers(*arguments, **options))
+        return self.buffers[-1]
+
+    def __call__(self, arguments: tuple[int, ...]) -> None:
+        self.given.append(arguments)
+        if len(self.given) < MOE.num_ranks:
+            return
+        self.moe.ranks = self.buffers
+        self.moe.peers = torch.tensor([one.sym.data_ptr() for one in self.buffers], dtype=torch.int64)
+        tokens = [one[TOKENS] for one in self.given]
+        inputs = [Inputs(*(one.view(name)[:n] for name in INPUTS)) for one, n in zip(self.buffers, tokens, strict=True)]
+        outputs, _ = self.moe(inputs)
+        self.spoil(self.launches, outputs)
+        self.launches += 1
+        for given, y in zip(self.given, outputs, strict=True):
+            ctypes.memmove(given[Y], y.data_ptr(), y.numel() * y.itemsize)
+        self.given.clear()
+
+    def spoil(self, number: int, outputs: Sequence[torch.Tensor]) -> None:
+        """Hook: changes what launch `number` left."""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedRanks:
+    ranks = SimulatedRanks()
+    ArtifactStore(tmp_path).save(ranks.moe.artifact)
+    monkeypatch.setattr(soak_ranks, "CudaKernel", lambda artifact: ranks)
+    monkeypatch.setattr(soak_ranks, "RankBuffers", ranks.allocate)
+    monkeypatch.setattr(soak_ranks, "encode_tensor_map", TensorMap.encode)
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda one: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=4))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    return ranks
+
+
+def soak(folder: Path, **options: Any) -> dict[str, Any]:
+    return soak_ranks.soak(TinyPoint("tiny", 3, 2), [torch.device("cpu")], ArtifactStore(folder), LAUNCHES, **options)
+
+
+def test_equal_launches_are_equal(gpus: SimulatedRanks, tmp_path: Path) -> None:
+    record = soak(tmp_path)
+    assert record["soak"] == {"launches": LAUNCHES, "kernels": 1, "sets": SETS, "mismatches": 0, "wrong_sets": 0}
+    assert gpus.launches == SETS + LAUNCHES
+    assert record["differences"] == [] and "parted" not in record
+
+
+def test_a_wrong_launch_is_found_and_where_it_went_wrong(gpus: SimulatedRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(number: int, outputs: Sequence[torch.Tensor]) -> None:
+        if number == SETS + 1:
+            gpus.buffers[1].view("l1_acts").view(torch.uint8)[:, 130] ^= 1
+            max(outputs, key=len)[0, 300] += 1
+
+    monkeypatch.setattr(gpus, "spoil", spoil)
+    record = soak(tmp_path, snapshots=True)
+    (wrong,) = record["differences"]
+    assert (wrong["launch"], wrong["tokens"], wrong["blocks"]) == (1, 1, [1])
+    assert record["parted"]
+    assert {(one["launch"], one["rank"], one["stage"], one["blocks"]) for one in record["parted"]} == {(1, 1, "pull", (1,))}
+
+
+def test_snapshots_need_room(gpus: SimulatedRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 40))
+    with pytest.raises(MemoryError, match=r"--snapshots: .* MiB per GPU are needed, 1 are free; take fewer tokens"):
+        soak(tmp_path, snapshots=True)
