@@ -17,7 +17,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,112 +25,16 @@ import torch
 
 import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
-from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, SETS, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
-from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
+from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
-from megamoe_dsl.runtime.buffers import RankBuffers
-from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
-from megamoe_dsl.runtime.watchdog import naming_the_wait
-
-WATCHDOG_NS = 20 * 10**9
-LAUNCHES_IN_FLIGHT = 50
-BLOCK = 256  # channels that one L2 tile writes
-CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
-"""Kernels that wait for each other need a hardware queue each, and nothing may be loaded while they wait: that would wait for them."""
-
-
-@dataclass
-class Rank:
-    """One rank on its device: buffers of every kernel, the kernels, and a stream.
-
-    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels
-    snapshots       of the last launches, by number modulo LAUNCHES_IN_FLIGHT
-    """
-
-    index: int
-    device: torch.device
-    weights: ExpertWeights
-    buffers: list[RankBuffers]
-    kernels: list[CudaKernel]
-    stream: torch.cuda.Stream
-    peers: torch.Tensor
-    tokens: torch.Tensor
-    blocks: torch.Tensor
-    snapshots: dict[int, Snapshot] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config], launches: int) -> Rank:
-        with torch.cuda.device(device):
-            weights = random_weights(configs[0].problem, index, SEED, device)
-            first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
-            buffers = [first, *(first.rebound(config, first.sym) for config in configs[1:])]
-            for one in buffers:
-                one.maps  # noqa: B018  (made now: later it would wait for the device)
-            kernels = [CudaKernel(store.load(config)) for config in configs]
-            tokens = torch.zeros(launches, dtype=torch.int32, device=device)
-            blocks = torch.zeros(launches, configs[0].problem.hidden // BLOCK, dtype=torch.bool, device=device)
-            return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), tokens, blocks)
-
-    def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor) -> None:
-        """One launch in the rank's stream."""
-        buffers = self.buffers[which]
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            for name, source in zip(("x", "x_sf", "topk_idx", "topk_weights"), inputs, strict=True):
-                buffers.view(name)[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
-            y.fill_(float("nan"))
-            address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
-            self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
-
-    def compare(self, number: int, y: torch.Tensor, wanted: torch.Tensor) -> None:
-        """What launch `number` gave, after it in the rank's stream."""
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, BLOCK)).any(2)
-            self.tokens[number] = differs.any(1).sum()
-            self.blocks[number] = differs.any(0)
-
-    def keep(self, number: int, which: int) -> Snapshot:
-        """What launch `number` left, after it in the rank's stream."""
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            taken = self.snapshots[number % LAUNCHES_IN_FLIGHT] = Snapshot.take(self.buffers[which])
-        return taken
-
-    def differences(self) -> list[dict[str, Any]]:
-        """Launches whose y differed."""
-        found = self.tokens.nonzero().flatten().tolist()
-        return [
-            {"launch": n, "rank": self.index, "tokens": int(self.tokens[n]), "blocks": self.blocks[n].nonzero().flatten().tolist()}
-            for n in found
-        ]
-
-
-def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
-    """torch enables peer access with the first copy."""
-    for one in devices:
-        for other in devices:
-            if one != other:
-                torch.zeros(1, device=one).to(other)
-
-
-def synchronize(ranks: Sequence[Rank]) -> None:
-    with naming_the_wait(*(rank.buffers[0] for rank in ranks)):
-        for rank in ranks:
-            rank.stream.synchronize()
-
-
-def expectation(
-    problem: Problem, inputs: Sequence[TokenInputs], rows: Sequence[torch.Tensor], weights: Sequence[ExpertWeights]
-) -> Expected:
-    """Of the sampled tokens of all ranks, on the weights' device."""
-    device = weights[0].l1.device
-    return Expected.of(
-        problem, [[part.to(device) for part in some_tokens(one, some)] for one, some in zip(inputs, rows, strict=True)], weights
-    )
+from ranks_on_gpus import CONCURRENT, LAUNCHES_IN_FLIGHT, Rank, let_gpus_see_each_other, ranks_of, synchronize, synchronize_all
 
 
 def check_room(ranks: Sequence[Rank]) -> None:
@@ -142,15 +46,44 @@ def check_room(ranks: Sequence[Rank]) -> None:
         raise MemoryError(f"--snapshots: {needed >> 20} MiB per GPU are needed, {free >> 20} are free; take fewer tokens")
 
 
-def part(ranks: Sequence[Rank], first: Sequence[Snapshot], given: Sequence[TokenInputs], number: int) -> list[dict[str, Any]]:
-    """Where launch `number` differs from the first on the same inputs, on all ranks, by stage."""
-    experts = [one[2] for one in given]
-    found = [
-        {"launch": number, "rank": rank.index, **asdict(one)}
-        for rank in ranks
-        for one in rank.snapshots[number % LAUNCHES_IN_FLIGHT].differences(first[rank.index], rank.index, experts)
-    ]
-    return sorted(found, key=lambda one: list(STAGES).index(one["field"]))
+@dataclass(frozen=True)
+class InputSet:
+    """Inputs of all ranks, what their first launch gave, with its check and maybe snapshots, and room for what later ones give."""
+
+    inputs: list[TokenInputs]
+    wanted: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+    check: Check
+    snapshots: list[Snapshot]
+
+    @classmethod
+    def first_launch(
+        cls, problem: Problem, ranks: Sequence[Rank], weights: Sequence[ExpertWeights], index: int, tokens: Sequence[int], snapshots: bool
+    ) -> InputSet:
+        """Set `index`, with these numbers of tokens.  `weights` are all ranks', on the device of the reference."""
+        device = weights[0].l1.device
+        inputs = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
+        y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
+        rows = [sample_rows(n, SAMPLES_PER_RANK) for n in tokens]
+        sampled = [[part.to(device) for part in some_tokens(one, some)] for one, some in zip(inputs, rows, strict=True)]
+        expected = Expected.of(problem, sampled, weights)
+        synchronize_all([device, *(rank.device for rank in ranks)])
+        for rank, one, out in zip(ranks, inputs, y, strict=True):
+            rank.launch(0, one, out)
+        synchronize(ranks)
+        check = expected.check(torch.cat([out[some].to(device) for out, some in zip(y, rows, strict=True)]))
+        left = [rank.keep(0, 0) for rank in ranks] if snapshots else []
+        return cls(inputs, y, [torch.empty_like(one) for one in y], check, left)
+
+    def part(self, ranks: Sequence[Rank], number: int) -> list[dict[str, Any]]:
+        """Where launch `number`, whose inputs these were, differs from the first, on all ranks, by stage."""
+        experts = [one[2] for one in self.inputs]
+        found = [
+            {"launch": number, "rank": rank.index, **asdict(one)}
+            for rank, first in zip(ranks, self.snapshots, strict=True)
+            for one in rank.snapshots[number % LAUNCHES_IN_FLIGHT].differences(first, rank.index, experts)
+        ]
+        return sorted(found, key=lambda one: list(STAGES).index(one["field"]))
 
 
 def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int, snapshots: bool = False) -> dict[str, Any]:
@@ -160,53 +93,43 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
     configs = [one for one in store.configs(Sm90Config, problem) if one.num_sms == num_sms and not one.trace and store.path(one).exists()]
     if not configs:
         raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
-    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs, launches) for index in range(point.ranks)]
-    addresses = [rank.buffers[0].sym.data_ptr() for rank in ranks]
-    for rank in ranks:
-        rank.peers = torch.tensor(addresses, dtype=torch.int64, device=rank.device)
-    reference_weights = [
-        ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("l1", "l1_sf", "l2", "l2_sf"))) for rank in ranks
-    ]
+    ranks = ranks_of(point, devices, store, configs, launches)
     if snapshots:
         check_room(ranks)
-    sets, wanted, checks, first, parted = [], [], [], [], []
-    for index, tokens in enumerate(token_counts(point.ranks, problem.max_tokens_per_rank)):
-        given = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
-        y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
-        rows = [sample_rows(n, SAMPLES_PER_RANK) for n in tokens]
-        expected = expectation(problem, given, rows, reference_weights)
-        torch.cuda.synchronize(devices[0])
-        synchronize_all(devices)
-        for rank, inputs, out in zip(ranks, given, y, strict=True):
-            rank.launch(0, inputs, out)
-        synchronize(ranks)
-        checks.append(expected.check(torch.cat([out[some].to(devices[0]) for out, some in zip(y, rows, strict=True)])))
-        sets.append(given)
-        wanted.append(y)
-        first.append([rank.keep(0, 0) for rank in ranks] if snapshots else [])
-    outputs = [[torch.empty_like(one) for one in y] for y in wanted]
+    weights = [ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("l1", "l1_sf", "l2", "l2_sf"))) for rank in ranks]
+    counts = token_counts(point.ranks, problem.max_tokens_per_rank)
+    sets = [InputSet.first_launch(problem, ranks, weights, index, tokens, snapshots) for index, tokens in enumerate(counts)]
     synchronize_all(devices)
     draw = random.Random(7)
     order = [(draw.randrange(len(sets)), draw.randrange(len(configs))) for _ in range(launches)]
-    for number, (index, which) in enumerate(order):
-        for rank, inputs, out in zip(ranks, sets[index], outputs[index], strict=True):
-            rank.launch(which, inputs, out)
-        for rank, out, right in zip(ranks, outputs[index], wanted[index], strict=True):
-            rank.compare(number, out, right)
-            if snapshots:
-                rank.keep(number, which)
-        if number % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1 or number == launches - 1:
-            synchronize(ranks)
-            for one in range(number - number % LAUNCHES_IN_FLIGHT, number + 1) if snapshots else ():
-                if any(rank.tokens[one] for rank in ranks):
-                    parted += part(ranks, first[order[one][0]], sets[order[one][0]], one)
+    parted: list[dict[str, Any]] = []
+    for start in range(0, launches, LAUNCHES_IN_FLIGHT):
+        numbers = range(start, min(start + LAUNCHES_IN_FLIGHT, launches))
+        for number in numbers:
+            index, which = order[number]
+            launch_all(ranks, sets[index], number, which, snapshots)
+        synchronize(ranks)
+        if snapshots:
+            wrong = [number for number in numbers if any(rank.tokens[number] for rank in ranks)]
+            parted += [one for number in wrong for one in sets[order[number][0]].part(ranks, number)]
     differences = [one for rank in ranks for one in rank.differences()]
     for one in differences:
         one["set"], which = order[one["launch"]]
         one["kernel"] = variant_name(configs[which])
         one["set_before"] = order[one["launch"] - 1][0] if one["launch"] else len(sets) - 1
+    checks = [one.check for one in sets]
     record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, configs, checks, differences)}
     return {**record, "differences": differences, **({"parted": parted} if snapshots else {}), "checks": [asdict(one) for one in checks]}
+
+
+def launch_all(ranks: Sequence[Rank], given: InputSet, number: int, which: int, snapshots: bool) -> None:
+    """Launch `number` of all ranks, compared with the first on the same inputs."""
+    for rank, inputs, out in zip(ranks, given.inputs, given.outputs, strict=True):
+        rank.launch(which, inputs, out)
+    for rank, out, wanted in zip(ranks, given.outputs, given.wanted, strict=True):
+        rank.compare(number, out, wanted)
+        if snapshots:
+            rank.keep(number, which)
 
 
 def facts(launches: int, configs: Sequence[Any], checks: Sequence[Check], differences: Sequence[Any]) -> dict[str, int]:
@@ -218,11 +141,6 @@ def facts(launches: int, configs: Sequence[Any], checks: Sequence[Check], differ
         "mismatches": len(differences),
         "wrong_sets": sum(not one.passed for one in checks),
     }
-
-
-def synchronize_all(devices: Sequence[torch.device]) -> None:
-    for device in devices:
-        torch.cuda.synchronize(device)
 
 
 def main() -> None:

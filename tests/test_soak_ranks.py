@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import ranks_on_gpus
 import soak_ranks
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.soak import SETS
@@ -73,9 +74,9 @@ class SimulatedRanks:
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedRanks:
     ranks = SimulatedRanks()
     ArtifactStore(tmp_path).save(ranks.moe.artifact)
-    monkeypatch.setattr(soak_ranks, "CudaKernel", lambda artifact: ranks)
-    monkeypatch.setattr(soak_ranks, "RankBuffers", ranks.allocate)
-    monkeypatch.setattr(soak_ranks, "encode_tensor_map", TensorMap.encode)
+    monkeypatch.setattr(ranks_on_gpus, "CudaKernel", lambda artifact: ranks)
+    monkeypatch.setattr(ranks_on_gpus, "RankBuffers", ranks.allocate)
+    monkeypatch.setattr(ranks_on_gpus, "encode_tensor_map", TensorMap.encode)
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda one: nullcontext())
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(synchronize=lambda: None))

@@ -1,0 +1,119 @@
+"""Several ranks of a layer in one process: buffers, kernels and a stream each, on GPUs that they may share, over peer access."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.snapshot import Snapshot
+from megamoe_dsl.cases import TokenInputs, random_weights
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
+from megamoe_dsl.runtime.watchdog import naming_the_wait
+
+WATCHDOG_NS = 20 * 10**9
+LAUNCHES_IN_FLIGHT = 50
+BLOCK = 256  # channels that one L2 tile writes
+CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
+"""Kernels that wait for each other need a hardware queue each, and nothing may be loaded while they wait: that would wait for them."""
+
+
+@dataclass
+class Rank:
+    """One rank on its device: buffers of every kernel, the kernels, and a stream.
+
+    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels
+    snapshots       of the last launches, by number modulo LAUNCHES_IN_FLIGHT
+    """
+
+    index: int
+    device: torch.device
+    weights: ExpertWeights
+    buffers: list[RankBuffers]
+    kernels: list[CudaKernel]
+    stream: torch.cuda.Stream
+    peers: torch.Tensor
+    tokens: torch.Tensor
+    blocks: torch.Tensor
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config], launches: int) -> Rank:
+        with torch.cuda.device(device):
+            weights = random_weights(configs[0].problem, index, SEED, device)
+            first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
+            buffers = [first, *(first.rebound(config, first.sym) for config in configs[1:])]
+            for one in buffers:
+                one.maps  # noqa: B018  (made now: later it would wait for the device)
+            kernels = [CudaKernel(store.load(config)) for config in configs]
+            tokens = torch.zeros(launches, dtype=torch.int32, device=device)
+            blocks = torch.zeros(launches, configs[0].problem.hidden // BLOCK, dtype=torch.bool, device=device)
+            return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), tokens, blocks)
+
+    def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor) -> None:
+        """One launch in the rank's stream."""
+        buffers = self.buffers[which]
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            for name, source in zip(("x", "x_sf", "topk_idx", "topk_weights"), inputs, strict=True):
+                buffers.view(name)[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
+            y.fill_(float("nan"))
+            address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
+            self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
+
+    def compare(self, number: int, y: torch.Tensor, wanted: torch.Tensor) -> None:
+        """What launch `number` gave, after it in the rank's stream."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, BLOCK)).any(2)
+            self.tokens[number] = differs.any(1).sum()
+            self.blocks[number] = differs.any(0)
+
+    def keep(self, number: int, which: int) -> Snapshot:
+        """What launch `number` left, after it in the rank's stream."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            taken = self.snapshots[number % LAUNCHES_IN_FLIGHT] = Snapshot.take(self.buffers[which])
+        return taken
+
+    def differences(self) -> list[dict[str, Any]]:
+        """Launches whose y differed."""
+        found = self.tokens.nonzero().flatten().tolist()
+        return [
+            {"launch": n, "rank": self.index, "tokens": int(self.tokens[n]), "blocks": self.blocks[n].nonzero().flatten().tolist()}
+            for n in found
+        ]
+
+
+def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
+    """torch enables peer access with the first copy."""
+    for one in devices:
+        for other in devices:
+            if one != other:
+                torch.zeros(1, device=one).to(other)
+
+
+def synchronize(ranks: Sequence[Rank]) -> None:
+    with naming_the_wait(*(rank.buffers[0] for rank in ranks)):
+        for rank in ranks:
+            rank.stream.synchronize()
+
+
+def ranks_of(
+    point: Point, devices: Sequence[torch.device], store: ArtifactStore, configs: Sequence[Sm90Config], launches: int
+) -> list[Rank]:
+    """All ranks, on the devices in equal shares, each with the addresses of all."""
+    ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs, launches) for index in range(point.ranks)]
+    addresses = [rank.buffers[0].sym.data_ptr() for rank in ranks]
+    for rank in ranks:
+        rank.peers = torch.tensor(addresses, dtype=torch.int64, device=rank.device)
+    return ranks
+
+
+def synchronize_all(devices: Sequence[torch.device]) -> None:
+    for device in devices:
+        torch.cuda.synchronize(device)
