@@ -15,7 +15,7 @@ from megamoe_dsl.config_sm90 import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import TARGETS, choose, configs_up_to
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, table, tuned_table
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
@@ -93,6 +93,15 @@ def test_nearest_is_a_ratio() -> None:
     found = [near.tokens for near in one.near(share, entry(142).expected)]
     assert found == [200, 100], "142 is nearer to 100 in tokens, to 200 in ratio; 300 is out of reach"
     assert one.near(share, 0) == one.near(share._replace(num_sms=78), entry(100).expected) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"entries": [{}]}', "old"])
+def test_another_file_is_no_table(tmp_path: Path, text: str) -> None:
+    """Among them one of an earlier release, whose choice had another field."""
+    path = Table("GPU", (entry(64),)).write(tmp_path)
+    path.write_text(path.read_text().replace('"num_stages"', '"swap_ab": true, "num_stages"') if text == "old" else text)
+    with pytest.raises(TableError, match=r"gpu\.json: no table of this release"):
+        Table.read("GPU", tmp_path)
 
 
 def test_writing_replaces_one_entry_and_the_file_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,16 @@ class Share(NamedTuple):
     num_sms: int
 
 
+CHOICE = frozenset({"block_m", "experts_per_wave", "num_stages"})
+"""The fields that a configuration is chosen by."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """The configuration that was fastest at a point.
 
     tokens    on every rank, at least 1
-    choice    fields of the configuration; num_stages = 0 is the deepest ring that fits
+    choice    the fields `CHOICE` of the configuration; num_stages = 0 is the deepest ring that fits
     us        its median time in microseconds, launches back to back
     results   name of the file in bench/results that this comes from
     """
@@ -37,6 +41,10 @@ class Entry:
     choice: Mapping[str, int]
     us: float
     results: str
+
+    def __post_init__(self) -> None:
+        if self.choice.keys() != CHOICE:
+            raise ValueError(f"choice = {dict(self.choice)}: must have the fields {', '.join(sorted(CHOICE))}")
 
     @property
     def share(self) -> Share:

@@ -18,6 +18,10 @@ DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
 
 
+class TableError(ValueError):
+    """A file is not a table that this release of `megamoe tune` has written."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Entries of a GPU, as `torch.cuda.get_device_name()` names it, in the order of their keys."""
@@ -27,10 +31,14 @@ class Table:
 
     @classmethod
     def read(cls, gpu: str, folder: Path = FOLDER) -> Table:
-        """The GPU's table; an empty one for a GPU that nobody measured."""
+        """The GPU's table; an empty one for a GPU that nobody measured.  Raises `TableError` for another release's file."""
         path = path_of(gpu, folder)
-        entries = json.loads(path.read_text())["entries"] if path.exists() else []
-        return cls(gpu, tuple(Entry(**one) for one in entries))
+        if not path.exists():
+            return cls(gpu)
+        try:
+            return cls(gpu, tuple(Entry(**one) for one in json.loads(path.read_text())["entries"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TableError(f"{path}: no table of this release, {error}; remove it, and `megamoe tune --from` makes it anew") from error
 
     def write(self, folder: Path = FOLDER) -> Path:
         """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
