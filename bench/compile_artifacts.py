@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,15 +21,25 @@ from megamoe_dsl.config import ConfigError
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
+SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem")
+
+
+def read_setting(text: str) -> tuple[str, list[int]]:
+    """FIELD=V[,V...].  Raises ValueError."""
+    name, equals, values = text.partition("=")
+    if name not in SETTABLE or not equals or not all(value.isdecimal() for value in values.split(",")):
+        raise ValueError(f"{text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among {', '.join(SETTABLE)}")
+    return name, [int(value) for value in values.split(",")]
+
 
 def variants(point: Point, settings: dict[str, list[int]]) -> list[Sm90Config]:
     """Every valid combination of the settings; the chosen configuration without any."""
     chosen = Sm90Config.choose(point.problem, point.tokens)
     found = []
     for values in itertools.product(*settings.values()):
-        fields = {name: type(getattr(chosen, name))(value) for name, value in zip(settings, values, strict=True)}
+        given = {name: type(getattr(chosen, name))(value) for name, value in zip(settings, values, strict=True)}
         try:
-            found.append(Sm90Config.choose(point.problem, point.tokens, **fields))
+            found.append(Sm90Config.choose(point.problem, point.tokens, **given))
         except ConfigError as error:
             print(f"{point.name}: left out: {error}")
     return list(dict.fromkeys(found))
@@ -54,7 +65,10 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=V[,V...]", help="values of a configuration field")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
-    settings = {name: [int(v) for v in values.split(",")] for name, values in (one.split("=") for one in given.set)}
+    try:
+        settings = dict(read_setting(one) for one in given.set)
+    except ValueError as error:
+        parser.error(f"--set {error}")
     points = [
         Point(name, int(tokens), int(ranks), given.experts_per_rank)
         for ranks in given.ranks.split(",")

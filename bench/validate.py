@@ -1,0 +1,147 @@
+"""Everything that needs GPUs, in two commands: what is compiled where the DSL is, and what runs on a host with GPUs.
+
+    python bench/validate.py prepare FOLDER [--gpus 4]                              where the DSL is; some minutes
+    python bench/validate.py run FOLDER [--gpus 4] [--peer SITE] [--out RESULTS]    on the host; on four H200s some ten minutes
+
+silicon     y of tiny layers against the simulator's, to the bit
+racecheck, memcheck
+            compute-sanitizer on one launch of either main loop, where it is installed
+layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
+time        both presets with the experts per rank of eight GPUs, beside the peer if there is one
+trace       the same points, by role
+soak        1000 launches in a row on 1, 2, ... GPUs, a process each
+soak_ranks  the same with eight ranks on these GPUs, in one process
+
+It needs what its scripts need: megamoe_dsl on the path, and on the host torch and cuda-bindings.  Every step runs whatever became of those
+before it; the exit code is 1 when one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BENCH = Path(__file__).parent
+SHARES = {"flash": 32, "pro": 48}  # experts per rank of eight
+TOKENS = "1,8,64,512,2048,8192"
+RANKS, H200_SMS = 8, 132
+PREPARE_LIMIT_S = 1800
+MAIN_LOOPS = ("once_m8", "once_m128")  # tokens as the wgmma's columns, and as its rows
+Command = list[str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Commands after `python`; `tool` goes before it.  One of `run` is given up after `limit_s` seconds: a hang must not cost the host."""
+
+    name: str
+    prepare: tuple[Command, ...]
+    run: tuple[Command, ...]
+    limit_s: int
+    tool: tuple[str, ...] = ()
+
+
+def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
+    """All of them, for a host with `gpus` GPUs."""
+    at = {name: str(folder / name) for name in ("silicon", "layer", "kernels", "traced", "eighths")}
+    ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
+    point = {name: ["--preset", name, "--experts-per-rank", str(share), "--tokens", TOKENS] for name, share in SHARES.items()}
+    both = ["--preset", ",".join(SHARES), "--tokens", TOKENS, "--ranks", str(RANKS)]
+    beside = [] if peer is None else ["--peer", str(peer)]
+
+    def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
+        return tuple(["compile_artifacts.py", at[into], *one, "--ranks", on, *more] for one in point.values())
+
+    def measured(kernels: str, on: str, *more: str) -> tuple[Command, ...]:
+        return tuple(
+            ["mega_moe_sm90.py", *one, "--ranks", on, "--artifacts", at[kernels], "--out", str(out), *more] for one in point.values()
+        )
+
+    once = tuple(["silicon.py", "once", at["silicon"], case] for case in MAIN_LOOPS)
+    shared = str(H200_SMS * gpus // RANKS)
+    return [
+        Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
+        *(Step(tool, (), once, 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
+        Step(
+            "layer",
+            (["check_layer.py", at["layer"], "--compile", "--ranks", ",".join(ranks)],),
+            (["check_layer.py", at["layer"], "--ranks", ",".join(ranks)],),
+            180,
+        ),
+        Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *beside), 300),
+        Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], "--trace"), 120),
+        Step("soak", (), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
+        Step(
+            "soak_ranks",
+            (["compile_artifacts.py", at["eighths"], *both, "--set", f"num_sms={shared}"],),
+            (["soak_ranks.py", "--artifacts", at["eighths"], *both, "--gpus", str(gpus), "--launches", "1000", "--out", str(out)],),
+            400,
+        ),
+    ]
+
+
+def sanitizer(tool: str) -> tuple[str, ...]:
+    return (
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--report-api-errors",
+        "no",
+        "--error-exitcode",
+        "1",
+        "--kernel-name",
+        "kernel_substring=mega_moe",
+    )
+
+
+def execute(name: str, command: Sequence[str], limit_s: int) -> bool:
+    """Runs one command and says how it went."""
+    start = time.monotonic()
+    try:
+        status = subprocess.run(command, timeout=limit_s).returncode
+        told = "ok" if status == 0 else f"FAILED with exit code {status}"
+    except subprocess.TimeoutExpired:
+        told = f"FAILED: not done in {limit_s} s"
+    print(f"== {name}: {' '.join(command)}: {told}, {time.monotonic() - start:.0f} s", flush=True)
+    return told == "ok"
+
+
+def validate(what: str, chosen: list[Step]) -> bool:
+    """Runs the commands of all steps; whether all went well."""
+    well = True
+    for step in chosen:
+        if what == "run" and step.tool and shutil.which(step.tool[0]) is None:
+            print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
+            continue
+        commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
+        for script, *arguments in commands:
+            well = execute(step.name, [*before, sys.executable, str(BENCH / script), *arguments], limit_s) and well
+    return well
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run"))
+    parser.add_argument("folder", type=Path, help="of what `prepare` makes and `run` takes")
+    parser.add_argument("--gpus", type=int, default=4, choices=(1, 2, 4, 8), help="of the host")
+    parser.add_argument("--only", help="steps, separated by commas")
+    parser.add_argument("--peer", type=Path, help="folder with the peer's packages")
+    parser.add_argument("--out", type=Path, default=BENCH / "results", help="folder of the JSON files")
+    given = parser.parse_args()
+    found = steps(given.folder, given.gpus, given.peer, given.out)
+    names = [step.name for step in found]
+    only = names if given.only is None else given.only.split(",")
+    for name in only:
+        if name not in names:
+            parser.error(f"--only {name}: must be one of {', '.join(names)}")
+    sys.exit(not validate(given.what, [step for step in found if step.name in only]))
+
+
+if __name__ == "__main__":
+    main()
