@@ -42,7 +42,7 @@ WARM_UPS = 3
 def points_of(text: str) -> list[Point]:
     """PRESET:TOKENS, separated by commas: one rank with its share of the preset's experts.  Raises ValueError."""
     pairs = [one.split(":") for one in text.split(",")]
-    shares = {name: preset(name).num_experts // preset(name).num_ranks for name, _ in pairs}
+    shares = {name: preset(name).experts_per_rank for name, _ in pairs}
     return [Point(name, int(tokens), 1, shares[name]) for name, tokens in pairs]
 
 

@@ -10,17 +10,17 @@ import torch
 
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.snapshot import Snapshot
+from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.cases import TokenInputs, random_weights
 from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.layouts.smem_plan_sm90 import TILE_ROWS
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
-from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 
 WATCHDOG_NS = 20 * 10**9
-LAUNCHES_IN_FLIGHT = 50
-BLOCK = 256  # channels that one L2 tile writes
 CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 """Kernels that wait for each other need a hardware queue each, and nothing may be loaded while they wait: that would wait for them."""
 
@@ -29,7 +29,7 @@ CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER
 class Rank:
     """One rank on its device: buffers of every kernel, the kernels, and a stream.
 
-    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels
+    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels, an L2 tile's
     snapshots       of the last launches, by number modulo LAUNCHES_IN_FLIGHT
     """
 
@@ -54,15 +54,14 @@ class Rank:
                 one.maps  # noqa: B018  (made now: later it would wait for the device)
             kernels = [CudaKernel(store.load(config)) for config in configs]
             tokens = torch.zeros(launches, dtype=torch.int32, device=device)
-            blocks = torch.zeros(launches, configs[0].problem.hidden // BLOCK, dtype=torch.bool, device=device)
+            blocks = torch.zeros(launches, configs[0].problem.hidden // TILE_ROWS, dtype=torch.bool, device=device)
             return cls(index, device, weights, buffers, kernels, torch.cuda.Stream(device), torch.empty(0), tokens, blocks)
 
     def launch(self, which: int, inputs: TokenInputs, y: torch.Tensor) -> None:
         """One launch in the rank's stream."""
         buffers = self.buffers[which]
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            for name, source in zip(("x", "x_sf", "topk_idx", "topk_weights"), inputs, strict=True):
-                buffers.view(name)[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
+            buffers.store(Inputs(*inputs))
             y.fill_(float("nan"))
             address = y.data_ptr() if y.numel() else buffers.sym.data_ptr()
             self.kernels[which](buffers.arguments(self.peers.data_ptr(), address, len(y), self.index, WATCHDOG_NS))
@@ -70,7 +69,7 @@ class Rank:
     def compare(self, number: int, y: torch.Tensor, wanted: torch.Tensor) -> None:
         """What launch `number` gave, after it in the rank's stream."""
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, BLOCK)).any(2)
+            differs = (y.view(torch.int16) != wanted.view(torch.int16)).unflatten(1, (-1, TILE_ROWS)).any(2)
             self.tokens[number] = differs.any(1).sum()
             self.blocks[number] = differs.any(0)
 

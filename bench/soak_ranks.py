@@ -27,14 +27,14 @@ import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
-from megamoe_dsl.bench.soak import SAMPLES_PER_RANK, SETS, set_options, token_counts
+from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
-from ranks_on_gpus import CONCURRENT, LAUNCHES_IN_FLIGHT, Rank, let_gpus_see_each_other, ranks_of, synchronize, synchronize_all
+from ranks_on_gpus import CONCURRENT, Rank, let_gpus_see_each_other, ranks_of, synchronize, synchronize_all
 
 
 def check_room(ranks: Sequence[Rank]) -> None:
@@ -79,11 +79,12 @@ class InputSet:
         """Where launch `number`, whose inputs these were, differs from the first, on all ranks, by stage."""
         experts = [one[2] for one in self.inputs]
         found = [
-            {"launch": number, "rank": rank.index, **asdict(one)}
+            (one, rank.index)
             for rank, first in zip(ranks, self.snapshots, strict=True)
             for one in rank.snapshots[number % LAUNCHES_IN_FLIGHT].differences(first, rank.index, experts)
         ]
-        return sorted(found, key=lambda one: list(STAGES).index(one["field"]))
+        found.sort(key=lambda pair: pair[0].order)
+        return [{"launch": number, "rank": rank, "stage": one.stage, **asdict(one)} for one, rank in found]
 
 
 def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int, snapshots: bool = False) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
         one["kernel"] = variant_name(configs[which])
         one["set_before"] = order[one["launch"] - 1][0] if one["launch"] else len(sets) - 1
     checks = [one.check for one in sets]
-    record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, configs, checks, differences)}
+    record = {"point": asdict(point), "num_sms": num_sms, "soak": facts(launches, len(configs), checks, len(differences))}
     return {**record, "differences": differences, **({"parted": parted} if snapshots else {}), "checks": [asdict(one) for one in checks]}
 
 
@@ -130,17 +131,6 @@ def launch_all(ranks: Sequence[Rank], given: InputSet, number: int, which: int, 
         rank.compare(number, out, wanted)
         if snapshots:
             rank.keep(number, which)
-
-
-def facts(launches: int, configs: Sequence[Any], checks: Sequence[Check], differences: Sequence[Any]) -> dict[str, int]:
-    """What `bench --soak` says, over all ranks."""
-    return {
-        "launches": launches,
-        "kernels": len(configs),
-        "sets": len(checks),
-        "mismatches": len(differences),
-        "wrong_sets": sum(not one.passed for one in checks),
-    }
 
 
 def main() -> None:

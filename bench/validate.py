@@ -27,10 +27,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megamoe_dsl.config_sm90 import NUM_SMS
+from megamoe_dsl.presets import PRESETS
+
 BENCH = Path(__file__).parent
-SHARES = {"flash": 32, "pro": 48}  # experts per rank of eight
 TOKENS = "1,8,64,512,2048,8192"
-RANKS, H200_SMS = 8, 132
+RANKS = 8
 PREPARE_LIMIT_S = 1800
 MAIN_LOOPS = ("once_m8", "once_m128")  # tokens as the wgmma's columns, and as its rows
 Command = list[str]
@@ -51,20 +53,17 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
     """All of them, for a host with `gpus` GPUs."""
     at = {name: str(folder / name) for name in ("silicon", "layer", "kernels", "traced", "eighths")}
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
-    point = {name: ["--preset", name, "--experts-per-rank", str(share), "--tokens", TOKENS] for name, share in SHARES.items()}
-    both = ["--preset", ",".join(SHARES), "--tokens", TOKENS, "--ranks", str(RANKS)]
+    shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
+    both = ["--preset", ",".join(PRESETS), "--tokens", TOKENS, "--ranks", str(RANKS)]
     beside = [] if peer is None else ["--peer", str(peer)]
 
     def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
-        return tuple(["compile_artifacts.py", at[into], *one, "--ranks", on, *more] for one in point.values())
+        return tuple(["compile_artifacts.py", at[into], *one, "--ranks", on, *more] for one in shares)
 
     def measured(kernels: str, on: str, *more: str) -> tuple[Command, ...]:
-        return tuple(
-            ["mega_moe_sm90.py", *one, "--ranks", on, "--artifacts", at[kernels], "--out", str(out), *more] for one in point.values()
-        )
+        return tuple(["mega_moe_sm90.py", *one, "--ranks", on, "--artifacts", at[kernels], "--out", str(out), *more] for one in shares)
 
     once = tuple(["silicon.py", "once", at["silicon"], case] for case in MAIN_LOOPS)
-    shared = str(H200_SMS * gpus // RANKS)
     return [
         Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
         *(Step(tool, (), once, 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
@@ -79,7 +78,7 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
         Step("soak", (), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
         Step(
             "soak_ranks",
-            (["compile_artifacts.py", at["eighths"], *both, "--set", f"num_sms={shared}"],),
+            (["compile_artifacts.py", at["eighths"], *both, "--set", f"num_sms={NUM_SMS * gpus // RANKS}"],),
             (["soak_ranks.py", "--artifacts", at["eighths"], *both, "--gpus", str(gpus), "--launches", "1000", "--out", str(out)],),
             400,
         ),

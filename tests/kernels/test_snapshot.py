@@ -52,22 +52,22 @@ def copy(one: Snapshot) -> Snapshot:
 def test_a_wrong_row_is_named_with_its_stage_and_channels(launches: Any, field: str, blocks: tuple[int, ...]) -> None:
     case, before, after = launches
     counts, wrong = received(case), copy(after[RANK])
-    row = counts[EXPERT] - 1
-    wrong.row(field, EXPERT, counts, row)[list(blocks) or 0] ^= 1
+    row = wrong.rows(counts)[EXPERT][-1]
+    wrong.row(field, row)[list(blocks) or 0] ^= 1
     (found,) = wrong.differences(before[RANK], RANK, case.topk_idx)
     assert (found.stage, found.field, found.blocks) == (STAGES[field], field, blocks)
     assert found.expert == RANK * case.problem.experts_per_rank + EXPERT
-    assert wrong.row("token_src_metadata", EXPERT, counts, row).view(torch.int64).item() == wrong.fields["token_src_metadata"][found.row]
+    assert wrong.row("token_src_metadata", row).view(torch.int64).item() == wrong.fields["token_src_metadata"][found.row]
 
 
 def test_stages_come_in_the_order_of_a_launch(launches: Any) -> None:
     """A token that dispatch lost, and a result that is wrong."""
     case, before, after = launches
     wrong = copy(after[RANK])
-    wrong.row("token_src_metadata", EXPERT, received(case), 0).zero_()
+    wrong.row("token_src_metadata", wrong.rows(received(case))[EXPERT][0]).zero_()
     slot, token = next((s, t) for t, s in (case.topk_idx[RANK] >= 0).nonzero().tolist())
     wrong.fields["combine"][slot, token, 130] += 1
     lost, result = wrong.differences(before[RANK], RANK, case.topk_idx)
     assert (lost.stage, lost.expert) == ("dispatch", RANK * case.problem.experts_per_rank + EXPERT)
     expert, row = int(case.topk_idx[RANK][token, slot]), slot * case.problem.max_tokens_per_rank + token
-    assert result == Difference("Linear2", "combine", expert, row, (1,))
+    assert (result.stage, result) == ("Linear2", Difference("combine", expert, row, (1,)))

@@ -28,6 +28,7 @@ STAGES = {
     "combine": "Linear2",
 }
 """Fields that are copied, in the order in which a launch writes them, and who writes them."""
+POOL_FIELDS = tuple(name for name in STAGES if name not in (KEY, "combine"))
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class Difference:
     blocks  of 128 channels that differ; none where the field has no channels
     """
 
-    stage: str
     field: str
     expert: int
     row: int
     blocks: tuple[int, ...] = ()
+
+    @property
+    def stage(self) -> str:
+        return STAGES[self.field]
+
+    @property
+    def order(self) -> int:
+        """Place of the field among those that a launch writes."""
+        return list(STAGES).index(self.field)
 
 
 @dataclass(frozen=True)
@@ -61,18 +70,21 @@ class Snapshot:
     def cpu(self) -> Snapshot:
         return Snapshot(self.config, {name: one.cpu() for name, one in self.fields.items()})
 
-    def row(self, field: str, expert: int, received: Sequence[int], index: int) -> torch.Tensor:
-        """Row `index` of a local expert as bytes, [blocks of 128 channels, bytes of a block]."""
-        m_block, place = divmod(index, self.config.block_m)
-        pool_block = pool_blocks(list(received), self.config.block_m)[expert] + m_block
+    def row(self, field: str, row: int) -> torch.Tensor:
+        """A pool row as bytes, [blocks of 128 channels, bytes of a block]."""
         if field in SCALES:
-            return self.fields[field][:, self.config.sf_row(pool_block, place)].unsqueeze(1).view(torch.uint8)
-        found = self.fields[field][pool_block * self.config.block_m + place].reshape(-1).view(torch.uint8)
+            return self.fields[field][:, self.config.sf_row(*divmod(row, self.config.block_m))].unsqueeze(1).view(torch.uint8)
+        found = self.fields[field][row].reshape(-1).view(torch.uint8)
         return found.view(-1, CHANNELS_PER_WORD) if field.endswith("acts") else found.view(1, -1)
 
-    def rows(self, expert: int, received: Sequence[int]) -> dict[bytes, int]:
-        """Indices of a local expert's rows by where their results go, which names a token and a slot in every launch."""
-        return {self.row(KEY, expert, received, i).numpy().tobytes(): i for i in range(received[expert])}
+    def rows(self, received: list[int]) -> list[range]:
+        """Pool rows of every local expert, which received so many tokens."""
+        starts = [block * self.config.block_m for block in pool_blocks(received, self.config.block_m)[:-1]]
+        return [range(start, start + tokens) for start, tokens in zip(starts, received, strict=True)]
+
+    def keyed(self, rows: range) -> dict[bytes, int]:
+        """Rows by where their results go, which names a token and a slot in every launch."""
+        return {self.row(KEY, one).numpy().tobytes(): one for one in rows}
 
     def differences(self, wanted: Snapshot, rank: int, topk_idx: Sequence[torch.Tensor]) -> list[Difference]:
         """What is not as in `wanted`, by stage.  `topk_idx` are all ranks' experts, [T, topk] each: the inputs of both launches."""
@@ -82,24 +94,19 @@ class Snapshot:
         received = counts[counts >= 0].bincount(minlength=problem.num_experts)[rank * local : (rank + 1) * local].tolist()
         one, other = self.cpu(), wanted.cpu()
         found = [*one._pool_differences(other, rank * local, received), *one._combine_differences(other, problem, topk_idx[rank].cpu())]
-        return sorted(found, key=lambda one: list(STAGES).index(one.field))
+        return sorted(found, key=lambda one: one.order)
 
-    def _pool_differences(self, wanted: Snapshot, first: int, received: Sequence[int]) -> Iterator[Difference]:
-        for expert, tokens in enumerate(received):
-            if not tokens:
-                continue
-            mine, theirs = self.rows(expert, received), wanted.rows(expert, received)
-            for key, index in mine.items():
-                pool_row = pool_blocks(list(received), self.config.block_m)[expert] * self.config.block_m + index
-                if key not in theirs:
-                    yield Difference(STAGES[KEY], KEY, first + expert, pool_row)
+    def _pool_differences(self, wanted: Snapshot, first: int, received: list[int]) -> Iterator[Difference]:
+        for expert, (mine, theirs) in enumerate(zip(self.rows(received), wanted.rows(received), strict=True), first):
+            right = wanted.keyed(theirs)
+            for key, row in self.keyed(mine).items():
+                if key not in right:
+                    yield Difference(KEY, expert, row)
                     continue
-                for field in STAGES:
-                    if field in (KEY, "combine"):
-                        continue
-                    blocks = differing(self.row(field, expert, received, index), wanted.row(field, expert, received, theirs[key]))
+                for field in POOL_FIELDS:
+                    blocks = differing(self.row(field, row), wanted.row(field, right[key]))
                     if blocks:
-                        yield Difference(STAGES[field], field, first + expert, pool_row, () if field == "l1_topk_weights" else blocks)
+                        yield Difference(field, expert, row, () if field == "l1_topk_weights" else blocks)
 
     def _combine_differences(self, wanted: Snapshot, problem: Problem, topk_idx: torch.Tensor) -> Iterator[Difference]:
         mine, theirs = (one.fields["combine"].view(torch.uint8).unflatten(2, (-1, 2 * CHANNELS_PER_WORD)) for one in (self, wanted))
@@ -107,7 +114,7 @@ class Snapshot:
             blocks = differing(mine[slot, token], theirs[slot, token])
             if blocks:
                 row = slot * problem.max_tokens_per_rank + token
-                yield Difference(STAGES["combine"], "combine", int(topk_idx[token, slot]), row, blocks)
+                yield Difference("combine", int(topk_idx[token, slot]), row, blocks)
 
 
 def differing(one: torch.Tensor, other: torch.Tensor) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ against the reference on sampled tokens.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,12 +19,12 @@ from ..kernels.mega_moe.target import Config
 from ..runtime.artifact_store import ArtifactStore
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
-from .check import Expectation, sample_rows
+from .check import Check, Expectation, sample_rows
 from .timing import synchronize
 
 SETS = 16
 SAMPLES_PER_RANK = 2
-SYNCHRONISE_EVERY = 50
+LAUNCHES_IN_FLIGHT = 50
 
 
 def token_counts(ranks: int, capacity: int) -> list[list[int]]:
@@ -60,20 +61,23 @@ def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Confi
     order = random.Random(7)
     mismatches = torch.zeros((), dtype=torch.int64, device="cuda")
     outputs = [torch.empty_like(y) for y in wanted]
-    fields = [buffers.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")]
     for launch in range(launches):
         index, kernel = order.randrange(len(sets)), kernels[order.randrange(len(kernels))]
-        for target, source in zip(fields, sets[index], strict=True):
-            target[: len(source)].view(torch.uint8).copy_(source.view(torch.uint8))
+        buffers.store(Inputs(*sets[index]))
         y = outputs[index]
         y.fill_(float("nan"))
         kernel(y)
         mismatches += (y.view(torch.int16) != wanted[index].view(torch.int16)).any()
-        if launch % SYNCHRONISE_EVERY == SYNCHRONISE_EVERY - 1:
+        if launch % LAUNCHES_IN_FLIGHT == LAUNCHES_IN_FLIGHT - 1:
             kernel.synchronize()
     kernels[0].synchronize()
     dist.all_reduce(mismatches)
     symmetric.close()
-    wrong = [asdict(one) for one in checks if one is not None and not one.passed]
-    facts = {"launches": launches, "kernels": len(kernels), "sets": len(sets), "mismatches": int(mismatches), "wrong_sets": len(wrong)}
-    return {"point": asdict(point), "soak": facts, "checks": [None if one is None else asdict(one) for one in checks]}
+    found = facts(launches, len(kernels), checks, int(mismatches))
+    return {"point": asdict(point), "soak": found, "checks": [None if one is None else asdict(one) for one in checks]}
+
+
+def facts(launches: int, kernels: int, checks: Sequence[Check | None], mismatches: int) -> dict[str, int]:
+    """What a soak says; `checks` are of the first launches, a set each."""
+    wrong = sum(one is not None and not one.passed for one in checks)
+    return {"launches": launches, "kernels": kernels, "sets": len(checks), "mismatches": mismatches, "wrong_sets": wrong}

@@ -19,6 +19,10 @@ class Preset:
     topk: int
     num_ranks: int = 8
 
+    @property
+    def experts_per_rank(self) -> int:
+        return self.num_experts // self.num_ranks
+
     def problem(self, max_tokens_per_rank: int, **changes: int | float | str | None) -> Problem:
         """The layer for batches of up to `max_tokens_per_rank` tokens; `changes` replace fields.  Raises `ProblemError`."""
         fields = {name: getattr(self, name) for name in ("hidden", "intermediate", "num_experts", "topk", "num_ranks")}
