@@ -47,7 +47,7 @@ def test_fields_have_the_documented_shapes(problem):
     buffer = symmetric_buffer(problem)
     sf_rows = padded_sf_rows(pool)
     expected = {
-        "expert_send_count": ((problem.num_experts,), U64),
+        "expert_send_count": ((problem.num_experts,), U32),
         "expert_recv_count": ((ranks, local), U64),
         "expert_recv_count_sum": ((local,), U64),
         "l1_arrival_count": ((pool // 16,), U32),

@@ -117,11 +117,6 @@ def atomic_add_u32(address: Any, value: Any) -> Any:
     return emit_to(Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};", address, value)
 
 
-def atomic_add_u64(address: Any, value: Any) -> Any:
-    """Previous value; relaxed, GPU scope."""
-    return emit_to(Int64, "atom.relaxed.gpu.global.add.u64 {}, [{}], {};", address, value)
-
-
 def reduce_add_u64_sys(address: Any, value: Any) -> None:
     emit("red.relaxed.sys.global.add.u64 [{}], {};", address, value)
 

@@ -8,7 +8,7 @@ Zero before the first launch; every launch leaves it zero again, except for the 
 | grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
 | rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
 | blocks_taken          | SM90: block numbers that CTAs have drawn, beyond the first of each (schedule) |
-| expert_send_count     | high word: SMs that reported; low word: tokens of this rank for that expert; the low word is also the ticket |
+| expert_send_count     | tokens of this rank for that expert; also the ticket |
 | expert_recv_count     | tokens that a source rank sends to a local expert |
 | expert_recv_count_sum | high word: ranks that reported, after all else that they send before pulling; low word: tokens over all ranks |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
@@ -63,7 +63,7 @@ def workspace(problem: Problem) -> Region:
         Field("grid_arrivals", (len(RankBarrier),), U32),
         Field("rank_signal", (len(RankBarrier),), U32),
         Field("blocks_taken", (1,), U32),
-        Field("expert_send_count", (problem.num_experts,), U64),
+        Field("expert_send_count", (problem.num_experts,), U32),
         Field("expert_recv_count", (ranks, local), U64),
         Field("expert_recv_count_sum", (local,), U64),
         Field("l1_arrival_count", (blocks,), U32),

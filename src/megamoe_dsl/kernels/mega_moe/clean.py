@@ -23,7 +23,7 @@ def clean_workspace(ctx: Context, group: Group):
     problem = ctx.config.problem
     if ctx.sm == 0:
         for expert in cutlass.range(group.thread, problem.num_experts, group.size, unroll=1):
-            store_u64(ctx.at("expert_send_count", expert), Int64(0))
+            store_u32(ctx.at("expert_send_count", expert), 0)
         if group.thread == 0:
             # Every CTA has drawn its last number: its math warps, which have the block or know that there is none, are past BEFORE_COMBINE.
             store_u32(ctx.at("blocks_taken"), 0)

@@ -5,7 +5,7 @@ signals   expert_recv_count_sum of every rank's experts (release, after expert_r
 then      pull tokens (pull.py), clean the workspace (clean.py)
 
 All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
-one 64-bit ticket per CTA and expert in the workspace.
+one ticket per CTA and expert in the workspace.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32
+from cutlass import Int32, Int64
 
 from ...device.mbarrier import wait
 from ...device.memory import (
     atomic_add_shared,
-    atomic_add_u64,
+    atomic_add_u32,
     fence_async_shared,
     fence_sys,
     load_constant_u64,
     load_shared_u32,
-    load_u64,
+    load_u32,
     reduce_add_shared,
     reduce_add_u64_sys,
     store_shared_u32,
@@ -32,7 +32,7 @@ from ...device.memory import (
     store_u64,
 )
 from ...device.warp import named_barrier
-from ...layouts.arith import div
+from ...layouts.arith import div, minimum
 from ...layouts.barriers import NamedBarrier
 from ...layouts.tile import DISPATCH_WARPS
 from ...layouts.trace import Activity, Role
@@ -95,12 +95,24 @@ def expert_of(ctx: Context, token_topk: Any):
 
 @cute.jit
 def take_tickets(ctx: Context, group: Group):
-    """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert."""
-    for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
-        counter = ctx.shared("expert_count", expert)
-        report = Int64(load_shared_u32(counter)) + ONE_REPORT
-        store_shared_u32(counter, Int32(atomic_add_u64(ctx.at("expert_send_count", expert), report)))
+    """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert.  All atomics first: one latency for the lot."""
+    experts = [group.thread + first for first in range(0, ctx.config.problem.num_experts, THREADS)]
+    tickets = [take_ticket(ctx, expert) for expert in experts]
+    for expert, ticket in zip(experts, tickets, strict=True):
+        if expert < ctx.config.problem.num_experts:
+            store_shared_u32(ctx.shared("expert_count", expert), ticket)
     group.sync()
+
+
+@cute.jit
+def take_ticket(ctx: Context, expert: Int32) -> Int32:
+    """None for an expert without tokens of this CTA: in a small batch most CTAs have none at all."""
+    ticket = Int32(0)
+    if expert < ctx.config.problem.num_experts:
+        tokens = load_shared_u32(ctx.shared("expert_count", expert))
+        if tokens > 0:
+            ticket = atomic_add_u32(ctx.at("expert_send_count", expert), tokens)
+    return ticket
 
 
 @cute.jit
@@ -120,15 +132,19 @@ def send_indices(ctx: Context, group: Group):
 @cute.jit
 def send_counts(ctx: Context, group: Group):
     """SM 0: this rank's totals, to the owner of each expert; then, as the news of them and of the indices, their sums."""
+    problem = ctx.config.problem
+    experts = [group.thread + first for first in range(0, problem.num_experts, THREADS)]
+    # Beyond the last expert its count is loaded again: one latency for the lot.
+    totals = [load_u32(ctx.at("expert_send_count", minimum(expert, problem.num_experts - 1))) for expert in experts]
+    owners = [div(expert, problem.experts_per_rank) for expert in experts]
+    peers = [ctx.peer(minimum(owner, problem.num_ranks - 1)) for owner in owners]
     for told in cutlass.range_constexpr(2):
-        for expert in cutlass.range(group.thread, ctx.config.problem.num_experts, THREADS, unroll=1):
-            tokens = Int64(Uint32(load_u64(ctx.at("expert_send_count", expert))))
-            owner = div(expert, ctx.config.problem.experts_per_rank)
-            peer = ctx.peer(owner)
-            local = expert - owner * ctx.config.problem.experts_per_rank
-            if cutlass.const_expr(not told):
-                store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
-            else:
-                reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
+        for expert, total, owner, peer in zip(experts, totals, owners, peers, strict=True):
+            if expert < problem.num_experts:
+                local, tokens = expert - owner * problem.experts_per_rank, Int64(total)
+                if cutlass.const_expr(not told):
+                    store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
+                else:
+                    reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
         if cutlass.const_expr(not told):
             fence_sys()
