@@ -205,6 +205,16 @@ class KernelConfig:
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     @property
+    def group_m(self) -> int:
+        """Token blocks that the schedule takes together: an L2 of 126 MB holds an expert's weights."""
+        return 1
+
+    @property
+    def blocks_per_turn(self) -> int:
+        """Blocks of the schedule that a cluster takes at a time."""
+        return 1
+
+    @property
     def num_clusters(self) -> int:
         return self.num_sms // CLUSTER
 

@@ -21,6 +21,7 @@ SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 64, 96, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 WAVE_FILL = 1.4
+GROUP_M = 8
 NUM_SMS = 132  # of an H200
 
 
@@ -68,6 +69,8 @@ class Sm90Config:
     experts_per_wave  a divisor of experts_per_rank
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
+    cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
+    group_m           token blocks of an expert that are taken together (schedule)
     trace             warps leave stamps of what they were doing (layouts/trace.py); for profiles
     """
 
@@ -76,6 +79,8 @@ class Sm90Config:
     experts_per_wave: int
     num_sms: int
     num_stages: int = 0
+    cluster: int = 1
+    group_m: int = GROUP_M
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -85,6 +90,9 @@ class Sm90Config:
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
+        clusters = self.cluster_sizes
+        require(self.cluster in clusters, "cluster", self.cluster, f"one of {clusters} for this shape, block_m and num_sms")
+        require(self.group_m >= 1, "group_m", self.group_m, "at least 1")
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
         require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
@@ -131,8 +139,10 @@ class Sm90Config:
         return self.arch == "sm_100a"
 
     @property
-    def cluster(self) -> int:
-        return 1
+    def cluster_sizes(self) -> tuple[int, ...]:
+        """What `cluster` may be.  Two CTAs take two neighbouring tiles, which must be of one expert and phase."""
+        even = not (self.num_sms % 2 or self.l1_n_blocks % 2 or self.l2_n_blocks % 2)
+        return (1, 2) if even and not self.swap_ab else (1,)
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Index of a pool row in the M-major scale buffers: the row itself."""
@@ -160,7 +170,12 @@ class Sm90Config:
     # --- tiles
     @property
     def num_clusters(self) -> int:
-        return self.num_sms
+        return self.num_sms // self.cluster
+
+    @property
+    def blocks_per_turn(self) -> int:
+        """Blocks of the schedule that a cluster takes at a time."""
+        return self.cluster
 
     @property
     def l1_n_blocks(self) -> int:
@@ -201,5 +216,6 @@ class Sm90Config:
             topk=self.problem.topk,
             block_m=self.block_m,
             num_stages=num_stages,
+            cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
         )

@@ -27,6 +27,15 @@ def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: An
     )
 
 
+def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: int) -> None:
+    """2-D box into the same place in the SMEM of the cluster's first `ctas` CTAs, counted on the same barrier of each."""
+    emit(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        f"[{{}}], [{{}}, {{{{{{}}, {{}}}}}}], [{{}}], {(1 << ctas) - 1};",
+        *(destination, tensor_map, x, y, barrier),
+    )
+
+
 def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
     """2-D box from SMEM, in the issuing thread's bulk group."""
     emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)

@@ -75,11 +75,3 @@ def set_max_registers(count: int, *, grow: bool) -> None:
 
 def named_barrier(index: Any, threads: int) -> None:
     emit("barrier.cta.sync.aligned {}, {};", index, threads)
-
-
-def cluster_arrive() -> None:
-    emit("barrier.cluster.arrive.release.aligned;")
-
-
-def cluster_wait() -> None:
-    emit("barrier.cluster.wait.acquire.aligned;")

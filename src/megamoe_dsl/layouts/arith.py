@@ -36,13 +36,13 @@ def minimum(a: Int, b: Int) -> Int:
     return cutlass.min(a, b)
 
 
-def div(a: Int, constant: int) -> Int:
-    """`a // constant` for a >= 0.  Traced: unsigned, because rounding towards minus infinity costs a fix-up sequence."""
-    if is_host(a):
-        return a // constant
+def div(a: Int, b: Int) -> Int:
+    """`a // b` for a >= 0 and b > 0.  Traced: unsigned, because rounding towards minus infinity costs a fix-up sequence."""
+    if is_host(a, b):
+        return a // b
     from cutlass import Int32, Uint32
 
-    return Int32(Uint32(a) // constant)
+    return Int32(Uint32(a) // (b if is_host(b) else Uint32(b)))
 
 
 def ceil_div(a: Int, constant: int) -> Int:

@@ -41,6 +41,7 @@ class Sm90SmemPlan:
     topk: int
     block_m: int
     num_stages: int
+    cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]
     trace_warps: int = 0
 
@@ -91,6 +92,7 @@ class Sm90SmemPlan:
             dispatch_warps=DISPATCH_WARPS,
             pull_slots=self.pull_slots,
             math_warps=self.math_warps,
+            cluster=self.cluster,
         )
 
     @cached_property

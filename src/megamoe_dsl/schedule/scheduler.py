@@ -1,11 +1,17 @@
 """The block scheduler of the mega kernel (article 3.2.2): waves of experts, Linear1 of a wave before its Linear2, blocks dealt to clusters.
 
 All blocks of a launch form one sequence, in which Linear1 is one wave ahead: L1 of waves 0 and 1, L2 of wave 0, L1 of wave 2, L2 of wave 1,
-and so on; within each, expert by expert, token block by token block, 256-row weight block fastest.  The article has no wave between L1 and
-L2 of one wave: then a cluster that is through with L1 waits for the slowest (on an H200 a tenth of the time of Flash with 8192 tokens).
+and so on; within each, expert by expert.  The article has no wave between L1 and L2 of one wave: then a cluster that is through with L1
+waits for the slowest (on an H200 a tenth of the time of Flash with 8192 tokens).
 
-On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  On SM90, where a cluster is one CTA, it takes number c and then, whenever it is
-free, the next one that nobody has taken: SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
+The blocks of an expert are taken in groups of `config.group_m` token blocks.  Within a group the 256-row weight blocks follow one another,
+and for each of them the group's token blocks, there and back: what runs at the same time shares weights and tokens in L2, and of any two
+blocks that follow one another either the weights or the tokens are the same.  With groups of one, SM100's, the weight block is fastest, as
+in the article.
+
+On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: those
+of its own number first, and then, whenever it is free, the next ones that nobody has taken: SMs are not equally fast, and a Linear1 block
+takes longer than a Linear2 block.
 
 Every L1 block of a wave precedes every L2 block of it, so a block waits only for lower numbers.  A cluster takes numbers in ascending order
 and works in that order: the lowest number that is not done has a cluster that works on it, or gets one without waiting for anything else.
@@ -58,7 +64,7 @@ class HostTable:
 
 @dataclass(frozen=True)
 class Block:
-    """One tile of a cluster.  `n_block` counts 256 weight rows; `pool_block` is the block's place in the pool."""
+    """One tile.  `n_block` counts 256 weight rows; `pool_block` is the block's place in the pool."""
 
     phase: int
     expert: int
@@ -83,12 +89,13 @@ class Scheduler:
 
     @classmethod
     def start(cls, config: KernelConfig, table: ExpertTable, block: Int, every: int = 1, integer: Any = int) -> Scheduler:
-        """Unsettled position at block number `block`; the walk takes every `every`-th block of its cluster.
+        """Unsettled position at block number `block`; the walk takes every `every`-th turn of its cluster.
 
         `integer` is `Int32` in a kernel.
         """
         zero = integer(0)
-        return cls(config, table, integer(LINEAR1), zero, block, table.tokens(zero), table.pool_block(zero), every * config.num_clusters)
+        stride = every * config.num_clusters * config.blocks_per_turn
+        return cls(config, table, integer(LINEAR1), zero, block, table.tokens(zero), table.pool_block(zero), stride)
 
     # --- the current block
     def valid(self) -> Any:
@@ -106,12 +113,25 @@ class Scheduler:
 
     @property
     def m_block(self) -> Int:
-        l1, l2 = (div(self.local, n) for n in (self.config.l1_n_blocks, self.config.l2_n_blocks))
-        return select(self.phase == LINEAR1, l1, l2)
+        return self._place()[0]
 
     @property
     def n_block(self) -> Int:
-        return self.local - self.m_block * self.n_blocks
+        return self._place()[1]
+
+    def _place(self) -> tuple[Int, Int]:
+        """Token block and weight block."""
+        size, n_blocks = self.config.group_m, (self.config.l1_n_blocks, self.config.l2_n_blocks)
+        l1, l2 = (div(self.local, size * n) for n in n_blocks)
+        group = select(self.phase == LINEAR1, l1, l2)
+        rest = self.local - group * (size * self.n_blocks)
+        if size == 1:
+            return group, rest
+        rows = minimum(self.m_blocks - group * size, size)
+        rows = select(rows > 0, rows, 1)  # of no group: the position is past the last block
+        n_block = div(rest, rows)
+        row = rest - n_block * rows
+        return group * size + select((n_block & 1) == 0, row, rows - 1 - row), n_block
 
     @property
     def pool_block(self) -> Int:
@@ -162,7 +182,7 @@ class Scheduler:
         return select(is_l1, after_l1[0], after_l2[0]), select(is_l1, after_l1[1], after_l2[1])
 
     def skip(self) -> Scheduler:
-        """The walk's next block number, unsettled."""
+        """The first block of the walk's next turn, unsettled."""
         return self.forward(self.stride)
 
     def forward(self, numbers: Int) -> Scheduler:
@@ -181,10 +201,11 @@ class Scheduler:
 
     @classmethod
     def blocks(cls, config: KernelConfig, counts: Sequence[int], cluster: int) -> Iterator[Block]:
-        """Blocks of one cluster, in order, for the token counts of the local experts."""
+        """Blocks of one cluster, in order, for the token counts of the local experts, if turns are dealt round robin."""
         if len(counts) != config.problem.experts_per_rank:
             raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {config.problem.experts_per_rank}")
-        position = cls.start(config, HostTable.of(counts, config.block_m), cluster).settle()
+        turn = config.blocks_per_turn
+        position = cls.start(config, HostTable.of(counts, config.block_m), cluster * turn).settle()
         while position.valid():
-            yield position.block()
+            yield from (position.forward(i).block() for i in range(turn))
             position = position.skip().settle()

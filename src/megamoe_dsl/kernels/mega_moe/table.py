@@ -84,11 +84,10 @@ def settle(blocks: Any) -> Any:
 
 @cute.jit
 def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table; the walk over this cluster's blocks that begins with its block number `first` and takes every `every`-th."""
+    """Waits for the table; the walk over this cluster's turns that begins with its turn `first` and takes every `every`-th."""
     wait(ctx.barrier("counts"), Int32(0))
-    cluster = div(ctx.sm, ctx.config.cluster)
-    table = SharedTable(ctx.shared("expert_table"))
-    return settle(Walk.start(ctx.config, table, cluster + first * ctx.config.num_clusters, every, Int32))
+    turn = div(ctx.sm, ctx.config.cluster) + first * ctx.config.num_clusters
+    return settle(Walk.start(ctx.config, SharedTable(ctx.shared("expert_table")), turn * ctx.config.blocks_per_turn, every, Int32))
 
 
 @cute.jit

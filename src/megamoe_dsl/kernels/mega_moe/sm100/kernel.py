@@ -19,9 +19,10 @@ import cutlass.cute as cute
 
 from ....config import KernelConfig
 from ....device import tcgen05
+from ....device.cluster import cluster_arrive, cluster_wait
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
-from ....device.warp import cluster_arrive, cluster_wait, set_max_registers, smem_base
+from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
 from ..context import Arguments
 from ..dispatch import dispatch

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
+import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....config_sm90 import Sm90Config
+from ....device.cluster import in_cta
+from ....device.mbarrier import arrive, arrive_cluster
+from ....device.ring import Ring
 from ....layouts.tensor_map import DESCRIPTOR_BYTES
 from ..context import Arguments, Context
 from .maps import PHASE_STRIDE
@@ -52,3 +56,13 @@ class MathThread:
     @property
     def row(self) -> Any:
         return self.lane >> 2
+
+
+@cute.jit
+def give_back(ctx: Sm90Context, me: MathThread, ring: Ring):
+    """This warp is through with the stage, said to the loaders of every CTA that may write it."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        if me.lane < ctx.config.cluster:
+            arrive_cluster(in_cta(ctx.barrier("empty", ring.index), me.lane))
+    elif me.lane == 0:
+        arrive(ctx.barrier("empty", ring.index))

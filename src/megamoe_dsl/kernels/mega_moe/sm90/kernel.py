@@ -18,6 +18,7 @@ import cutlass
 import cutlass.cute as cute
 
 from ....config_sm90 import Sm90Config
+from ....device.cluster import cluster_arrive, cluster_wait
 from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
@@ -35,12 +36,24 @@ FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 @cute.jit
 def initialise(ctx: Sm90Context, warp: Any):
-    """mbarriers, visible to the CTA and to TMA."""
+    """mbarriers, visible to the cluster and to TMA."""
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, NUM_MAPS)
-    cute.arch.sync_threads()
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        cluster_arrive()
+        cluster_wait()
+    else:
+        cute.arch.sync_threads()
+
+
+@cute.jit
+def finalise(ctx: Sm90Context):
+    """No CTA leaves while another may still reach its SMEM."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        cluster_arrive()
+        cluster_wait()
 
 
 @cute.jit
@@ -61,7 +74,8 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
     thread = cute.arch.thread_idx()[0]
-    ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], cutlass.Int32(0))
+    rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+    ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     if warp < DISPATCH_WARPS:
         set_max_registers(config.registers.dispatch, grow=False)
@@ -72,9 +86,16 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
     else:
         set_max_registers(config.registers.epilogue, grow=True)
         math(ctx, warp - FIRST_MATH_WARP)
+    finalise(ctx)
 
 
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
     """Launches the kernel on one rank."""
-    mega_moe_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(config.num_threads, 1, 1), min_blocks_per_mp=1, stream=stream)
+    mega_moe_kernel(config, args).launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        min_blocks_per_mp=1,
+        stream=stream,
+    )

@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 
 from ....device.mbarrier import arrive_expect, wait
 from ....device.ring import Ring
-from ....device.tma import load_tile_cta
+from ....device.tma import load_tile_cta, load_tile_multicast
 from ....device.warp import elect
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TICKETS, TILE_ROWS
@@ -46,7 +48,7 @@ def load_tokens(ctx: Sm90Context):
             full = ctx.barrier("full", ring.index)
             if elect():
                 arrive_expect(full, plan.token_transaction)
-                load_tile_cta(ctx.shared("tokens", ring.index), tokens, full, k * BLOCK_K, row)
+                load_rows(ctx, Rows(ctx.shared("tokens", ring.index), tokens, full, config.block_m), k * BLOCK_K, row, tile.same_tokens)
                 load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
             ring = ring.next()
         stamp(ctx, Activity.LOAD, detail_of(tile))
@@ -66,13 +68,39 @@ def load_weights(ctx: Sm90Context):
         is_l1 = tile.phase == LINEAR1
         k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
         n_blocks = select(is_l1, Int32(config.l1_n_blocks), Int32(config.l2_n_blocks))
+        same_weights = tile.same_tokens == 0
         row = (tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS
         for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
                 arrive_expect(full, plan.weight_bytes)
-                load_tile_cta(ctx.shared("weights", ring.index), weights, full, 0, row + k * TILE_ROWS)
+                load_rows(ctx, Rows(ctx.shared("weights", ring.index), weights, full, TILE_ROWS), 0, row + k * TILE_ROWS, same_weights)
             ring = ring.next()
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tickets = next_tile(ctx, tickets)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where an operand of a stage goes: `count` rows of 128 bytes at `destination`, by `map`, counted on `full`."""
+
+    destination: Int32
+    map: Int64
+    full: Int32
+    count: cutlass.Constexpr[int]
+
+
+@cute.jit
+def load_rows(ctx: Sm90Context, rows: Rows, x: Int32, y: Int32, shared: cutlass.Boolean):
+    """An operand, which all CTAs of the cluster need if it is `shared`: then each fetches its part for all."""
+    if cutlass.const_expr(ctx.config.cluster == 1):
+        load_tile_cta(rows.destination, rows.map, rows.full, x, y)
+    else:
+        part = rows.count // ctx.config.cluster
+        if shared:
+            first = ctx.cta_rank * part
+            load_tile_multicast(rows.destination + first * BLOCK_K, rows.map, rows.full, x, y + first, ctx.config.cluster)
+        else:
+            for first in cutlass.range_constexpr(0, rows.count, part):
+                load_tile_cta(rows.destination + first * BLOCK_K, rows.map, rows.full, x, y + first)

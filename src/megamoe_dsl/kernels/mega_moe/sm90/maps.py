@@ -26,7 +26,7 @@ PHASE_STRIDE = 3 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """Descriptors in table order.
+    """Descriptors in table order.  Operands are loaded in as many parts as a cluster has CTAs.
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name; l1, l2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
@@ -42,9 +42,9 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     def phase(acts: str, sf: str, k: int, n: int, address: int) -> list[TensorMap]:
         words, sf_rows = region[sf].field.shape
         return [
-            rows(region.address(sym, acts), k, pool, config.block_m),
+            rows(region.address(sym, acts), k, pool, config.block_m // config.cluster),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            rows(address, BLOCK_K, experts * n * (k // BLOCK_K), TILE_ROWS),
+            rows(address, BLOCK_K, experts * n * (k // BLOCK_K), TILE_ROWS // config.cluster),
         ]
 
     return [

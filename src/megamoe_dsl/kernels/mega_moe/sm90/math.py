@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....config_sm90 import Sm90Config
-from ....device.mbarrier import arrive, wait
+from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared, load_f32
 from ....device.ring import Ring
 from ....device.warp import named_barrier, shuffle_f32
@@ -34,7 +34,7 @@ from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
-from .context import MathThread, Sm90Context
+from .context import MathThread, Sm90Context, give_back
 from .deal import Tile, next_tile
 
 THREADS = 128 * MATH_WARPGROUPS
@@ -114,8 +114,7 @@ def pass_stages(ctx: Sm90Context, me: MathThread, ring: Ring, count: Int32) -> R
     """Releases stages that this warpgroup does not need."""
     for _ in cutlass.range(count, unroll=1):
         wait(ctx.barrier("full", ring.index), ring.phase)
-        if me.lane == 0:
-            arrive(ctx.barrier("empty", ring.index))
+        give_back(ctx, me, ring)
         ring = ring.next()
     return ring
 

@@ -34,7 +34,7 @@ from ....device.warp import sync_warp
 from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ..swiglu import activate
-from .context import MathThread, Sm90Context
+from .context import MathThread, Sm90Context, give_back
 from .deal import Tile
 
 CHUNKS = 2  # of 128 weight rows
@@ -97,8 +97,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
         product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
         old = acc.parts[c]
         sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][i // 4 % 2] for i in range(64)))
-    if me.lane == 0:
-        arrive(ctx.barrier("empty", ring.index))
+    give_back(ctx, me, ring)
     return Accumulator(tuple(sums), partial), following
 
 

@@ -28,7 +28,7 @@ from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, STORE_TOKENS, TILE_ROWS
 from ..swiglu import activate
-from .context import MathThread, Sm90Context
+from .context import MathThread, Sm90Context, give_back
 from .deal import Tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
@@ -79,8 +79,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
                 wait(ctx.barrier("full", following.index), following.phase)
         partial = wgmma.wait(partial)
         sums.append(promote(acc.parts[b], partial, per_token, row_scales))
-    if me.lane == 0:
-        arrive(ctx.barrier("empty", ring.index))
+    give_back(ctx, me, ring)
     return Accumulator(tuple(sums), partial), following
 
 

@@ -1,0 +1,30 @@
+"""CTAs of a cluster: their barrier, and shared memory of one another (PTX ISA, barrier.cluster, mapa, st.async)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Int32
+
+from .ptx import emit, emit_to
+
+
+def cluster_arrive() -> None:
+    emit("barrier.cluster.arrive.release.aligned;")
+
+
+def cluster_wait() -> None:
+    emit("barrier.cluster.wait.acquire.aligned;")
+
+
+def in_cta(address: Any, rank: Any) -> Any:
+    """Shared address, for instructions on `.shared::cluster`, of the same place in the cluster's CTA `rank`."""
+    return emit_to(Int32, "mapa.shared::cluster.u32 {}, {}, {};", address, rank)
+
+
+def store_async_v4(address: Any, values: tuple[Any, ...], barrier: Any) -> None:
+    """16 bytes into the SMEM of a CTA of the cluster; they count on `barrier`, of the same CTA."""
+    emit(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [{}], {{{}, {}, {}, {}}}, [{}];",
+        *(address, *values, barrier),
+    )
