@@ -27,7 +27,7 @@ from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import time_back_to_back
+from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
@@ -57,7 +57,7 @@ def kernels_of(point: Point, folders: Sequence[Path]) -> list[tuple[Path, Sm90Co
     return found
 
 
-def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int) -> dict[str, Any]:
+def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int, repeats: int) -> dict[str, Any]:
     """Checks and times all kernels for a point: `kernels`, the fastest first."""
     problem, tokens = point.problem, point.tokens
     symmetric = SymmetricBuffer.allocate(problem)
@@ -81,7 +81,7 @@ def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int) -
     for _ in range(WARM_UPS):
         for launch in launches.values():
             launch()
-    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8).items():
+    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8, repeats).items():
         entries[name] |= {"us": asdict(times), "tflops": least.flop / times.median / 1e6}
     kernel.synchronize()
     launches.clear()
@@ -90,14 +90,16 @@ def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int) -
     return {"point": asdict(point), "name": point.name, "bound_us": least.bound_us, "bound_by": least.bound_by, "kernels": kernels}
 
 
-def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folders: list[Path], watchdog_ns: int) -> None:
+def work(
+    rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folders: list[Path], watchdog_ns: int, repeats: int
+) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
     layer, shape = None, ""
     for index, point in enumerate(points):
         if layer is None or shape != point.preset:
             layer = None  # frees the last shape's weights first
             layer, shape = Layer(point.problem, None), point.preset
-        report(index, compare(point, layer, folders, watchdog_ns))
+        report(index, compare(point, layer, folders, watchdog_ns, repeats))
 
 
 def table(record: dict[str, Any], baseline: str) -> str:
@@ -120,6 +122,7 @@ def table(record: dict[str, Any], baseline: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
     parser.add_argument("--points", type=points_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every kernel")
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
@@ -135,7 +138,7 @@ def main() -> None:
         records.append({"name": point.name, **record})
         print(table(records[-1], given.folders[0].name), flush=True)
 
-    job = partial(work, folders=given.folders, watchdog_ns=given.watchdog_ms * 1_000_000)
+    job = partial(work, folders=given.folders, watchdog_ns=given.watchdog_ms * 1_000_000, repeats=given.repeats)
     with tempfile.TemporaryDirectory() as folder:
         run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show)
     print(f"wrote {result_file.save(given.out, 'compare_kernels', records)}")

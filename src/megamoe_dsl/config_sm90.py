@@ -21,7 +21,7 @@ SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 64, 96, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 WAVE_FILL = 1.4
-GROUP_M = 8
+PAIRS_FROM = 8192
 NUM_SMS = 132  # of an H200
 
 
@@ -45,10 +45,25 @@ def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -
     return next(n for n in range(fewest, local + 1) if local % n == 0)
 
 
+def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
+    """What `cluster` may be.  Two CTAs take two blocks of the schedule that follow one another, which must be of one expert and phase."""
+    rows = (2 * problem.intermediate, problem.hidden, num_sms * TILE_ROWS)
+    return (1, 2) if block_m == BLOCK_M[-1] and not any(n // TILE_ROWS % 2 for n in rows) else (1,)
+
+
+def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
+    """Two CTAs read less from L2, and wait for one another at every tile.  With the tiles of Pro (56 and 24 blocks of K) that was worth 2
+    to 5 % beyond what the schedule's groups gave, with those of Flash (32 and 16) it cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight
+    ranks).  Beside other streams' CTAs one might find no partner in its part of the GPU: so only with all SMs."""
+    long_tiles = problem.hidden + problem.intermediate >= PAIRS_FROM
+    return cluster_sizes(problem, block_m, num_sms)[-1] if long_tiles and num_sms == NUM_SMS else 1
+
+
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(expected) if block_m is None else block_m
-    return {"block_m": block_m, "experts_per_wave": choose_wave(problem, expected, block_m, num_sms)}
+    wave, cluster = choose_wave(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    return {"block_m": block_m, "experts_per_wave": wave, "cluster": cluster}
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
@@ -70,7 +85,6 @@ class Sm90Config:
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
     cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
-    group_m           token blocks of an expert that are taken together (schedule)
     trace             warps leave stamps of what they were doing (layouts/trace.py); for profiles
     """
 
@@ -80,7 +94,6 @@ class Sm90Config:
     num_sms: int
     num_stages: int = 0
     cluster: int = 1
-    group_m: int = GROUP_M
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -90,9 +103,8 @@ class Sm90Config:
         wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
         require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
-        clusters = self.cluster_sizes
-        require(self.cluster in clusters, "cluster", self.cluster, f"one of {clusters} for this shape, block_m and num_sms")
-        require(self.group_m >= 1, "group_m", self.group_m, "at least 1")
+        clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
+        require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
         require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
@@ -138,12 +150,6 @@ class Sm90Config:
         """Whether the hardware adds a BF16 to an FP32 in one instruction."""
         return self.arch == "sm_100a"
 
-    @property
-    def cluster_sizes(self) -> tuple[int, ...]:
-        """What `cluster` may be.  Two CTAs take two neighbouring tiles, which must be of one expert and phase."""
-        even = not (self.num_sms % 2 or self.l1_n_blocks % 2 or self.l2_n_blocks % 2)
-        return (1, 2) if even and not self.swap_ab else (1,)
-
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Index of a pool row in the M-major scale buffers: the row itself."""
         return pool_block * self.block_m + row_in_block
@@ -171,6 +177,12 @@ class Sm90Config:
     @property
     def num_clusters(self) -> int:
         return self.num_sms // self.cluster
+
+    @property
+    def group_m(self) -> int:
+        """Token blocks that the schedule takes together.  Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with
+        groups of 8 and 5.1 of 16, which hold an expert's 8 or 9 blocks (docs/hopper.md)."""
+        return 16
 
     @property
     def blocks_per_turn(self) -> int:

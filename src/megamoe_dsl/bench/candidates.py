@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..config_sm90 import BLOCK_M, Sm90Config
+from ..config_sm90 import BLOCK_M, Sm90Config, cluster_sizes
 from ..problem import Problem
 
 TO_EITHER_SIDE = 2
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def candidates(problem: Problem, num_tokens: int) -> list[Sm90Config]:
-    """At most a dozen: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either side with their
-    own waves, two waves to either side and a single one, a ring with one stage less."""
+    """At most 13: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either side with their own
+    waves, two waves to either side and a single one, a ring with one stage less, CTAs alone or in pairs."""
     chosen = Sm90Config.choose(problem, num_tokens)
     local = problem.experts_per_rank
     divisors = [n for n in range(1, local + 1) if local % n == 0]
@@ -25,6 +25,7 @@ def candidates(problem: Problem, num_tokens: int) -> list[Sm90Config]:
         *(Sm90Config.choose(problem, num_tokens, block_m=block_m) for block_m in around(BLOCK_M, chosen.block_m)),
         *(chosen.replace(experts_per_wave=wave) for wave in waves),
         chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
+        *(chosen.replace(cluster=n) for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms)),
     ]
     return list(dict.fromkeys(found))
 

@@ -55,7 +55,7 @@ def over_ranks(repeats: list[float], device: str = "cuda") -> Times:
     return Times(statistics.median(values), min(values), max(values))
 
 
-def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: int) -> dict[str, Times]:
+def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: int, repeats: int = REPEATS) -> dict[str, Times]:
     """`launches` launches of each candidate between two events, in turns."""
 
     def repeat(one: Callable[[], None]) -> Callable[[], None]:
@@ -65,7 +65,7 @@ def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: in
 
         return run
 
-    return _in_turns({name: repeat(one) for name, one in candidates.items()}, launches)
+    return _in_turns({name: repeat(one) for name, one in candidates.items()}, launches, repeats)
 
 
 def time_graphs(candidates: Mapping[str, Callable[[], None]]) -> dict[str, Times]:
@@ -81,13 +81,13 @@ def time_graphs(candidates: Mapping[str, Callable[[], None]]) -> dict[str, Times
     for graph in graphs.values():  # the first replay uploads
         synchronize()
         graph.replay()
-    return _in_turns({name: graph.replay for name, graph in graphs.items()}, GRAPH_LAUNCHES)
+    return _in_turns({name: graph.replay for name, graph in graphs.items()}, GRAPH_LAUNCHES, REPEATS)
 
 
-def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int) -> dict[str, Times]:
+def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int, repeats: int) -> dict[str, Times]:
     found: dict[str, list[float]] = {name: [] for name in runs}
-    draw = random.Random(REPEATS)  # the same on all ranks
-    for _ in range(REPEATS):
+    draw = random.Random(repeats)  # the same on all ranks
+    for _ in range(repeats):
         for name in draw.sample(list(runs), len(runs)):
             runs[name]()
             found[name].append(measure(runs[name], launches))

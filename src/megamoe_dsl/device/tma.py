@@ -27,12 +27,12 @@ def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: An
     )
 
 
-def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: int) -> None:
-    """2-D box into the same place in the SMEM of the cluster's first `ctas` CTAs, counted on the same barrier of each."""
+def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
+    """2-D box into the same place in the SMEM of each CTA of the cluster whose bit is set in `ctas`, counted on the same barrier there."""
     emit(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-        f"[{{}}], [{{}}, {{{{{{}}, {{}}}}}}], [{{}}], {(1 << ctas) - 1};",
-        *(destination, tensor_map, x, y, barrier),
+        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [{}], [{}, {{{}, {}}}], [{}], m;\n\t}}",
+        *(ctas, destination, tensor_map, x, y, barrier),
     )
 
 

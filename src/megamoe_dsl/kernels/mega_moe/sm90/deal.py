@@ -42,6 +42,10 @@ class Tile:
     valid_m: Int32
     same_tokens: cutlass.Boolean
 
+    @property
+    def same_weights(self) -> cutlass.Boolean:
+        return self.same_tokens == 0
+
     def valid(self) -> cutlass.Boolean:
         return self.valid_m > 0
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -30,6 +31,34 @@ from .deal import next_tile
 from .maps import Map
 
 
+@dataclass(frozen=True)
+class Fetch:
+    """How a tile's operand comes: the rows from `first` on of each K block's, by `map`, into the CTAs of `ctas`, a mask."""
+
+    map: Int64
+    first: Int32
+    ctas: Int32
+
+    @staticmethod
+    def of(ctx: Sm90Context, whole: Map, part: Map, phase: Any, rows: int, shared: Any) -> Fetch:
+        """All `rows` for this CTA, or if the operand is `shared` this CTA's part for all CTAs of the cluster."""
+        cluster = ctx.config.cluster
+        if cluster == 1:
+            return Fetch(ctx.map(whole, phase), Int32(0), Int32(1))
+        return Fetch(
+            select(shared, ctx.map(part, phase), ctx.map(whole, phase)),
+            select(shared, ctx.cta_rank * (rows // cluster), Int32(0)),
+            select(shared, Int32((1 << cluster) - 1), Int32(1) << ctx.cta_rank),
+        )
+
+    def load(self, ctx: Sm90Context, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """Rows from `y` on, for a stage whose operand begins at `destination`."""
+        if ctx.config.cluster == 1:
+            load_tile_cta(destination, self.map, full, x, y)
+        else:
+            load_tile_multicast(destination + self.first * BLOCK_K, self.map, full, x, y + self.first, self.ctas)
+
+
 @cute.jit
 def load_tokens(ctx: Sm90Context):
     """TMA-A."""
@@ -41,14 +70,15 @@ def load_tokens(ctx: Sm90Context):
     while tile.valid():
         wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
-        tokens, scales = ctx.map(Map.TOKENS, tile.phase), ctx.map(Map.SFA, tile.phase)
+        tokens = Fetch.of(ctx, Map.TOKENS, Map.TOKENS_PART, tile.phase, config.block_m, tile.same_tokens)
+        scales = ctx.map(Map.SFA, tile.phase)
         row = tile.pool_block * config.block_m
         for k in cutlass.range(select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
                 arrive_expect(full, plan.token_transaction)
-                load_rows(ctx, Rows(ctx.shared("tokens", ring.index), tokens, full, config.block_m), k * BLOCK_K, row, tile.same_tokens)
+                tokens.load(ctx, ctx.shared("tokens", ring.index), full, k * BLOCK_K, row)
                 load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
             ring = ring.next()
         stamp(ctx, Activity.LOAD, detail_of(tile))
@@ -64,43 +94,17 @@ def load_weights(ctx: Sm90Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     while tile.valid():
-        weights = ctx.map(Map.WEIGHTS, tile.phase)
+        weights = Fetch.of(ctx, Map.WEIGHTS, Map.WEIGHTS_PART, tile.phase, TILE_ROWS, tile.same_weights)
         is_l1 = tile.phase == LINEAR1
         k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
         n_blocks = select(is_l1, Int32(config.l1_n_blocks), Int32(config.l2_n_blocks))
-        same_weights = tile.same_tokens == 0
         row = (tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS
         for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
                 arrive_expect(full, plan.weight_bytes)
-                load_rows(ctx, Rows(ctx.shared("weights", ring.index), weights, full, TILE_ROWS), 0, row + k * TILE_ROWS, same_weights)
+                weights.load(ctx, ctx.shared("weights", ring.index), full, 0, row + k * TILE_ROWS)
             ring = ring.next()
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tickets = next_tile(ctx, tickets)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Where an operand of a stage goes: `count` rows of 128 bytes at `destination`, by `map`, counted on `full`."""
-
-    destination: Int32
-    map: Int64
-    full: Int32
-    count: cutlass.Constexpr[int]
-
-
-@cute.jit
-def load_rows(ctx: Sm90Context, rows: Rows, x: Int32, y: Int32, shared: cutlass.Boolean):
-    """An operand, which all CTAs of the cluster need if it is `shared`: then each fetches its part for all."""
-    if cutlass.const_expr(ctx.config.cluster == 1):
-        load_tile_cta(rows.destination, rows.map, rows.full, x, y)
-    else:
-        part = rows.count // ctx.config.cluster
-        if shared:
-            first = ctx.cta_rank * part
-            load_tile_multicast(rows.destination + first * BLOCK_K, rows.map, rows.full, x, y + first, ctx.config.cluster)
-        else:
-            for first in cutlass.range_constexpr(0, rows.count, part):
-                load_tile_cta(rows.destination + first * BLOCK_K, rows.map, rows.full, x, y + first)

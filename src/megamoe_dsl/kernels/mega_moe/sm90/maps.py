@@ -1,9 +1,13 @@
-"""The tensor maps of the SM90 kernel: seven descriptors, Linear2 at a fixed distance from Linear1."""
+"""The tensor maps of the SM90 kernel: eleven descriptors, Linear2 at a fixed distance from Linear1.
+
+A whole operand of a stage comes by one map, and by another one the part of it that a CTA fetches for all CTAs of its cluster.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import partial
 
 from ....config_sm90 import Sm90Config
 from ....layouts.smem_plan_sm90 import TILE_ROWS
@@ -18,15 +22,17 @@ class Map(IntEnum):
     TOKENS = 0
     SFA = 1
     WEIGHTS = 2
-    L1_OUTPUT = 6
+    TOKENS_PART = 3
+    WEIGHTS_PART = 4
+    L1_OUTPUT = 10
 
 
-NUM_MAPS = 7
-PHASE_STRIDE = 3 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
+NUM_MAPS = 11
+PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """Descriptors in table order.  Operands are loaded in as many parts as a cluster has CTAs.
+    """Descriptors in table order.
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name; l1, l2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
@@ -41,10 +47,14 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
 
     def phase(acts: str, sf: str, k: int, n: int, address: int) -> list[TensorMap]:
         words, sf_rows = region[sf].field.shape
+        tokens = partial(rows, region.address(sym, acts), k, pool)
+        weights = partial(rows, address, BLOCK_K, experts * n * (k // BLOCK_K))
         return [
-            rows(region.address(sym, acts), k, pool, config.block_m // config.cluster),
+            tokens(config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            rows(address, BLOCK_K, experts * n * (k // BLOCK_K), TILE_ROWS // config.cluster),
+            weights(TILE_ROWS),
+            tokens(config.block_m // config.cluster),
+            weights(TILE_ROWS // config.cluster),
         ]
 
     return [
