@@ -4,6 +4,7 @@ Every strategy shrinks towards its least interesting value, named in its docstri
 
     @given(problems())             def test_layout(problem): ...
     @given(configs())              def test_plan(config): ...
+    @given(configs_sm90())         def test_plan(config): ...
     @given(st.data())              def test_routing(data): routing = data.draw(routings(data.draw(problems())))
     @given(layouts("bijective"))   def test_inverse(layout): ...
 """
@@ -11,11 +12,12 @@ Every strategy shrinks towards its least interesting value, named in its docstri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from .config import SMEM_CAPACITY, TIERS, KernelConfig
+from .config_sm90 import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .layouts.tile import CLUSTER
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
@@ -68,6 +70,26 @@ def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, 
     )
     deepest = config.smem_plan(1).max_stages(SMEM_CAPACITY)
     return config.replace(num_stages=draw(st.sampled_from((0, *range(2, deepest + 1)))))
+
+
+@st.composite
+def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> Sm90Config:
+    """The same for SM90; the problem's dtypes become fp8xfp8.
+
+    Shrinks to the shrunk problem, tiles of 8 tokens, one expert per wave, two CTAs on their own, and the deepest ring.
+    """
+    moe = replace(draw(problems() if problem is None else problem), dtypes="fp8xfp8")
+    block_m = draw(st.sampled_from(BLOCK_M))
+    num_sms = draw(st.integers(2, max_sms))
+    local = moe.experts_per_rank
+    return Sm90Config(
+        moe,
+        block_m,
+        draw(st.sampled_from([n for n in range(1, local + 1) if local % n == 0])),
+        num_sms,
+        draw(st.sampled_from((0, 2))),
+        draw(st.sampled_from(cluster_sizes(moe, block_m, num_sms))),
+    )
 
 
 @st.composite

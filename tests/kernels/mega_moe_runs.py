@@ -21,8 +21,8 @@ from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)
 
-ZERO_AT_REST = ("blocks_taken", "expert_send_count", "expert_recv_count", "expert_recv_count_sum", "l1_arrival_count", "l2_arrival_mask")
-COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal")
+ZERO_AT_REST = ("blocks_taken", "expert_send_count", "l1_arrival_count", "l2_arrival_mask")
+COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")
 
 
 def problem(tokens: int = 24, **changes: Any) -> Problem:
@@ -127,8 +127,10 @@ class Layer:
         (epoch,) = epochs
         for rank, counts in zip(self.moe.ranks, self.received, strict=True):
             assert [name for name in ZERO_AT_REST if rank.view(name).any()] == []
-            assert rank.view("grid_arrivals").tolist() == [epoch * sms] * 3
-            assert rank.view("rank_signal").tolist() == [0, epoch * problem.num_ranks, epoch * problem.num_ranks]
+            assert rank.view("grid_arrivals").tolist() == [epoch * sms] * 2
+            assert rank.view("rank_signal").tolist() == [0, epoch * problem.num_ranks]
+            for name in ("expert_recv_count_sum", "expert_counts_seen"):
+                assert rank.view(name).tolist() == [(epoch * problem.num_ranks << 32) + count for count in counts]
             assert rank.stats.tolist() == counts
             assert rank.watchdog_message() is None
 

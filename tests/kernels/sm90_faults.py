@@ -31,6 +31,12 @@ FENCE_SHARED = r"fence\.proxy\.async\.shared::cta;"
 EPILOGUE_ALL = r"barrier\.cta\.sync\.aligned 3, 256;"
 EPILOGUE_GROUP = r"barrier\.cta\.sync\.aligned %r\d+, 128;"
 
+MULTICAST_MASK = r"cvt\.u16\.u32 m, [^;]*;"
+REMOTE_ARRIVE = r"(?<!@p )mbarrier\.arrive\.shared::cluster\.b64[^;]*;"
+MAP_TO_CTA = r"mapa\.shared::cluster\.u32[^;]*;"
+SEND_TICKET = r"st\.async[^;]*;"
+CLUSTER_BARRIER = r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.cluster\.wait\.acquire\.aligned;"
+
 NOT_ORDERED = ("race", "simulator error", "wrong result")
 STUCK = ("deadlock", "watchdog")
 Change = Callable[[re.Match[str]], str]
@@ -83,6 +89,10 @@ def never(match: re.Match[str]) -> str:
     return "setp.eq.s32 p, 0, 0;"
 
 
+def to_first_cta(match: re.Match[str]) -> str:
+    return re.sub(r"%r\d+;", "0;", match[0])
+
+
 FAULTS = (
     # --- the store warp
     before("store_full not waited for", STORE, 0, WAIT, never, NOT_ORDERED),
@@ -104,14 +114,14 @@ FAULTS = (
     # --- the deal
     before("ticket_full not waited for, first tile", TICKET, 0, WAIT, never, NOT_ORDERED),
     before("ticket_full not waited for, later tiles", TICKET, 1, WAIT, never, (*NOT_ORDERED, *STUCK)),
-    after("ticket_full not signalled", DRAW, 0, ARRIVE, gone, STUCK),
-    before("ticket_empty not waited for", DRAW, 0, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("ticket_full not signalled", DRAW, -1, ARRIVE, gone, STUCK),
+    before("ticket_empty not waited for", DRAW, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),
     after("ticket_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
     after("ticket_empty not signalled, later tiles", TICKET, 1, RELEASE, gone, STUCK),
     at("ticket_empty by a lane less", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
     at("ticket_empty by a lane more", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
-    after("ticket not published", DRAW, 0, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),
-    at("block counter not cleared", CLEAR, 0, gone, (*NOT_ORDERED, *STUCK)),
+    after("ticket not published", DRAW, -1, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),
+    at("block counter not cleared", CLEAR, 1, gone, (*NOT_ORDERED, *STUCK)),
     # --- the ring
     before("empty not waited for by the token loader", LOAD, 0, WAIT, never, NOT_ORDERED),
     before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),
@@ -144,3 +154,15 @@ ROWS_ONLY = (
     after("empty not signalled, skipped stages", f"{GROUP_WAIT}(?!.*{GROUP_WAIT}).*?{ARRIVE}", -1, ARRIVE, gone, STUCK),
 )
 """With tokens as rows a warpgroup without tokens only passes stages on."""
+PAIRS_ONLY = (
+    at("multicast to one CTA", MULTICAST_MASK, 0, lambda match: "mov.u16 m, 1;", (*NOT_ORDERED, *STUCK)),
+    before("stage given back to one CTA", REMOTE_ARRIVE, 0, MAP_TO_CTA, to_first_cta, (*NOT_ORDERED, *STUCK)),
+    at("stage not given back to any CTA", REMOTE_ARRIVE, 0, gone, STUCK),
+    at("empty by the warps of one CTA", r"mbarrier\.init[^;]*, 16;", 0, last_number_plus(-8), (*NOT_ORDERED, *STUCK)),
+    at("ticket_empty by the readers of one CTA", r"mbarrier\.init[^;]*, 704;", 0, last_number_plus(-352), (*NOT_ORDERED, *STUCK)),
+    at("ticket not sent", SEND_TICKET, 0, gone, STUCK),
+    at("ticket not expected", r"mbarrier\.arrive\.expect_tx\.relaxed\.cluster[^;]*;", 0, gone, STUCK),
+    at("barriers used before they are there", CLUSTER_BARRIER, 0, gone, ("simulator error", "race")),
+    before("counts not waited for", EPILOGUE_ALL, 0, WAIT, never, ("race", *STUCK)),
+)
+"""Two CTAs give stages and tickets to one another; a CTA whose tiles are another's doing has yet to read the counts itself."""

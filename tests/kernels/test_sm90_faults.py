@@ -13,22 +13,31 @@ from functools import cache
 import pytest
 from fault_runs import sign_of
 from mega_moe_runs import artifact
-from sm90_faults import COLUMNS_ONLY, FAULTS, ROWS_ONLY, Sm90Fault
+from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.compile import Artifact
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
-LAUNCHES = ((24, 5), (3, 2))
 ORDERS = {"columns": 16, "rows": 128}
-ONE_ORDER = [(fault, "columns") for fault in COLUMNS_ONLY] + [(fault, "rows") for fault in ROWS_ONLY]
+PAIRS = "pairs"
+ONE_ORDER = [
+    *((fault, "columns") for fault in COLUMNS_ONLY),
+    *((fault, "rows") for fault in ROWS_ONLY),
+    *((fault, PAIRS) for fault in PAIRS_ONLY),
+]
 ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER
 SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER
 
 
 @cache
 def subject(order: str) -> tuple[Artifact, HopperCase]:
-    """A kernel whose CTAs work on several tiles of a phase in a row, and whose ring wraps."""
+    """A kernel whose CTAs work on several tiles of a phase in a row, and whose ring wraps.  Of pairs: expert 1 has three token blocks, so
+    they share weights and tokens."""
+    if order == PAIRS:
+        moe = problem(160, num_experts=4, intermediate=256, hidden=512)
+        kernel = config(moe, block_m=128, experts_per_wave=2, num_stages=2, num_sms=4, cluster=2)
+        return artifact(kernel), hopper_case(moe, (160, 120), 0, target_expert=1)
     moe = problem(24, num_experts=4, intermediate=256)
     kernel = config(moe, block_m=ORDERS[order], experts_per_wave=2, num_stages=2, num_sms=2)
     return artifact(kernel), hopper_case(moe, (24, 5), 0)
@@ -41,7 +50,8 @@ def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | Non
         faulty = fault.apply(compiled.ptx)
         assert faulty != compiled.ptx
         compiled = replace(compiled, ptx=faulty)
-    return sign_of(compiled, case, LAUNCHES, seed)
+    tokens = [len(x) for x in case.x]
+    return sign_of(compiled, case, (tokens, (3, 2), (0, 0)), seed)
 
 
 def notice(fault: Sm90Fault, order: str) -> str | None:
@@ -53,17 +63,17 @@ def name_of(value: object) -> str:
     return value.name if isinstance(value, Sm90Fault) else str(value)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
 def test_the_kernel_itself_shows_no_sign(order):
     assert how_noticed(None, order) is None
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
 def test_faults_are_different(order):
     """Every fault finds its place, and no two make the same PTX."""
     ptx = subject(order)[0].ptx
     faults = [fault for fault, its in ALL if its == order]
-    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > 30
+    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > (8 if order == PAIRS else 30)
 
 
 @pytest.mark.parametrize(("fault", "order"), SAMPLE, ids=name_of)

@@ -13,20 +13,21 @@ import pytest
 from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.cases import random_case
+from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
 from megamoe_dsl.layouts.watchdog import RECORD, Wait, describe
 from megamoe_dsl.layouts.workspace import RankBarrier
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, machine
 
 LIMIT_NS = 200_000  # longer than any honest wait of this layer
+MANY = ALONE // 2 + 4  # tokens with two experts each, of which every rank has too many for SM 0 alone
 MESSAGE = re.compile(r"rank (\d+), SM (\d+): wait (\w+) \(([\w ]+) (\d+)\) exceeded its limit: expected (\w+), saw (\w+)")
 GRID_SIGNAL = r"red\.release\.gpu\.global\.add\.u32 [^;]*;"
 RANK_SIGNAL = r"red\.release\.sys\.global\.add\.u32 [^;]*;"
 COUNT_SIGNAL = r"red\.relaxed\.sys\.global\.add\.u64 [^;]*;"
 L2_SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
-# In program order: BEFORE_PULL, a token's arrival, AFTER_CLEAN, BEFORE_COMBINE; and AFTER_CLEAN, BEFORE_COMBINE.
-GRID_SITES = {"token": 1, RankBarrier.AFTER_CLEAN: 2}
-RANK_SITES = {RankBarrier.AFTER_CLEAN: 0, RankBarrier.BEFORE_COMBINE: 1}
+# In program order: BEFORE_PULL, a token's arrival, BEFORE_COMBINE.
+GRID_SITES = {RankBarrier.BEFORE_PULL: 0, "token": 1, RankBarrier.BEFORE_COMBINE: 2}
 
 
 @pytest.fixture
@@ -41,12 +42,12 @@ def without(ptx: str, pattern: str, site: int) -> str:
     return ptx[: match.start()] + ptx[match.end() :]
 
 
-def layer_of(pattern: str | None = None, site: int = 0, watchdog_ns: int = LIMIT_NS) -> tuple[Layer, object]:
-    moe = problem(8)
+def layer_of(pattern: str | None = None, site: int = 0, watchdog_ns: int = LIMIT_NS, tokens: int = 8) -> tuple[Layer, object]:
+    moe = problem(tokens)
     compiled = artifact(config(moe))
     if pattern is not None:
         compiled = replace(compiled, ptx=without(compiled.ptx, pattern, site))
-    case = random_case(moe, (8, 5), 0)
+    case = random_case(moe, (tokens, tokens - 3), 0)
     return Layer.of(compiled, case, race=False, watchdog_ns=watchdog_ns), case
 
 
@@ -64,20 +65,24 @@ def test_honest_waits_stay_within_the_limit():
     layer.check(case)
 
 
-@pytest.mark.parametrize("barrier", RANK_SITES, ids=lambda b: b.name)
-def test_rank_signal_blocked(barrier, patient):
+def test_rank_signal_blocked(patient):
     """No rank says that it has arrived: whoever waits reports the barrier, how many ranks it expects and that it saw none."""
-    layer, case = layer_of(RANK_SIGNAL, RANK_SITES[barrier])
+    layer, case = layer_of(RANK_SIGNAL)
     for rank, sm, wait, what, detail, expected, seen in trip(layer, case):
-        assert (wait, what, int(detail), expected, seen) == (Wait.RANK.name, "rank barrier", barrier, "0x2", "0x0")
-        assert int(rank) < 2 and int(sm) < (1 if barrier == RankBarrier.AFTER_CLEAN else 4)
+        assert (wait, what, int(detail), expected, seen) == (Wait.RANK.name, "rank barrier", RankBarrier.BEFORE_COMBINE, "0x2", "0x0")
+        assert int(rank) < 2 and int(sm) < 4
 
 
-def test_grid_arrivals_blocked(patient):
-    """CTAs never arrive at the last barrier: only SM 0 waits for them."""
-    layer, case = layer_of(GRID_SIGNAL, GRID_SITES[RankBarrier.AFTER_CLEAN])
+@pytest.mark.parametrize("barrier", RankBarrier, ids=lambda b: b.name)
+def test_grid_arrivals_blocked(barrier, patient):
+    """CTAs never arrive: SM 0 waits for them, all others for what SM 0 then tells, which is the counts or the ranks' arrival."""
+    layer, case = layer_of(GRID_SIGNAL, GRID_SITES[barrier], tokens=MANY if barrier == RankBarrier.BEFORE_PULL else 8)
+    others = {RankBarrier.BEFORE_PULL: Wait.COUNTS, RankBarrier.BEFORE_COMBINE: Wait.RANK}[barrier]
     for _, sm, wait, _, detail, expected, seen in trip(layer, case):
-        assert (sm, wait, int(detail), expected, seen) == ("0", Wait.GRID.name, RankBarrier.AFTER_CLEAN, "0x4", "0x0")
+        if wait == Wait.GRID.name:
+            assert (sm, int(detail), expected, seen) == ("0", barrier, "0x4", "0x0")
+        else:
+            assert (wait, expected) == (others.name, "0x2")
 
 
 def test_counts_blocked(patient):

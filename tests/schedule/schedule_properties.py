@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.schedule import Block
 
-Blocks = Callable[[KernelConfig, Sequence[int], int], Iterable[Block]]
+Config = KernelConfig | Sm90Config
+Blocks = Callable[[Config, Sequence[int], int], Iterable[Block]]
 
 
-def oracle(config: KernelConfig, counts: Sequence[int]) -> list[Block]:
+def oracle(config: Config, counts: Sequence[int]) -> list[Block]:
     """All blocks of a launch: Linear1 of the first wave, then Linear1 of each next wave before Linear2 of the one before it."""
     problem, block_m = config.problem, config.block_m
     waves = range(0, len(counts), config.experts_per_wave)
@@ -26,14 +28,17 @@ def oracle(config: KernelConfig, counts: Sequence[int]) -> list[Block]:
             pool_block = 0
             for earlier in range(expert):
                 pool_block += (counts[earlier] + block_m - 1) // block_m
-            for m_block, first in enumerate(range(0, counts[expert], block_m)):
-                rows = len(range(first, min(first + block_m, counts[expert])))
+            m_blocks = list(enumerate(range(0, counts[expert], block_m)))
+            for begin in range(0, len(m_blocks), config.group_m):
+                group = m_blocks[begin : begin + config.group_m]
                 for n_block in range(n_blocks):
-                    sequence.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
+                    for m_block, first in group if n_block % 2 == 0 else reversed(group):
+                        rows = len(range(first, min(first + block_m, counts[expert])))
+                        sequence.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
     return sequence
 
 
-def dealt(blocks: Blocks, config: KernelConfig, counts: Sequence[int]) -> list[list[Block]]:
+def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
     """The blocks of every cluster."""
     limit = len(oracle(config, counts)) + 1
     lists = []
@@ -46,12 +51,13 @@ def dealt(blocks: Blocks, config: KernelConfig, counts: Sequence[int]) -> list[l
     return lists
 
 
-def interleaved(lists: Sequence[Sequence[Block]]) -> list[Block]:
-    """The sequence that was dealt, if it was dealt round robin."""
-    return [block for turn in zip_longest(*lists) for block in turn if block is not None]
+def interleaved(lists: Sequence[Sequence[Block]], turn: int = 1) -> list[Block]:
+    """The sequence that was dealt, if turns of `turn` blocks were dealt round robin."""
+    turns = ([blocks[i : i + turn] for i in range(0, len(blocks), turn)] for blocks in lists)
+    return [block for one in zip_longest(*turns, fillvalue=[]) for taken in one for block in taken]
 
 
-def check_complete(lists: Sequence[Sequence[Block]], config: KernelConfig, counts: Sequence[int]) -> None:
+def check_complete(lists: Sequence[Sequence[Block]], config: Config, counts: Sequence[int]) -> None:
     """Every (phase, expert, m, n) exactly once over all clusters, and every token of every expert covered in both phases."""
     seen = Counter((b.phase, b.expert, b.m_block, b.n_block) for blocks in lists for b in blocks)
     assert set(seen) == {(b.phase, b.expert, b.m_block, b.n_block) for b in oracle(config, counts)}
@@ -63,16 +69,17 @@ def check_complete(lists: Sequence[Sequence[Block]], config: KernelConfig, count
         assert [covered[e] for e in range(len(counts))] == list(counts)
 
 
-def check_dependencies(lists: Sequence[Sequence[Block]], config: KernelConfig) -> None:
+def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None:
     """No deadlock: in the global order every L1 block of a wave precedes every L2 block of it.  And each phase takes the waves in order,
     Linear1 never more than one wave before Linear2.
 
-    Cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
+    With turns of one block cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
     """
-    stages = []
+    stages, turn = [], config.blocks_per_turn
     for cluster, blocks in enumerate(lists):
         for i, block in enumerate(blocks):
-            stages.append((i * config.num_clusters + cluster, block.expert // config.experts_per_wave, block.phase))
+            number = (i // turn * config.num_clusters + cluster) * turn + i % turn
+            stages.append((number, block.expert // config.experts_per_wave, block.phase))
     stages.sort()
     assert [number for number, _, _ in stages] == list(range(len(stages)))
     keys = [(max(0, wave - 1) if phase == 0 else wave, phase, wave) for _, wave, phase in stages]
@@ -81,7 +88,7 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: KernelConfig) -
     assert all(last_l1[wave] < number for number, wave, phase in stages if phase == 1)
 
 
-def check_places(lists: Sequence[Sequence[Block]], config: KernelConfig, counts: Sequence[int]) -> None:
+def check_places(lists: Sequence[Sequence[Block]], config: Config, counts: Sequence[int]) -> None:
     """A block's place in the pool belongs to its expert, agrees between the phases, and holds `valid_m` tokens."""
     first, places = 0, {}
     for expert, tokens in enumerate(counts):
@@ -93,26 +100,48 @@ def check_places(lists: Sequence[Sequence[Block]], config: KernelConfig, counts:
         assert 1 <= block.valid_m <= config.block_m
 
 
-def check_order(lists: Sequence[Sequence[Block]], config: KernelConfig) -> None:
-    """Within a cluster and a phase: expert, m and n never go back."""
+def check_order(lists: Sequence[Sequence[Block]], config: Config) -> None:
+    """Within a cluster and a phase: expert, group of token blocks and n never go back; m goes there and back."""
     for blocks in lists:
         for phase in (0, 1):
-            keys = [(b.expert, b.m_block, b.n_block) for b in blocks if b.phase == phase]
+            mine = [b for b in blocks if b.phase == phase]
+            keys = [(b.expert, b.m_block // config.group_m, b.n_block, (b.m_block, -b.m_block)[b.n_block % 2]) for b in mine]
             assert all(a < b for a, b in pairwise(keys))
 
 
-def check_balance(lists: Sequence[Sequence[Block]]) -> None:
-    """Round robin: clusters differ by at most one block, and the first ones have more."""
+def check_balance(lists: Sequence[Sequence[Block]], turn: int = 1) -> None:
+    """Round robin: clusters differ by at most one turn, and the first ones have more."""
     lengths = [len(blocks) for blocks in lists]
-    assert max(lengths) - min(lengths) <= 1 and lengths == sorted(lengths, reverse=True)
+    assert max(lengths) - min(lengths) <= turn and lengths == sorted(lengths, reverse=True)
 
 
-def check_schedule(blocks: Blocks, config: KernelConfig, counts: Sequence[int]) -> None:
+def check_turns(lists: Sequence[Sequence[Block]], config: Config) -> None:
+    """The blocks that a cluster takes at a time are of one expert and phase, and have one token block or one weight block."""
+    turn = config.blocks_per_turn
+    for blocks in lists:
+        assert len(blocks) % turn == 0
+        for i in range(0, len(blocks), turn):
+            taken = blocks[i : i + turn]
+            assert len({(b.phase, b.expert) for b in taken}) == 1
+            assert 1 in (len({b.m_block for b in taken}), len({b.n_block for b in taken}))
+
+
+def check_neighbours(sequence: Sequence[Block], config: Config) -> None:
+    """Two blocks that follow one another in a group have one token block or one weight block."""
+    for a, b in pairwise(sequence):
+        if (a.phase, a.expert, a.m_block // config.group_m) == (b.phase, b.expert, b.m_block // config.group_m):
+            assert abs(a.m_block - b.m_block) + abs(a.n_block - b.n_block) == 1
+
+
+def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> None:
     """All properties, and equality with the oracle."""
     lists = dealt(blocks, config, counts)
     check_complete(lists, config, counts)
     check_dependencies(lists, config)
     check_places(lists, config, counts)
     check_order(lists, config)
-    check_balance(lists)
-    assert interleaved(lists) == oracle(config, counts)
+    check_balance(lists, config.blocks_per_turn)
+    check_turns(lists, config)
+    sequence = interleaved(lists, config.blocks_per_turn)
+    check_neighbours(sequence, config)
+    assert sequence == oracle(config, counts)

@@ -10,26 +10,29 @@ from schedule_properties import (
     check_balance,
     check_complete,
     check_dependencies,
+    check_neighbours,
     check_order,
     check_places,
     check_schedule,
+    check_turns,
     dealt,
     interleaved,
     oracle,
 )
 
 from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import LINEAR1, LINEAR2, Block, HostTable, Scheduler
-from megamoe_dsl.testing import configs, problems, token_counts
+from megamoe_dsl.testing import configs, configs_sm90, problems, token_counts
 
 SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12, max_ranks=2, max_tokens=16)
 
 
 @st.composite
-def launches(draw, max_blocks=3):
-    """(config, tokens per local expert).  Shrinks to no tokens, one cluster."""
-    config = draw(configs(SMALL, max_sms=40))
+def launches(draw, max_blocks=3, architectures=(configs, configs_sm90)):
+    """(config of either architecture, tokens per local expert).  Shrinks to SM100, no tokens, one cluster."""
+    config = draw(st.one_of(*(kind(SMALL, max_sms=40) for kind in architectures)))
     return config, draw(token_counts(config.problem.experts_per_rank, config.block_m, max_blocks=max_blocks))
 
 
@@ -53,16 +56,16 @@ def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
     for cluster in (0, config.num_clusters - 1):
         blocks = list(Scheduler.blocks(config, counts, cluster))
         for group in range(every):
-            walk = Scheduler.start(config, table, cluster + group * config.num_clusters, every).settle()
+            walk = Scheduler.start(config, table, (cluster + group * config.num_clusters) * config.blocks_per_turn, every).settle()
             mine = []
             while walk.valid():
                 mine.append(walk.block())
                 walk = walk.skip().settle()
-            assert mine == blocks[group::every]
+            assert mine == blocks[:: config.blocks_per_turn][group::every]
 
 
 @settings(max_examples=200, deadline=None)
-@given(launches())
+@given(launches(architectures=(configs,)))
 def test_mma_covers_the_valid_tokens(launch):
     config, counts = launch
     position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0).settle()
@@ -97,6 +100,22 @@ def test_worked_order():
         *(Block(LINEAR2, 0, 1, n, 1, 1) for n in range(2)),
         *(Block(LINEAR2, 1, 0, n, 2, 3) for n in range(2)),
     ]
+
+
+def test_worked_order_of_groups():
+    """SM90: the token blocks of a group there and back under one weight block after the other, seventeen of them in two groups."""
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=256, dtypes="fp8xfp8")
+    order = [(b.n_block, b.m_block) for b in Scheduler.blocks(Sm90Config(problem, 8, 1, 2), [129], 0) if b.phase == LINEAR1]
+    both = [(b.n_block, b.m_block) for b in oracle(Sm90Config(problem, 8, 1, 2), [129]) if b.phase == LINEAR1]
+    assert both == [*((0, m) for m in range(16)), *((1, m) for m in reversed(range(16))), (0, 16), (1, 16)]
+    assert order == both[::2]
+
+
+def test_worked_order_of_pairs():
+    """Three token blocks: two with one weight block, the third with both weight blocks, then two with the other weight block."""
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    blocks = list(Scheduler.blocks(Sm90Config(problem, 128, 1, 2, cluster=2), [300], 0))
+    assert [(b.m_block, b.n_block) for b in blocks] == 2 * [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +225,16 @@ class SwapsOrder(Scheduler):
         return self.local // self.m_blocks
 
 
+class NeverTurnsBack(Scheduler):
+    """Begins every weight block with the group's first token block."""
+
+    def _place(self):
+        m_block, n_block = super()._place()
+        first = m_block // self.config.group_m * self.config.group_m
+        rows = min(self.m_blocks - first, self.config.group_m)
+        return (m_block if n_block % 2 == 0 else 2 * first + rows - 1 - m_block), n_block
+
+
 class OneBlockShort(Scheduler):
     """Drops the last weight block of Linear2."""
 
@@ -237,6 +266,20 @@ def test_broken_scheduler_is_caught(mutant):
         MUTANTS[mutant](lists, *arguments)
     with pytest.raises(AssertionError):
         check_schedule(mutant.blocks, config, counts)
+
+
+def test_a_walk_that_never_turns_back_is_caught():
+    """With an odd number of token blocks pairs would have neither weights nor tokens in common."""
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    config, counts = Sm90Config(problem, 128, 1, 4, cluster=2), [300]
+    lists = dealt(NeverTurnsBack.blocks, config, counts)
+    check_complete(lists, config, counts)
+    for check, blocks in ((check_turns, lists), (check_neighbours, interleaved(lists, 2))):
+        check(dealt(Scheduler.blocks, config, counts) if check is check_turns else oracle(config, counts), config)
+        with pytest.raises(AssertionError):
+            check(blocks, config)
+    with pytest.raises(AssertionError):
+        check_schedule(NeverTurnsBack.blocks, config, counts)
 
 
 def test_unfair_dealing_is_caught():

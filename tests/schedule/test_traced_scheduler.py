@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from megamoe_dsl.config import TIERS, KernelConfig
+from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import HostTable, Scheduler
 
@@ -22,6 +23,8 @@ CONFIGS = [
     KernelConfig(Problem(512, 384, 12, 2), 16, 16, 2, 4, 6, 2),
     KernelConfig(Problem(1792, 256, 7, 2), 96, 32, 2, 7, 10, 2),
     KernelConfig(Problem(4096, 2048, 256, 6, num_ranks=8), 192, 32, 2, 8, 148, 2),
+    Sm90Config(Problem(1792, 384, 12, 2, dtypes="fp8xfp8"), 8, 4, 5),
+    Sm90Config(Problem(7168, 3072, 96, 6, num_ranks=2, dtypes="fp8xfp8"), 128, 2, 132, cluster=2),
 ]
 
 
@@ -45,7 +48,7 @@ def traced():
 
     @dataclass(frozen=True)
     class Walk(Scheduler):
-        config: cutlass.Constexpr[KernelConfig]
+        config: cutlass.Constexpr[Any]
         table: MemoryTable
         stride: cutlass.Constexpr[int]
 
@@ -96,7 +99,7 @@ def tensor(array):
 
 
 def random_counts(config, rng):
-    edges = (0, 0, 1, config.block_m - 1, config.block_m, config.block_m + 1, rng.randrange(4 * config.block_m))
+    edges = (0, 0, 1, config.block_m - 1, config.block_m, config.block_m + 1, rng.randrange(4 * config.block_m), 19 * config.block_m)
     return [rng.choice(edges) for _ in range(config.problem.experts_per_rank)]
 
 
@@ -104,7 +107,7 @@ def table_words(config, table):
     return np.array([[table.tokens(e), table.pool_block(e)] for e in range(config.problem.experts_per_rank + 1)], np.int32).ravel()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"block_m{c.block_m}")
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.arch}-{c.block_m}")
 def test_traced_step_equals_host_step(traced, config):
     """Random states, settled or not: `local` up to twice the blocks of the expert, any expert but the end."""
     rng = random.Random(config.block_m)
@@ -129,23 +132,24 @@ def test_traced_step_equals_host_step(traced, config):
         assert row == expected, position
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"block_m{c.block_m}")
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.arch}-{c.block_m}")
 def test_traced_walk_equals_host_walk(traced, config):
     """Whole walks of some clusters, alone and as one of two warpgroups that alternate."""
     rng = random.Random(config.block_m)
-    every = config.epilogue_warpgroups
+    every = getattr(config, "epilogue_warpgroups", 1)
     for counts in (random_counts(config, rng), [0] * config.problem.experts_per_rank, [1] * config.problem.experts_per_rank):
         table = HostTable.of(counts, config.block_m)
         words = tensor(table_words(config, table))
         for cluster in (0, config.num_clusters // 2, config.num_clusters - 1):
-            blocks = list(Scheduler.blocks(config, counts, cluster))
+            turn = config.blocks_per_turn
+            blocks = list(Scheduler.blocks(config, counts, cluster))[::turn]
             for group in range(every):
                 expected = [[b.phase, b.expert, b.m_block, b.n_block, b.pool_block, b.valid_m] for b in blocks[group::every]]
                 out = np.zeros((len(expected) + 1, 6), np.int32)
-                traced[1](config, every, words, tensor(out), cluster + group * config.num_clusters, len(expected))
+                traced[1](config, every, words, tensor(out), (cluster + group * config.num_clusters) * turn, len(expected))
                 assert out[:-1].tolist() == expected and out[-1, 0] == -1
 
 
 def test_configs_cover_powers_of_two_and_other_divisors():
-    assert {c.block_m for c in CONFIGS} < {t.block_m for t in TIERS}
-    assert {c.l2_n_blocks for c in CONFIGS} == {2, 7, 16} and {c.l1_n_blocks for c in CONFIGS} == {3, 2, 16}
+    assert {c.block_m for c in CONFIGS} < {t.block_m for t in TIERS} | set(BLOCK_M)
+    assert {c.l2_n_blocks for c in CONFIGS} == {2, 7, 16, 28} and {c.l1_n_blocks for c in CONFIGS} == {3, 2, 16, 24}

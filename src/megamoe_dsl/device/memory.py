@@ -108,10 +108,6 @@ def load_acquire_u64(address: Any, scope: str) -> Any:
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
 
 
-def store_relaxed_u64(address: Any, value: Any, scope: str) -> None:
-    emit(f"st.relaxed.{scope}.global.b64 [{{}}], {{}};", address, value)
-
-
 def atomic_add_u32(address: Any, value: Any) -> Any:
     """Previous value; relaxed, GPU scope."""
     return emit_to(Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};", address, value)

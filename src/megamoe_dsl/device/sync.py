@@ -68,14 +68,15 @@ class Equals64:
 
 
 @dataclass(frozen=True)
-class HighWordEquals:
-    """The high word of a 64-bit counter has reached `target` (acquire, system scope)."""
+class HighWordGrewBy:
+    """The high word of what a 64-bit counter has grown by since it was `before` has reached `target` (acquire, system scope)."""
 
     address: Int64
+    before: Int64
     target: Int32
 
     def read(self) -> Any:
-        return load_acquire_u64(self.address, "sys")
+        return load_acquire_u64(self.address, "sys") - self.before
 
     def met(self, value: Any) -> Any:
         return Int32(Int64(value) >> 32) == self.target

@@ -46,7 +46,7 @@ def sm90_barrier_table(
         MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
         MBarrier("store_full", 1, math_warps, "every math warp, per L1 tile", "", "store warp"),
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
-        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp and dispatch warps, once"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
         MBarrier("ticket_full", tickets, 1, "the cluster's first scheduler warp", "the ticket", "loaders, store warp, math warps"),
         MBarrier("ticket_empty", tickets, readers, "every lane of who reads tickets in the cluster", "", "scheduler warp", cluster > 1),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),

@@ -1,16 +1,18 @@
 """The control words of one rank, at the start of its symmetric buffer (article 3.3.1).
 
-Zero before the first launch; every launch leaves it zero again, except for the barrier counters and the epoch, which grow.
+Zero before the first launch; every launch leaves it zero again, except for what only grows: the barrier counters, the epoch, and the sums
+of counts with what has been seen of them.
 
 | field                 | meaning |
 |---|---|
-| launch_epoch          | completed launches; SM 0 adds one at the end |
+| launch_epoch          | launches so far; SM 0 adds one when all CTAs have read it |
 | grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
 | rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
 | blocks_taken          | SM90: block numbers that CTAs have drawn, beyond the first of each (schedule) |
 | expert_send_count     | tokens of this rank for that expert; also the ticket |
-| expert_recv_count     | tokens that a source rank sends to a local expert |
-| expert_recv_count_sum | high word: ranks that reported, after all else that they send before pulling; low word: tokens over all ranks |
+| expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
+| expert_recv_count_sum | over all launches; high word: ranks that reported, after all else they send before pulling; low word: tokens |
+| expert_counts_seen    | expert_recv_count_sum as this rank's last launch has taken it: the difference is what has come since |
 | l1_arrival_count      | tokens of a pool block whose data is in the pool |
 | l2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
@@ -24,6 +26,10 @@ A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) ti
 grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
 themselves (the article synchronises the grid before and after an exchange between SM 0s).
 Every launch on a buffer therefore has the same number of CTAs; the tier may change.
+
+No barrier ends a launch.  A rank that is through may start its next one and send indices and counts to ranks that still combine: those have
+passed BEFORE_COMBINE, after which nothing of these is read any more, and the sum that has grown is compared with what was seen before.  It
+gets no further than that before they too have started: nobody pulls until all ranks have reported.
 """
 
 from __future__ import annotations
@@ -36,12 +42,11 @@ from .region import U32, U64, Field, Region
 
 
 class RankBarrier(IntEnum):
-    """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet: the
-    counts that SM 0 then sends are the signal."""
+    """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet, and not
+    even they when tokens are few (dispatch.py): the counts that SM 0 then sends are the signal."""
 
     BEFORE_PULL = 0
     BEFORE_COMBINE = 1
-    AFTER_CLEAN = 2
 
 
 def pool_tokens(problem: Problem) -> int:
@@ -66,6 +71,7 @@ def workspace(problem: Problem) -> Region:
         Field("expert_send_count", (problem.num_experts,), U32),
         Field("expert_recv_count", (ranks, local), U64),
         Field("expert_recv_count_sum", (local,), U64),
+        Field("expert_counts_seen", (local,), U64),
         Field("l1_arrival_count", (blocks,), U32),
         Field("l2_arrival_mask", (blocks,), U64),
         Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),

@@ -5,7 +5,8 @@ signals   expert_recv_count_sum of every rank's experts (release, after expert_r
 then      pull tokens (pull.py), clean the workspace (clean.py)
 
 All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
-one ticket per CTA and expert in the workspace.
+one ticket per CTA and expert in the workspace.  Of a short list SM 0 does all, with its own counters alone, which is sooner done than all
+CTAs have met.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from ...layouts.workspace import RankBarrier
 from .clean import clean_workspace
 from .context import Context
 from .pull import pull_tokens
-from .rank_barrier import Group, arrive, collect
+from .rank_barrier import Group, arrive, collect, next_epoch, pass_by
 from .trace import begin, stamp
 
 THREADS = 32 * DISPATCH_WARPS
+ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
 ONE_REPORT = 1 << 32  # high word of a count: one more contributor
 
 
@@ -52,14 +54,13 @@ def dispatch(ctx: Context, thread: Int32):
     """The four dispatch warps."""
     group = Group(NamedBarrier.DISPATCH, THREADS, thread)
     begin(ctx, Role.DISPATCH)
-    count_tokens(ctx, group)
-    take_tickets(ctx, group)
-    send_indices(ctx, group)
+    if ctx.args.num_tokens * ctx.config.problem.topk <= ALONE:
+        if ctx.sm == 0:
+            tell_alone(ctx, group)
+        pass_by(ctx, group, RankBarrier.BEFORE_PULL)
+    else:
+        tell_together(ctx, group)
     stamp(ctx, Activity.COUNT)
-    arrive(ctx, group, RankBarrier.BEFORE_PULL)
-    if ctx.sm == 0:
-        collect(ctx, group, RankBarrier.BEFORE_PULL)
-        send_counts(ctx, group)
     # A rank whose counts have come has sent its indices before, and what it reads and combines is from this launch.
     wait(ctx.barrier("counts"), Int32(0))
     stamp(ctx, Activity.WAIT_COUNTS)
@@ -74,12 +75,50 @@ def dispatch(ctx: Context, thread: Int32):
 
 
 @cute.jit
+def tell_alone(ctx: Context, group: Group):
+    """SM 0, of at most `ALONE` slots."""
+    clear_counts(ctx, group)
+    places = [group.thread + first for first in range(0, ALONE, THREADS)]
+    # All loads first: one latency for the lot.
+    experts = [expert_if_any(ctx, i) for i in places]
+    for i, expert in zip(places, experts, strict=True):
+        if expert >= 0:
+            send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+    group.sync()
+    send_counts(ctx, [load_shared_u32(ctx.shared("expert_count", expert)) for expert in own_experts(ctx, group, last=True)], group)
+
+
+@cute.jit
+def tell_together(ctx: Context, group: Group):
+    """All CTAs; SM 0 adds up."""
+    count_tokens(ctx, group)
+    take_tickets(ctx, group)
+    send_indices(ctx, group)
+    arrive(ctx, group, RankBarrier.BEFORE_PULL)
+    if ctx.sm == 0:
+        collect(ctx, group, RankBarrier.BEFORE_PULL, next_epoch(ctx))
+        send_counts(ctx, [load_u32(ctx.at("expert_send_count", expert)) for expert in own_experts(ctx, group, last=True)], group)
+
+
+def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
+    """The experts of a thread: every `THREADS`-th; what lies beyond the last one is for the caller to leave out, or is the `last` one."""
+    experts = ctx.config.problem.num_experts
+    numbers = [group.thread + first for first in range(0, experts, THREADS)]
+    return [minimum(number, experts - 1) for number in numbers] if last else numbers
+
+
+@cute.jit
+def clear_counts(ctx: Context, group: Group):
+    for expert in own_experts(ctx, group):
+        if expert < ctx.config.problem.num_experts:
+            store_shared_u32(ctx.shared("expert_count", expert), 0)
+    group.sync()
+
+
+@cute.jit
 def count_tokens(ctx: Context, group: Group):
     """SMEM: tokens of this CTA's share per expert."""
-    experts = ctx.config.problem.num_experts
-    for expert in cutlass.range(group.thread, experts, THREADS, unroll=1):
-        store_shared_u32(ctx.shared("expert_count", expert), 0)
-    group.sync()
+    clear_counts(ctx, group)
     slots = ctx.args.num_tokens * ctx.config.problem.topk
     for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, i)
@@ -94,9 +133,18 @@ def expert_of(ctx: Context, token_topk: Any):
 
 
 @cute.jit
+def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
+    """Expert of a slot; negative also beyond the last token's."""
+    expert = Int32(-1)
+    if token_topk < ctx.args.num_tokens * ctx.config.problem.topk:
+        expert = expert_of(ctx, token_topk)
+    return expert
+
+
+@cute.jit
 def take_tickets(ctx: Context, group: Group):
     """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert.  All atomics first: one latency for the lot."""
-    experts = [group.thread + first for first in range(0, ctx.config.problem.num_experts, THREADS)]
+    experts = own_experts(ctx, group)
     tickets = [take_ticket(ctx, expert) for expert in experts]
     for expert, ticket in zip(experts, tickets, strict=True):
         if expert < ctx.config.problem.num_experts:
@@ -106,7 +154,7 @@ def take_tickets(ctx: Context, group: Group):
 
 @cute.jit
 def take_ticket(ctx: Context, expert: Int32) -> Int32:
-    """None for an expert without tokens of this CTA: in a small batch most CTAs have none at all."""
+    """None for an expert without tokens of this CTA."""
     ticket = Int32(0)
     if expert < ctx.config.problem.num_experts:
         tokens = load_shared_u32(ctx.shared("expert_count", expert))
@@ -118,24 +166,25 @@ def take_ticket(ctx: Context, expert: Int32) -> Int32:
 @cute.jit
 def send_indices(ctx: Context, group: Group):
     """To the owner of each expert: the source index of every token it will pull."""
-    local_experts = ctx.config.problem.experts_per_rank
     slots = ctx.args.num_tokens * ctx.config.problem.topk
     for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, i)
         if expert >= 0:
-            slot = atomic_add_shared(ctx.shared("expert_count", expert), 1)
-            owner = div(expert, local_experts)
-            peer = ctx.peer(owner)
-            store_u32(ctx.at_peer(peer, "src_token_topk_idx", expert - owner * local_experts, ctx.args.rank, slot), i)
+            send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+
+
+def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
+    """`slot` counts this rank's tokens for the expert."""
+    owner = div(expert, ctx.config.problem.experts_per_rank)
+    local = expert - owner * ctx.config.problem.experts_per_rank
+    store_u32(ctx.at_peer(ctx.peer(owner), "src_token_topk_idx", local, ctx.args.rank, slot), token_topk)
 
 
 @cute.jit
-def send_counts(ctx: Context, group: Group):
-    """SM 0: this rank's totals, to the owner of each expert; then, as the news of them and of the indices, their sums."""
+def send_counts(ctx: Context, totals: list[Any], group: Group):
+    """SM 0: this rank's totals for a thread's own experts, to the owners; then, as the news of them and of the indices, their sums."""
     problem = ctx.config.problem
-    experts = [group.thread + first for first in range(0, problem.num_experts, THREADS)]
-    # Beyond the last expert its count is loaded again: one latency for the lot.
-    totals = [load_u32(ctx.at("expert_send_count", minimum(expert, problem.num_experts - 1))) for expert in experts]
+    experts = own_experts(ctx, group)
     owners = [div(expert, problem.experts_per_rank) for expert in experts]
     peers = [ctx.peer(minimum(owner, problem.num_ranks - 1)) for owner in owners]
     for told in cutlass.range_constexpr(2):

@@ -37,7 +37,7 @@ class Group:
 
 
 def next_epoch(ctx: Context) -> Any:
-    """Number of this launch, from 1.  SM 0 stores it when all CTAs have read it."""
+    """Number of this launch, from 1.  Read before the CTA arrives at BEFORE_COMBINE: after it SM 0 stores the next."""
     return load_u32(ctx.at("launch_epoch")) + 1
 
 
@@ -50,10 +50,17 @@ def arrive(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
 
 
 @cute.jit
-def collect(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
+def pass_by(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
+    """In place of `arrive`, when nobody waits at the barrier in this launch: its counter grows all the same."""
+    if group.thread == 0:
+        reduce_add_u32(ctx.at("grid_arrivals", int(which)), 1, "relaxed", "gpu")
+
+
+@cute.jit
+def collect(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier], epoch: Int32):
     """SM 0: until all CTAs of this rank have arrived."""
     if group.thread == 0:
-        target = next_epoch(ctx) * ctx.config.num_sms
+        target = epoch * ctx.config.num_sms
         spin(Equals32(ctx.at("grid_arrivals", int(which)), target, "gpu"), ctx.watchdog, Wait.GRID, Int32(int(which)))
     group.sync()
 
@@ -67,10 +74,10 @@ def signal(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
 
 
 @cute.jit
-def await_ranks(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
+def await_ranks(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier], epoch: Int32):
     """Until every rank has arrived."""
     if group.thread == 0:
-        target = next_epoch(ctx) * ctx.config.problem.num_ranks
+        target = epoch * ctx.config.problem.num_ranks
         spin(Equals32(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, Wait.RANK, Int32(int(which)))
     group.sync()
 
@@ -78,8 +85,9 @@ def await_ranks(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier
 @cute.jit
 def rank_barrier(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
     """The whole barrier, for all CTAs."""
+    epoch = next_epoch(ctx)
     arrive(ctx, group, which)
     if ctx.sm == 0:
-        collect(ctx, group, which)
+        collect(ctx, group, which, epoch)
         signal(ctx, group, which)
-    await_ranks(ctx, group, which)
+    await_ranks(ctx, group, which, epoch)

@@ -19,8 +19,8 @@ from cutlass import Int32, Int64
 
 from ...config import KernelConfig
 from ...device.mbarrier import arrive, wait
-from ...device.memory import load_shared_u32, store_shared_v2
-from ...device.sync import HighWordEquals, spin
+from ...device.memory import load_shared_u32, load_u64, store_shared_v2
+from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
 from ...layouts.watchdog import Wait
@@ -60,7 +60,8 @@ def fill_table(ctx: Context):
         expert = lane + base
         tokens = Int32(0)
         if expert < local:
-            counter = HighWordEquals(ctx.at("expert_recv_count_sum", expert), Int32(ctx.config.problem.num_ranks))
+            seen = load_u64(ctx.at("expert_counts_seen", expert))
+            counter = HighWordGrewBy(ctx.at("expert_recv_count_sum", expert), seen, Int32(ctx.config.problem.num_ranks))
             tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
         sync_warp()
         blocks = ceil_div(tokens, ctx.config.block_m)

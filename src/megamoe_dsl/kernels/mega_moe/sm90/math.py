@@ -1,6 +1,7 @@
 """The math warpgroups of SM90: wgmma with FP32 promotion, both epilogues, then combine.
 
-waits     ticket_full, per tile; full, per stage; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
+waits     ticket_full, per tile; full, per stage; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
+          counts, once
 signals   ticket_empty and empty, per warp, per tile and per stage; see the tile functions for the rest
 
 A warpgroup has half of the tile, as two parts: half of the weight rows (tokens_as_n.py) or half of the tokens (tokens_as_m.py).  A 128-K
@@ -100,6 +101,8 @@ def math(ctx: Sm90Context, warp: Int32):
         stamp(ctx, Activity.EPILOGUE, detail_of(tile))
         tile, tickets = next_tile(ctx, tickets)
 
+    # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
+    wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
