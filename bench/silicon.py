@@ -56,6 +56,7 @@ class Point:
     experts_per_rank: int = 3
     topk: int = 2
     num_sms: int = 4
+    cluster: int = 1
 
     @property
     def problem(self) -> Problem:
@@ -65,7 +66,8 @@ class Point:
 
 
 def points() -> list[Point]:
-    """Every tile size with one rank, three with two ranks, one with four; and two for the sanitizer."""
+    """Every tile size with one rank, three with two ranks, one with four; pairs of CTAs with one rank and two; three
+    for the sanitizer."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -73,9 +75,13 @@ def points() -> list[Point]:
             found.append(Point(f"{kind}_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact))
         for m in (8, 32, 128):
             found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact))
+        # Experts with three blocks of tokens; more tokens than SM 0 tells alone.
+        found.append(Point(f"{kind}_r1_pairs", 128, ((400,), (3,), (129,)), exact, cluster=2))
+        found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 128, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
-    return [*found, *(Point(f"once_m{m}", m, ((9,),), **tiny) for m in (8, 128))]  # type: ignore[arg-type]
+    once = [Point(f"once_m{m}", m, ((9,),), **tiny) for m in (8, 128)]  # type: ignore[arg-type]
+    return [*found, *once, Point("once_pairs", 128, ((9,),), experts_per_rank=2, topk=1, num_sms=2, cluster=2)]
 
 
 def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
@@ -92,7 +98,8 @@ def prepare_point(folder: Path, point: Point) -> str:
 
     torch.set_num_threads(1)
     problem = point.problem
-    config = Sm90Config.choose(problem, problem.max_tokens_per_rank, block_m=point.block_m, num_sms=point.num_sms)
+    tokens, sms = problem.max_tokens_per_rank, point.num_sms
+    config = Sm90Config.choose(problem, tokens, block_m=point.block_m, num_sms=sms, cluster=point.cluster)
     artifact = compile_kernel(config)
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
     layer = SimulatedMoE(artifact, case.weights, race=False)

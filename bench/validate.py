@@ -5,7 +5,7 @@
 
 silicon     y of tiny layers against the simulator's, to the bit
 racecheck, memcheck
-            compute-sanitizer on one launch of either main loop, where it is installed
+            compute-sanitizer on one launch of every main loop, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 time        both presets with the experts per rank of eight GPUs, beside the peer if there is one
 trace       the same points, by role
@@ -34,7 +34,7 @@ BENCH = Path(__file__).parent
 TOKENS = "1,8,64,512,2048,8192"
 RANKS = 8
 PREPARE_LIMIT_S = 1800
-MAIN_LOOPS = ("once_m8", "once_m128")  # tokens as the wgmma's columns, and as its rows
+MAIN_LOOPS = ("once_m8", "once_m128", "once_pairs")  # tokens as the wgmma's columns, as its rows, and two CTAs at work together
 Command = list[str]
 
 

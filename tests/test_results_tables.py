@@ -13,8 +13,8 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-071745", "time-20261121-071815")),
-        ("docs/hopper.md", ("trace-20261121-071852", "trace-20261121-071904")),
+        ("README.md", ("time-20261121-121706", "time-20261121-121741")),
+        ("docs/hopper.md", ("trace-20261121-121820", "trace-20261121-121834")),
     ],
 )
 def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:

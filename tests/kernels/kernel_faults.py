@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class Rule:
     """`pattern` matches one whole instruction; `change` turns the match into its replacement.
 
-    `together`: equal instructions are one site (the first read of a spin and those of its loop).
+    `together`: instructions on one address register are one site (the first read of a spin and those of its loop).
     """
 
     name: str
@@ -26,16 +26,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Fault:
-    """`text` at each of `places` (character offsets) becomes `faulty`."""
+    """`edits`: a text, at a character offset, and what it becomes."""
 
     name: str
-    places: tuple[int, ...]
-    text: str
-    faulty: str
+    edits: tuple[tuple[int, str, str], ...]
 
     def apply(self, ptx: str) -> str:
-        for start in reversed(self.places):
-            ptx = ptx[:start] + self.faulty + ptx[start + len(self.text) :]
+        for start, text, faulty in reversed(self.edits):
+            ptx = ptx[:start] + faulty + ptx[start + len(text) :]
         return ptx
 
 
@@ -144,8 +142,8 @@ def all_faults(ptx: str) -> list[Fault]:
         sites = [m for m in re.finditer(rule.pattern, ptx, re.S) if not any(low < m.start() < high for low, high in spared)]
         groups: dict[object, list[re.Match[str]]] = {}
         for match in sites:
-            groups.setdefault(match[0] if rule.together else match.start(), []).append(match)
+            groups.setdefault(match[0].split("[")[1] if rule.together else match.start(), []).append(match)
         for n, equal in enumerate(groups.values()):
-            places = tuple(match.start() for match in equal)
-            faults.append(Fault(f"{rule.name} {n}", places, equal[0][0], rule.change(equal[0])))
+            edits = tuple((match.start(), match[0], rule.change(match)) for match in equal)
+            faults.append(Fault(f"{rule.name} {n}", edits))
     return faults

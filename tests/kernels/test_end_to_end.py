@@ -11,6 +11,7 @@ from mega_moe_runs import Layer, config, inputs, problem, prove, received
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config import TIERS
+from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
 from megamoe_dsl.schedule import Scheduler
 
 
@@ -40,6 +41,13 @@ def test_eight_ranks():
 def test_one_rank_alone():
     moe = problem(16, num_ranks=1, num_experts=4, topk=3)
     prove(config(moe), [(16,), (0,), (7,)])
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_told_alone_and_together(block_m):
+    """One rank has as many tokens as SM 0 tells alone, the other one more; then the other way round."""
+    most = ALONE // 2
+    prove(config(problem(most + 1), block_m=block_m), [(most, most + 1), (most + 1, most)], mask=0.1)
 
 
 def test_no_tokens_at_all():

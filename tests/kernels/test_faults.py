@@ -17,11 +17,9 @@ from mega_moe_runs import Layer
 # A warp is one agent of the race detector: it sees no order between the lanes of a warp, so most warp barriers go unnoticed there.
 WARP_BARRIER = "warp barrier skipped"
 UNNOTICED = {
-    "spin skipped 7": "epilogue's wait for L1 arrivals: what the loader of the same CTA acquired reaches it through TMA, MMA and acc_full",
-    "acquire made relaxed 6": "the same wait",
-    "named barrier skipped 6": "before arriving at AFTER_CLEAN: what other warps cleaned since DISPATCH_EPILOGUE matters to this rank only",
-    "named barrier skipped 8": "after AFTER_CLEAN: only thread 0 goes on",
-    "named barrier skipped 15": "after BEFORE_COMBINE: DISPATCH_EPILOGUE follows",
+    "spin skipped 5": "epilogue's wait for L1 arrivals: what the loader of the same CTA acquired reaches it through TMA, MMA and acc_full",
+    "acquire made relaxed 4": "the same wait",
+    "named barrier skipped 14": "after BEFORE_COMBINE: DISPATCH_EPILOGUE follows",
     "proxy fence dropped 0": "dispatch: it wrote its counts before BEFORE_PULL, so the epilogue's fence, after BEFORE_COMBINE, covers them",
     "proxy fence of the other space 0": "the same fence",
     "tcgen05 fence dropped 0": "after acc_empty: the fence after full follows before any MMA",
@@ -32,7 +30,7 @@ UNNOTICED = {
 }
 SAMPLE = {
     "mbarrier wait skipped 7": ("race", "simulator error", "deadlock"),
-    "spin skipped 4": ("race",),
+    "spin skipped 3": ("race",),
     "named barrier skipped 3": ("race", "simulator error"),
     "proxy fence dropped 1": ("race",),
     "system fence dropped 0": ("race",),

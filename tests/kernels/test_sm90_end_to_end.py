@@ -9,6 +9,7 @@ from mega_moe_runs import Layer, first_tokens, inputs, received
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.config_sm90 import BLOCK_M
+from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
 from megamoe_dsl.layouts.workspace import pool_tokens
 from megamoe_dsl.schedule import Scheduler
 
@@ -61,6 +62,13 @@ def test_clusters_of_two_over_several_launches():
     moe = problem(140, num_ranks=4, num_experts=16, topk=3, hidden=512, intermediate=256)
     for num_sms, launches in ((2, [(5, 0, 140, 2)]), (6, [(140, 70, 0, 16), (0, 0, 0, 0), (3, 128, 1, 1)])):
         prove(config(moe, cluster=2, block_m=128, num_sms=num_sms), launches, mask=0.1)
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_told_alone_and_together(block_m):
+    """One rank has as many tokens as SM 0 tells alone, the other one more; then the other way round."""
+    most = ALONE // 2
+    prove(config(problem(most + 1), block_m=block_m), [(most, most + 1), (most + 1, most)], mask=0.1)
 
 
 @pytest.mark.parametrize("block_m", [8, 128])
