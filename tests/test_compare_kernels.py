@@ -82,7 +82,7 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     for name in bound:
         store(tmp_path / name, CONFIG)
 
-    def time_them(launches: dict[str, Callable[[], None]], count: int) -> dict[str, Times]:
+    def time_them(launches: dict[str, Callable[[], None]], count: int, repeats: int) -> dict[str, Times]:
         for launch in launches.values():
             launch()
         return {name: Times(us := bound[name.split()[0]].value, us, us) for name in launches}
@@ -98,7 +98,7 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     layer = SimpleNamespace(all_weights=[], bind=lambda found, config, symmetric, watchdog_ns: bound[found.folder.name])
-    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, [tmp_path / "old", tmp_path / "new"], 1)
+    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, [tmp_path / "old", tmp_path / "new"], 1, 7)
     first, second = compare_kernels.table(record, "old").splitlines()[2:]
     assert "+100.0%  WRONG, 0.0000" in first and "new" in first and "+0.0%  ok, 1.0000" in second and "old" in second
     assert [one.launches for one in bound.values()] == [1 + compare_kernels.WARM_UPS + 1] * 2

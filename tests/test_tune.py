@@ -77,7 +77,7 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
 # --- verdicts
 def test_the_fastest_by_more_than_noise_wins() -> None:
     entry = judge(EMPTY, record({FIRST: times(100), LESS: times(95), FEWER: times(97)}), "run.json").entry
-    choice = {"block_m": 128, "experts_per_wave": 16, "num_stages": 0}
+    choice = {"block_m": 128, "experts_per_wave": 16, "num_stages": 0, "cluster": 1}
     assert entry == Entry(4096, 2048, 32, 6, 132, 8, 512, choice, 95.0, "run.json")
     assert winner({FIRST: times(100), FEWER: times(95)}) == FEWER
 

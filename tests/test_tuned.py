@@ -19,7 +19,7 @@ from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tune
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
-OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3}
+OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3, "cluster": 1}
 """A configuration that the heuristics never choose."""
 
 
