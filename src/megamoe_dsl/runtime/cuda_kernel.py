@@ -13,6 +13,7 @@ import torch
 from cuda.bindings import driver
 
 from ..compile import Artifact
+from ..config import require
 from ..layouts.tensor_map import TensorMap
 
 
@@ -50,8 +51,16 @@ def encode_tensor_map(tensor_map: TensorMap) -> bytes:
     return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
 
 
+def check_resident(config: Any, clusters: int) -> None:
+    """CTAs wait for one another, so all must run at once; a GPU whose parts have odd numbers of SMs may hold fewer than half as many
+    clusters of two as it has SMs.  Raises `ConfigError`."""
+    allowed = f"at most {clusters * config.cluster}: so many CTAs, in clusters of {config.cluster}, run at once on this GPU"
+    require(clusters >= config.num_clusters, "num_sms", config.num_sms, allowed)
+
+
 class CudaKernel:
-    """A kernel loaded on the current device.  `words` are the places of its 32-bit arguments; the others are 64-bit."""
+    """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.  `words` are the places of its 32-bit
+    arguments; the others are 64-bit."""
 
     def __init__(self, artifact: Artifact, words: tuple[int, ...] = (5, 6)) -> None:
         self.artifact, self.words = artifact, words
@@ -72,6 +81,8 @@ class CudaKernel:
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
             attributes.append(attribute)
         self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
+        if config.cluster > 1:
+            check_resident(config, call(driver.cuOccupancyMaxActiveClusters, self._function, self._launch))
 
     def __call__(self, arguments: Sequence[int]) -> None:
         """Launches on torch's current stream."""
