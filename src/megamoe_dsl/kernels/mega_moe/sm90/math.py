@@ -1,7 +1,7 @@
 """The math warpgroups of SM90: wgmma with FP32 promotion, both epilogues, then combine.
 
-waits     ticket_full, per tile; full, per stage; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
-          counts, once
+waits     ticket_full, per tile; full, per stage; counts, once.  What dispatch wrote for a tile's tokens, the token loader of this CTA has
+          acquired before it arrived on the tile's first full; for Linear2 from those who had acquired it for Linear1
 signals   ticket_empty and empty, per warp, per tile and per stage; see the tile functions for the rest
 
 A warpgroup has half of the tile, as two parts: half of the weight rows (tokens_as_n.py) or half of the tokens (tokens_as_m.py).  A 128-K
@@ -30,7 +30,6 @@ from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TICKETS
 from ....layouts.trace import Activity, Role
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
-from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
@@ -89,7 +88,6 @@ def math(ctx: Sm90Context, warp: Int32):
         if cutlass.const_expr(not config.swap_ab):
             ring = pass_stages(ctx, me, ring, skipped)
         stamp(ctx, Activity.MULTIPLY, detail_of(tile))
-        wait_tokens(ctx, tile)
         # The staging buffer belongs to the store warp until it has read the last L1 tile.
         wait(ctx.barrier("store_empty"), stores.phase ^ 1)
         stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
