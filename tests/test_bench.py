@@ -108,7 +108,8 @@ def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pyt
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}
     assert records["die"]["error"] == "rank 1: ValueError: broken"
     assert records["hang"]["error"].startswith("no result within")
-    assert records["exit"]["error"] == "a worker died"
+    # Or the other worker was first, and said that it could not reach the dead one.
+    assert records["exit"]["error"] == "a worker died" or "Connection" in records["exit"]["error"]
 
 
 def record(us: float, violations: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_a_measured_point_is_chosen_and_speaks_for_its_neighbourhood() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_beyond_its_reach_or_the_heuristics_case_an_entry_is_silent() -> None:
-    for tokens in (0, 1, 255, 257, 262, 1400, 2048, 8192):
+    for tokens in (0, 1, 255, 257, 262, 2001, 2048, 8192):
         assert chosen(tokens) == heuristic(tokens)
     assert heuristic(257)["block_m"] == 64, "in reach of 512 tokens, but another case"
 
@@ -81,10 +81,10 @@ def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_a_preset_has_every_configuration_of_a_table() -> None:
-    problem = PRESETS["flash"].problem(1400, dtypes="fp8xfp8")
-    found = configs_up_to(problem, 1400, TARGETS["sm_90a"])
+    problem = PRESETS["flash"].problem(2100, dtypes="fp8xfp8")
+    found = configs_up_to(problem, 2100, TARGETS["sm_90a"])
     assert {one.block_m for one in found} == {8, 16, 32, 64, 96, 128}
-    assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(1401))
+    assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(2101))
 
 
 def test_nearest_is_a_ratio() -> None:
