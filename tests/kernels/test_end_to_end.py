@@ -11,7 +11,7 @@ from mega_moe_runs import Layer, config, inputs, problem, prove, received
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config import TIERS
-from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
+from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.schedule import Scheduler
 
 

@@ -9,7 +9,7 @@ from mega_moe_runs import Layer, first_tokens, inputs, received
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.config_sm90 import BLOCK_M
-from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
+from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.layouts.workspace import pool_tokens
 from megamoe_dsl.schedule import Scheduler
 

@@ -13,7 +13,7 @@ import pytest
 from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.mega_moe.dispatch import ALONE
+from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.layouts.watchdog import RECORD, Wait, describe
 from megamoe_dsl.layouts.workspace import RankBarrier
 from megamoe_dsl.runtime.watchdog import WatchdogError

@@ -43,7 +43,7 @@ from .region import U32, U64, Field, Region
 
 class RankBarrier(IntEnum):
     """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet, and not
-    even they when tokens are few (dispatch.py): the counts that SM 0 then sends are the signal."""
+    even they when tokens are few (tell.py): the counts that SM 0 then sends are the signal."""
 
     BEFORE_PULL = 0
     BEFORE_COMBINE = 1
