@@ -1,9 +1,11 @@
-"""Figures in the documents are those of the results files."""
+"""Figures in the documents are those of the results files, and of the compiler."""
 
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from megamoe_dsl.cli.app import app
 from results_table import table
 
 ROOT = Path(__file__).parents[1]
@@ -28,3 +30,13 @@ def test_results_files_that_documents_name_exist() -> None:
         text = (ROOT / document).read_text()
         named = [part.split(")")[0] for part in text.split("bench/results/")[1:]]
         assert all((RESULTS / name.split("`")[0]).exists() for name in named if name.split("`")[0].endswith(".json") and "FILE" not in name)
+
+
+def test_readme_shows_what_the_compiler_made() -> None:
+    command = "inspect --preset flash --tokens 128 --block-m 64"
+    readme = (ROOT / "README.md").read_text()
+    assert f"megamoe {command}`" in readme
+    lines = [line.rstrip() for line in CliRunner().invoke(app, command.split()).output.splitlines()]
+    edges = ("Instructions per unit", "A tile is counted")
+    first, last = (next(i for i, line in enumerate(lines) if line.startswith(text)) for text in edges)
+    assert "\n".join(lines[first : last + 1]) in readme
