@@ -49,8 +49,9 @@ def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
     """What `cluster` may be.  Two CTAs take two blocks of the schedule that follow one another, which must be of one expert and phase."""
-    rows = (2 * problem.intermediate, problem.hidden, num_sms * TILE_ROWS)
-    return (1, 2) if block_m == BLOCK_M[-1] and not any(n // TILE_ROWS % 2 for n in rows) else (1,)
+    weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
+    even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
+    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:

@@ -64,6 +64,7 @@ def taken(match: re.Match[str]) -> str:
     return re.sub(r"@!?%p\d+ bra", "bra", match[0])
 
 
+CLUSTER_BARRIER = r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.cluster\.wait\.acquire\.aligned;"
 SPIN = (
     r"ld\.(?:acquire|relaxed)\.(?:gpu|sys)\.global\.b\d\d [^;]*;\s*// end inline asm(?:\s*(?!setp|ld|bra)[^@;]*;)*?"
     r"\s*setp\.eq[^;]*;(?:\s*mov[^;]*;)*\s*@%p\d+ bra"
@@ -75,7 +76,7 @@ RULES = (
     Rule("spin skipped", SPIN, taken),
     Rule("named barrier skipped", r"barrier\.cta\.sync\.aligned [^;]*;", gone),
     Rule("warp barrier skipped", r"bar\.warp\.sync [^;]*;", gone),
-    Rule("cluster barrier skipped", r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.cluster\.wait\.acquire\.aligned;", gone),
+    Rule("cluster barrier skipped", CLUSTER_BARRIER, gone),
     Rule("bulk group wait skipped", r"cp\.async\.bulk\.wait_group \d;", gone),
     Rule("bulk group read wait skipped", r"cp\.async\.bulk\.wait_group\.read \d;", gone),
     Rule("bulk group waits for one less", r"cp\.async\.bulk\.wait_group(?:\.read)? \d;", last_number_plus(1)),

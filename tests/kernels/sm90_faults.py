@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
+from kernel_faults import CLUSTER_BARRIER, SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
 
 WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p,[^;]*;"
 ARRIVE = r"mbarrier\.arrive\.shared::cta[^;]*;"
@@ -35,7 +35,6 @@ MULTICAST_MASK = r"cvt\.u16\.u32 m, [^;]*;"
 REMOTE_ARRIVE = r"(?<!@p )mbarrier\.arrive\.shared::cluster\.b64[^;]*;"
 MAP_TO_CTA = r"mapa\.shared::cluster\.u32[^;]*;"
 SEND_TICKET = r"st\.async[^;]*;"
-CLUSTER_BARRIER = r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.cluster\.wait\.acquire\.aligned;"
 
 NOT_ORDERED = ("race", "simulator error", "wrong result")
 STUCK = ("deadlock", "watchdog")

@@ -50,6 +50,7 @@ def test_fields_have_the_documented_shapes(problem):
         "expert_send_count": ((problem.num_experts,), U32),
         "expert_recv_count": ((ranks, local), U64),
         "expert_recv_count_sum": ((local,), U64),
+        "expert_counts_seen": ((local,), U64),
         "l1_arrival_count": ((pool // 16,), U32),
         "l2_arrival_mask": ((pool // 16,), U64),
         "src_token_topk_idx": ((local, ranks, tokens), U32),

@@ -9,11 +9,9 @@ from cutlass import Int32
 from .ptx import emit, emit_to
 
 
-def cluster_arrive() -> None:
+def sync_cluster() -> None:
+    """All threads of all CTAs of the cluster, but for those that have exited."""
     emit("barrier.cluster.arrive.release.aligned;")
-
-
-def cluster_wait() -> None:
     emit("barrier.cluster.wait.acquire.aligned;")
 
 

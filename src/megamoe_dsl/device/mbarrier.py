@@ -11,8 +11,6 @@ from .ptx import emit, emit_to
 
 LEADER = -0x01000001  # 0xFEFFFFFF as a signed literal (the unsigned one widens to 64 bits): the same offset in the even CTA of the pair
 
-RELEASE = "{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {1}, 0;\n\t@p mbarrier.arrive.shared::SPACE.b64 _, [{0}];\n\t}}"
-
 
 def init(barrier: Any, arrivals: int) -> None:
     emit("mbarrier.init.shared::cta.b64 [{}], {};", barrier, arrivals)
@@ -33,12 +31,17 @@ def release(barrier: Any, word: Any) -> None:
     A plain arrival passes loads under way: the barrier unit does not wait for the load unit, and neither does the compiler.  On H200 a load
     of a token's scale came back, a microsecond late, with what TMA had written after the arrival (docs/hopper.md).
     """
-    emit(RELEASE.replace("SPACE", "cta"), barrier, word)
+    _release("cta", barrier, word)
 
 
 def release_cluster(barrier: Any, word: Any) -> None:
     """`release` on a barrier of any CTA of the cluster."""
-    emit(RELEASE.replace("SPACE", "cluster"), barrier, word)
+    _release("cluster", barrier, word)
+
+
+def _release(space: str, barrier: Any, word: Any) -> None:
+    arrival = f"mbarrier.arrive.shared::{space}.b64 _, [{{0}}];"
+    emit("{{\n\t.reg .pred p;\n\tsetp.ge.s32 p, {1}, 0;\n\t@p " + arrival + "\n\t}}", barrier, word)
 
 
 def arrive_cluster(barrier: Any) -> None:

@@ -43,7 +43,7 @@ ONE_REPORT = 1 << 32  # high word of a count: one more contributor
 @cute.jit
 def tell(ctx: Context, group: Group):
     """All CTAs."""
-    if ctx.args.num_tokens * ctx.config.problem.topk <= ALONE:
+    if num_slots(ctx) <= ALONE:
         if ctx.sm == 0:
             tell_alone(ctx, group)
         pass_by(ctx, group, RankBarrier.BEFORE_PULL)
@@ -62,7 +62,7 @@ def tell_alone(ctx: Context, group: Group):
         if expert >= 0:
             send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
     group.sync()
-    send_counts(ctx, [load_shared_u32(ctx.shared("expert_count", expert)) for expert in own_experts(ctx, group, last=True)], group)
+    send_counts(ctx, group, [load_shared_u32(ctx.shared("expert_count", expert)) for expert in own_experts(ctx, group, last=True)])
 
 
 @cute.jit
@@ -74,7 +74,12 @@ def tell_together(ctx: Context, group: Group):
     arrive(ctx, group, RankBarrier.BEFORE_PULL)
     if ctx.sm == 0:
         collect(ctx, group, RankBarrier.BEFORE_PULL, next_epoch(ctx))
-        send_counts(ctx, [load_u32(ctx.at("expert_send_count", expert)) for expert in own_experts(ctx, group, last=True)], group)
+        send_counts(ctx, group, [load_u32(ctx.at("expert_send_count", expert)) for expert in own_experts(ctx, group, last=True)])
+
+
+def num_slots(ctx: Context) -> Any:
+    """Length of the flat [token, slot] list."""
+    return ctx.args.num_tokens * ctx.config.problem.topk
 
 
 def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
@@ -96,8 +101,7 @@ def clear_counts(ctx: Context, group: Group):
 def count_tokens(ctx: Context, group: Group):
     """SMEM: tokens of this CTA's share per expert."""
     clear_counts(ctx, group)
-    slots = ctx.args.num_tokens * ctx.config.problem.topk
-    for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, i)
         if expert >= 0:
             reduce_add_shared(ctx.shared("expert_count", expert), 1)
@@ -113,7 +117,7 @@ def expert_of(ctx: Context, token_topk: Any):
 def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
     """Expert of a slot; negative also beyond the last token's."""
     expert = Int32(-1)
-    if token_topk < ctx.args.num_tokens * ctx.config.problem.topk:
+    if token_topk < num_slots(ctx):
         expert = expert_of(ctx, token_topk)
     return expert
 
@@ -143,8 +147,7 @@ def take_ticket(ctx: Context, expert: Int32) -> Int32:
 @cute.jit
 def send_indices(ctx: Context, group: Group):
     """To the owner of each expert: the source index of every token it will pull."""
-    slots = ctx.args.num_tokens * ctx.config.problem.topk
-    for i in cutlass.range(ctx.sm * THREADS + group.thread, slots, ctx.config.num_sms * THREADS, unroll=1):
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, i)
         if expert >= 0:
             send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
@@ -158,7 +161,7 @@ def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
 
 
 @cute.jit
-def send_counts(ctx: Context, totals: list[Any], group: Group):
+def send_counts(ctx: Context, group: Group, totals: list[Any]):
     """SM 0: this rank's totals for a thread's own experts, to the owners; then, as the news of them and of the indices, their sums."""
     problem = ctx.config.problem
     experts = own_experts(ctx, group)

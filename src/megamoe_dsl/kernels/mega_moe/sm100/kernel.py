@@ -19,7 +19,7 @@ import cutlass.cute as cute
 
 from ....config import KernelConfig
 from ....device import tcgen05
-from ....device.cluster import cluster_arrive, cluster_wait
+from ....device.cluster import sync_cluster
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
 from ....device.warp import set_max_registers, smem_base
@@ -47,15 +47,13 @@ def initialise(ctx: Sm100Context, warp: Any):
         prefetch_maps(ctx, NUM_MAPS)
     if warp == SCHEDULER_WARP:
         tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
-    cluster_arrive()
-    cluster_wait()
+    sync_cluster()
 
 
 @cute.jit
 def finalise(ctx: Sm100Context, warp: Any):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
-    cluster_arrive()
-    cluster_wait()
+    sync_cluster()
     if warp == SCHEDULER_WARP:
         tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
 

@@ -18,7 +18,7 @@ import cutlass
 import cutlass.cute as cute
 
 from ....config_sm90 import Sm90Config
-from ....device.cluster import cluster_arrive, cluster_wait
+from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
@@ -42,8 +42,7 @@ def initialise(ctx: Sm90Context, warp: Any):
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.cluster > 1):
-        cluster_arrive()
-        cluster_wait()
+        sync_cluster()
     else:
         cute.arch.sync_threads()
 
@@ -52,8 +51,7 @@ def initialise(ctx: Sm90Context, warp: Any):
 def finalise(ctx: Sm90Context):
     """No CTA leaves while another may still reach its SMEM."""
     if cutlass.const_expr(ctx.config.cluster > 1):
-        cluster_arrive()
-        cluster_wait()
+        sync_cluster()
 
 
 @cute.jit
