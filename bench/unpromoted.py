@@ -16,11 +16,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.device import wgmma
 from megamoe_dsl.device.mbarrier import arrive, wait
 from megamoe_dsl.device.ring import Ring
 from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_m
-from megamoe_dsl.kernels.mega_moe.sm90.context import MathThread, Sm90Context
+from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,18 @@ class Accumulator:
     parts: tuple[tuple[Float32, ...], ...]
 
     @staticmethod
-    def zero(block_m: int) -> Accumulator:
-        return Accumulator((tuple(Float32(0.0) for _ in range(64)),) * tokens_as_m.CHUNKS)
+    def zero(config: Sm90Config, me: tokens_as_m.Share) -> Accumulator:
+        return Accumulator((tuple(Float32(0.0) for _ in range(64)),) * me.chunks)
 
 
 @cute.jit
-def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
+def multiply(ctx: Sm90Context, me: tokens_as_m.Share, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
     """As `tokens_as_m.multiply`; one wait for both chunks, because nothing reads the first before the loop ends."""
-    tokens = wgmma.descriptor((ctx.shared("tokens", ring.index) + me.group * (64 * 128)) >> 4)
-    weights = ctx.shared("weights", ring.index)
+    tokens = wgmma.descriptor((ctx.shared("tokens", ring.index) + me.first_token * tokens_as_m.ROW_BYTES) >> 4)
+    weights = ctx.shared("weights", ring.index) + me.first_chunk * tokens_as_m.CHUNK_BYTES
     following = ring.next()
     sums = []
-    for c in cutlass.range_constexpr(tokens_as_m.CHUNKS):
+    for c in cutlass.range_constexpr(me.chunks):
         chunk = wgmma.descriptor((weights + c * tokens_as_m.CHUNK_BYTES) >> 4)
         sums.extend(wgmma.issue(tokens, chunk, acc.parts[c], accumulate=True))
     if more:
@@ -49,7 +50,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
     sums = wgmma.wait(sums)
     if me.lane == 0:
         arrive(ctx.barrier("empty", ring.index))
-    return Accumulator((sums[:64], sums[64:])), following
+    return Accumulator(tuple(tuple(sums[64 * c : 64 * (c + 1)]) for c in range(me.chunks))), following
 
 
 @contextmanager

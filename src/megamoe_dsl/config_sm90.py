@@ -149,6 +149,11 @@ class Sm90Config:
         return self.block_m < BLOCK_M[-1]
 
     @property
+    def part_tokens(self) -> int:
+        """Tokens of a part of the tile.  As the wgmma's rows each warpgroup can have a part of them; as its columns they are one part."""
+        return self.block_m if self.swap_ab else self.block_m // MATH_WARPGROUPS
+
+    @property
     def adds_bf16(self) -> bool:
         """Whether the hardware adds a BF16 to an FP32 in one instruction."""
         return self.arch == "sm_100a"

@@ -30,6 +30,10 @@ def store_shared_u32(address: Any, value: Any) -> None:
     emit("st.shared.b32 [{}], {};", address, value)
 
 
+def store_shared_f32(address: Any, value: Any) -> None:
+    emit("st.shared.f32 [{}], {};", address, value)
+
+
 def store_shared_v2(address: Any, a: Any, b: Any) -> None:
     emit("st.shared.v2.b32 [{}], {{{}, {}}};", address, a, b)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from .arith import align
+from .arith import Int, align
 from .barriers import MBarrier, sm90_barrier_table
 from .combine_plan import CombinePlan
 from .deepest_ring import deepest_ring
@@ -62,9 +62,9 @@ class Sm90SmemPlan:
         """One FP32 scale per token of the tile."""
         return 4 * self.block_m
 
-    @property
-    def token_transaction(self) -> int:
-        return self.token_bytes + self.scale_bytes
+    def token_transaction(self, tokens: Int) -> Int:
+        """Bytes TMA counts for a stage's first `tokens` tokens, and all scales."""
+        return tokens * BLOCK_K + self.scale_bytes
 
     @property
     def pull_chunk(self) -> int:

@@ -50,12 +50,22 @@ class MathThread:
     lane: Int32
 
     @property
+    def has_own_weights(self) -> bool:
+        """Whether its warpgroup's weight rows, 128 of the tile's, are not the other's too."""
+        return True
+
+    @property
     def pair(self) -> Any:
         return (self.lane & 3) * 2
 
     @property
     def row(self) -> Any:
         return self.lane >> 2
+
+
+def has_few(ctx: Sm90Context, tile: Any) -> Any:
+    """Whether a tile's tokens all are in its first part."""
+    return True if ctx.config.swap_ab else tile.valid_m <= ctx.config.part_tokens
 
 
 @cute.jit

@@ -26,7 +26,7 @@ from ....layouts.trace import Activity, Role
 from ....schedule import LINEAR1
 from ..arrival import wait_operands
 from ..trace import begin, detail_of, stamp
-from .context import Sm90Context
+from .context import Sm90Context, has_few
 from .deal import next_tile
 from .maps import Map
 
@@ -40,14 +40,15 @@ class Fetch:
     ctas: Int32
 
     @staticmethod
-    def of(ctx: Sm90Context, whole: Map, part: Map, phase: Any, rows: int, shared: Any) -> Fetch:
-        """All `rows` for this CTA, or if the operand is `shared` this CTA's part for all CTAs of the cluster."""
+    def of(ctx: Sm90Context, whole: Map, part: Map, phase: Any, part_rows: int, few: Any, shared: Any) -> Fetch:
+        """All rows for this CTA, or if there are `few` the first part; if the operand is `shared`, this CTA's part for all CTAs of the
+        cluster."""
         cluster = ctx.config.cluster
         if cluster == 1:
-            return Fetch(ctx.map(whole, phase), Int32(0), Int32(1))
+            return Fetch(select(few, ctx.map(part, phase), ctx.map(whole, phase)), Int32(0), Int32(1))
         return Fetch(
-            select(shared, ctx.map(part, phase), ctx.map(whole, phase)),
-            select(shared, ctx.cta_rank * (rows // cluster), Int32(0)),
+            select(shared | few, ctx.map(part, phase), ctx.map(whole, phase)),
+            select(shared, ctx.cta_rank * part_rows, Int32(0)),
             select(shared, Int32((1 << cluster) - 1), Int32(1) << ctx.cta_rank),
         )
 
@@ -70,15 +71,18 @@ def load_tokens(ctx: Sm90Context):
     while tile.valid():
         wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
-        tokens = Fetch.of(ctx, Map.TOKENS, Map.TOKENS_PART, tile.phase, config.block_m, tile.same_tokens)
+        few = has_few(ctx, tile)
+        tokens = Fetch.of(ctx, Map.TOKENS, Map.TOKENS_PART, tile.phase, config.part_tokens, few, tile.same_tokens)
+        rows = select(few, config.part_tokens, config.block_m)
         scales = ctx.map(Map.SFA, tile.phase)
         row = tile.pool_block * config.block_m
         for k in cutlass.range(select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index)
             if elect():
-                arrive_expect(full, plan.token_transaction)
-                tokens.load(ctx, ctx.shared("tokens", ring.index), full, k * BLOCK_K, row)
+                arrive_expect(full, plan.token_transaction(rows))
+                if tokens.first < rows:
+                    tokens.load(ctx, ctx.shared("tokens", ring.index), full, k * BLOCK_K, row)
                 load_tile_cta(ctx.shared("sfa", ring.index), scales, full, row, k)
             ring = ring.next()
         stamp(ctx, Activity.LOAD, detail_of(tile))
@@ -94,7 +98,7 @@ def load_weights(ctx: Sm90Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     ring = Ring.start(config.num_stages)
     while tile.valid():
-        weights = Fetch.of(ctx, Map.WEIGHTS, Map.WEIGHTS_PART, tile.phase, TILE_ROWS, tile.same_weights)
+        weights = Fetch.of(ctx, Map.WEIGHTS, Map.WEIGHTS_PART, tile.phase, TILE_ROWS // config.cluster, False, tile.same_weights)
         is_l1 = tile.phase == LINEAR1
         k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
         n_blocks = select(is_l1, Int32(config.l1_n_blocks), Int32(config.l2_n_blocks))

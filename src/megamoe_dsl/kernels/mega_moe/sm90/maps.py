@@ -1,6 +1,7 @@
-"""The tensor maps of the SM90 kernel: eleven descriptors, Linear2 at a fixed distance from Linear1.
+"""The tensor maps of the SM90 kernel: twelve descriptors, Linear2 at a fixed distance from Linear1.
 
-A whole operand of a stage comes by one map, and by another one the part of it that a CTA fetches for all CTAs of its cluster.
+A whole operand of a stage comes by one map, a part of it by another: what a CTA fetches for all CTAs of its cluster, or the tokens of a
+tile that has no more.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ class Map(IntEnum):
     TOKENS_PART = 3
     WEIGHTS_PART = 4
     L1_OUTPUT = 10
+    L1_OUTPUT_PART = 11
 
 
-NUM_MAPS = 11
+NUM_MAPS = 12
 PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
@@ -53,12 +55,14 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
             tokens(config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
             weights(TILE_ROWS),
-            tokens(config.block_m // config.cluster),
+            tokens(config.part_tokens),
             weights(TILE_ROWS // config.cluster),
         ]
 
+    l1_output = partial(rows, region.address(sym, "l2_acts"), intermediate, pool)
     return [
         *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, weights["l1"]),
         *phase("l2_acts", "l2_sf", intermediate, hidden, weights["l2"]),
-        rows(region.address(sym, "l2_acts"), intermediate, pool, config.block_m),
+        l1_output(config.block_m),
+        l1_output(config.part_tokens),
     ]

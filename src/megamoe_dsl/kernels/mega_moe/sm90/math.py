@@ -4,9 +4,10 @@ waits     ticket_full, per tile; full, per stage; counts, once.  What dispatch w
           acquired before it arrived on the tile's first full; for Linear2 from those who had acquired it for Linear1
 signals   ticket_empty and empty, per warp, per tile and per stage; see the tile functions for the rest
 
-A warpgroup has half of the tile, as two parts: half of the weight rows (tokens_as_n.py) or half of the tokens (tokens_as_m.py).  A 128-K
-partial sum of a part lands in a temporary accumulator and is then scaled and added in FP32 (the tensor core keeps about 14 bits);
-meanwhile the other warpgroup's wgmmas run.  The wait for the next stage happens while the last part is still in the tensor core.
+A warpgroup has half of the tile, half of the weight rows (tokens_as_n.py, and tokens_as_m.py where a tile has few tokens) or half of the
+tokens (tokens_as_m.py), and multiplies it in one or two pieces.  A 128-K partial sum of a piece lands in a temporary accumulator and is
+then scaled and added in FP32 (the tensor core keeps about 14 bits); meanwhile the other warpgroup's wgmmas run.  The wait for the next
+stage happens while the last piece is still in the tensor core.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
-from .context import MathThread, Sm90Context, give_back
+from .context import MathThread, Sm90Context, has_few
 from .deal import Tile, next_tile
+from .tokens_as_m import Share
 
 THREADS = 128 * MATH_WARPGROUPS
 
@@ -44,7 +46,7 @@ THREADS = 128 * MATH_WARPGROUPS
 class WeightScales:
     """Two scales per K block: lane l holds K blocks l, l + 32, ...
 
-    Linear1: gate and up.  Linear2: the tile's first and last 128 rows; with tokens as N, twice the warpgroup's own.
+    Linear1: gate and up.  Linear2: the tile's first and last 128 rows, or twice those of a warpgroup that has its own.
     """
 
     values: tuple[tuple[Float32, ...], ...]
@@ -77,26 +79,13 @@ def math(ctx: Sm90Context, warp: Int32):
     ring = Ring.start(config.num_stages)
     stores = Ring.start(1)
     while tile.valid():
-        scales = weight_scales(ctx, tile, me)
-        acc = tile_order(config).Accumulator.zero(config.block_m)
-        wait(ctx.barrier("full", ring.index), ring.phase)
-        stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-        k_blocks = select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
-        skipped = tile_order(config).skipped_blocks(me, tile, k_blocks)
-        for k in cutlass.range(k_blocks - skipped, unroll=1):
-            acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
-        if cutlass.const_expr(not config.swap_ab):
-            ring = pass_stages(ctx, me, ring, skipped)
-        stamp(ctx, Activity.MULTIPLY, detail_of(tile))
-        # The staging buffer belongs to the store warp until it has read the last L1 tile.
-        wait(ctx.barrier("store_empty"), stores.phase ^ 1)
-        stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
-        if tile.phase == LINEAR1:
-            tile_order(config).finish_l1(ctx, tile, me, acc.parts)
-            stores = stores.next()
+        if cutlass.const_expr(config.swap_ab):
+            ring, stores = compute(ctx, tile, me, ring, stores)
         else:
-            tile_order(config).finish_l2(ctx, tile, me, acc.parts)
-        stamp(ctx, Activity.EPILOGUE, detail_of(tile))
+            if has_few(ctx, tile):
+                ring, stores = compute(ctx, tile, Share.of(me, few=True), ring, stores)
+            else:
+                ring, stores = compute(ctx, tile, Share.of(me, few=False), ring, stores)
         tile, tickets = next_tile(ctx, tickets)
 
     # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
@@ -111,13 +100,27 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-def pass_stages(ctx: Sm90Context, me: MathThread, ring: Ring, count: Int32) -> Ring:
-    """Releases stages that this warpgroup does not need."""
-    for _ in cutlass.range(count, unroll=1):
-        wait(ctx.barrier("full", ring.index), ring.phase)
-        give_back(ctx, me, ring)
-        ring = ring.next()
-    return ring
+def compute(ctx: Sm90Context, tile: Tile, me: MathThread, ring: Ring, stores: Ring) -> tuple[Ring, Ring]:
+    """A warpgroup's half of a tile.  The ring's next stage, and the phase of the staging buffer."""
+    config = ctx.config
+    scales = weight_scales(ctx, tile, me)
+    acc = tile_order(config).Accumulator.zero(config, me)
+    wait(ctx.barrier("full", ring.index), ring.phase)
+    stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
+    k_blocks = select(tile.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
+    for k in cutlass.range(k_blocks, unroll=1):
+        acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
+    stamp(ctx, Activity.MULTIPLY, detail_of(tile))
+    # The staging buffer belongs to the store warp until it has read the last L1 tile.
+    wait(ctx.barrier("store_empty"), stores.phase ^ 1)
+    stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
+    if tile.phase == LINEAR1:
+        tile_order(config).finish_l1(ctx, tile, me, acc.parts)
+        stores = stores.next()
+    else:
+        tile_order(config).finish_l2(ctx, tile, me, acc.parts)
+    stamp(ctx, Activity.EPILOGUE, detail_of(tile))
+    return ring, stores
 
 
 @cute.jit
@@ -128,10 +131,10 @@ def weight_scales(ctx: Sm90Context, tile: Tile, me: MathThread) -> WeightScales:
     k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
     row_blocks = select(is_l1, Int32(2 * problem.intermediate // 128), Int32(problem.hidden // 128))
     up = problem.intermediate // 128  # from a gate block to its up block
-    own = me.group if config.swap_ab else 0
+    own = me.group if me.has_own_weights else 0
     first = tile.expert * row_blocks + select(is_l1, tile.n_block, tile.n_block * 2 + own)
     base = Int64(cutlass.select_(is_l1, ctx.args.l1_sf, ctx.args.l2_sf))
     starts = range(0, max(config.l1_k_blocks, config.l2_k_blocks), 32)
-    rows = (first, first + select(is_l1, Int32(up), Int32(0 if config.swap_ab else 1)))
+    rows = (first, first + select(is_l1, Int32(up), Int32(0 if me.has_own_weights else 1)))
     values = [[load_f32(base + Int64(r * k_blocks + cutlass.min(me.lane + s, k_blocks - 1)) * 4) for s in starts] for r in rows]
     return WeightScales(tuple(tuple(parts) for parts in values), is_l1)

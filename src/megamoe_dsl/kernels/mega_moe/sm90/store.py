@@ -14,10 +14,11 @@ from ....device.memory import reduce_or_u64
 from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
+from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TICKETS
 from ....layouts.tile import BLOCK_K
 from ....schedule import LINEAR1
-from .context import Sm90Context
+from .context import Sm90Context, has_few
 from .deal import next_tile
 from .maps import Map
 
@@ -33,7 +34,8 @@ def store_tiles(ctx: Sm90Context):
             wait(ctx.barrier("store_full"), stores.phase)
             stores = stores.next()
             if lane == 0:
-                store_tile(ctx.map(Map.L1_OUTPUT), ctx.shared("cd"), tile.n_block * BLOCK_K, tile.pool_block * ctx.config.block_m)
+                output = select(has_few(ctx, tile), ctx.map(Map.L1_OUTPUT_PART), ctx.map(Map.L1_OUTPUT))
+                store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, tile.pool_block * ctx.config.block_m)
                 commit_group()
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))

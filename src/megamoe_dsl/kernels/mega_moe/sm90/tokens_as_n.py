@@ -18,6 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
+from ....config_sm90 import Sm90Config
 from ....device import cast, wgmma
 from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive, wait
@@ -50,14 +51,10 @@ class Accumulator:
     partial: tuple[Float32, ...]
 
     @staticmethod
-    def zero(block_m: int) -> Accumulator:
-        part = tuple(Float32(0.0) for _ in range(block_m // 2))
+    def zero(config: Sm90Config, me: MathThread) -> Accumulator:
+        """Of a warpgroup with half of the weight rows."""
+        part = tuple(Float32(0.0) for _ in range(config.block_m // 2))
         return Accumulator((part,) * BLOCKS, part)
-
-
-def skipped_blocks(me: MathThread, tile: Tile, k_blocks: Any) -> int:
-    """K blocks that the thread's warpgroup need not multiply: none, it has half of the weight rows."""
-    return 0
 
 
 @cute.jit
