@@ -1,7 +1,7 @@
 """Compiles SM90 kernels into a folder, for machines that have GPUs and no DSL.  No GPU is needed here.
 
     python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,64,512 --ranks 8
-    python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --set block_m=64,96,128 --set num_stages=0,4
+    python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --set block_m=32,128 --set num_stages=0,4
 
 Without --set the chosen configurations are compiled; `megamoe tune --compile-only` compiles the candidates around them.
 """

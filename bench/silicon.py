@@ -31,6 +31,7 @@ import torch
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.config_sm90 import BLOCK_M
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
@@ -71,7 +72,7 @@ def points() -> list[Point]:
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
-        for m in (8, 16, 32, 64, 96, 128):
+        for m in BLOCK_M:
             found.append(Point(f"{kind}_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact))
         for m in (8, 32, 128):
             found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact))
@@ -80,7 +81,7 @@ def points() -> list[Point]:
         found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 128, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
-    once = [Point(f"once_m{m}", m, ((9,),), **tiny) for m in (8, 128)]  # type: ignore[arg-type]
+    once = [Point(f"once_m{m}", m, ((tokens,),), **tiny) for m, tokens in ((8, 9), (128, 140))]  # type: ignore[arg-type]
     return [*found, *once, Point("once_pairs", 128, ((9,),), experts_per_rank=2, topk=1, num_sms=2, cluster=2)]
 
 

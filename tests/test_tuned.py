@@ -19,7 +19,7 @@ from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tune
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
-OTHER = {"block_m": 96, "experts_per_wave": 16, "num_stages": 3, "cluster": 1}
+OTHER = {"block_m": 32, "experts_per_wave": 16, "num_stages": 3, "cluster": 1}
 """A configuration that the heuristics never choose."""
 
 
@@ -30,8 +30,8 @@ def entry(tokens: int, us: float = 1.0, **choice: int) -> Entry:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 512 and 600 tokens, where the heuristics choose alike, and at 1000, where they do not."""
-    one = Table(DEFAULT_GPU, (entry(512), entry(600, num_stages=99), entry(1000, block_m=64)))
+    """At 200, 512 and 600 tokens, where the heuristics choose alike, and at 1000, where they do not."""
+    one = Table(DEFAULT_GPU, (entry(200), entry(512), entry(600, num_stages=99), entry(1000, block_m=16)))
     monkeypatch.setattr(config_sm90, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
 
 
@@ -46,15 +46,15 @@ def heuristic(tokens: int, problem: Problem = FLASH) -> dict[str, int]:
 @pytest.mark.usefixtures("measured")
 def test_a_measured_point_is_chosen_and_speaks_for_its_neighbourhood() -> None:
     assert chosen(512) == chosen(500) == chosen(268) == OTHER
-    assert chosen(600)["block_m"] == chosen(682)["block_m"] == 96
-    assert chosen(683)["block_m"] == 64, "the heuristics' case of 1000 tokens, not that of 600, which is nearer"
+    assert chosen(600)["block_m"] == chosen(682)["block_m"] == 32
+    assert chosen(683)["block_m"] == 16, "the heuristics' case of 1000 tokens, not that of 600, which is nearer"
 
 
 @pytest.mark.usefixtures("measured")
 def test_beyond_its_reach_or_the_heuristics_case_an_entry_is_silent() -> None:
-    for tokens in (0, 1, 255, 257, 262, 2001, 2048, 8192):
+    for tokens in (0, 1, 99, 101, 120, 2001, 2048, 8192):
         assert chosen(tokens) == heuristic(tokens)
-    assert heuristic(257)["block_m"] == 64, "in reach of 512 tokens, but another case"
+    assert heuristic(120)["block_m"] == 32 != heuristic(200)["block_m"], "in reach of 200 tokens, but another case"
 
 
 @pytest.mark.usefixtures("measured")
@@ -76,14 +76,14 @@ def test_the_same_share_on_fewer_ranks_and_overrides() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
-    assert chosen(600) == {**OTHER, "num_stages": Sm90Config.choose(FLASH, 600, block_m=96).num_stages}
+    assert chosen(600) == {**OTHER, "num_stages": Sm90Config.choose(FLASH, 600, block_m=32).num_stages}
 
 
 @pytest.mark.usefixtures("measured")
 def test_a_preset_has_every_configuration_of_a_table() -> None:
     problem = PRESETS["flash"].problem(2100, dtypes="fp8xfp8")
     found = configs_up_to(problem, 2100, TARGETS["sm_90a"])
-    assert {one.block_m for one in found} == {8, 16, 32, 64, 96, 128}
+    assert {one.block_m for one in found} == {8, 16, 32, 128}
     assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(2101))
 
 

@@ -1,6 +1,7 @@
 """How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, accumulators in registers.
 
-Up to 96 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens can be its M.
+Up to 32 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens are its M, and a tile
+that has no more than 64 of them is fetched and multiplied as half a tile.
 Which tile and waves: those that were measured (tuned/), else what heuristics choose.
 """
 
@@ -12,13 +13,13 @@ from typing import Any
 
 from .config import REGISTER_FILE, RegisterBudget, require
 from .layouts.arith import Int
-from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
 from .problem import Problem
 from .tuned import DEFAULT_GPU, Entry, Share, tuned_table
 
 SMEM_CAPACITY = 232448
-BLOCK_M = (8, 16, 32, 64, 96, 128)
+BLOCK_M = (8, 16, 32, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 WAVE_FILL = 1.4
 WAVES = 4
@@ -27,12 +28,9 @@ NUM_SMS = 132  # of an H200
 
 
 def choose_block_m(expected: float) -> int:
-    """Smallest tile that holds the expected tokens of an expert with room for their spread (two standard deviations of a Poisson count).
-
-    96 is left out: with tokens as columns it took 353 us where 128 tokens as rows take 244 (one H200, 32 experts of Flash, 96 tokens each).
-    """
+    """Smallest tile that holds the expected tokens of an expert with room for their spread (two standard deviations of a Poisson count)."""
     need = expected + 2 * expected**0.5
-    return next((m for m in BLOCK_M if m != 96 and need <= m), BLOCK_M[-1])
+    return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
 
 
 def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
@@ -145,8 +143,9 @@ class Sm90Config:
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns: with 128 of them accumulators, partial sums and token scales would not fit a thread."""
-        return self.block_m < BLOCK_M[-1]
+        """Whether tokens are the wgmma's columns.  Tiles of 64 and 96 of them took longer than those of 128 tokens as rows, and with 128
+        accumulators, partial sums and token scales would not fit a thread (docs/hopper.md)."""
+        return self.block_m <= MOST_COLUMNS
 
     @property
     def part_tokens(self) -> int:

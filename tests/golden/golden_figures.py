@@ -15,7 +15,7 @@ from megamoe_dsl.runtime.artifact_store import dsl_version
 
 FOLDER = Path(__file__).parent
 MAX_TOKENS, TOKENS = 8192, 128
-SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 64, 128)}  # of Pro; of Flash all
+SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 128)}  # of Pro; of Flash all
 KEPT = ("arch", "config", "resources", "roles", "measures")
 
 

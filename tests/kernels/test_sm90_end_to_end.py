@@ -28,11 +28,11 @@ def test_every_tile(block_m, exact):
 
 @pytest.mark.parametrize(
     ("block_m", "counts"),
-    [(128, [1, 7, 9, 33, 63, 65, 127]), (96, [1, 8, 31, 33, 64, 65, 95])],
+    [(128, [1, 7, 9, 33, 63, 64, 65, 127]), (32, [1, 7, 8, 9, 31])],
     ids=["tokens as rows", "tokens as columns"],
 )
 def test_edges_of_a_tile(block_m, counts):
-    """Parts of a warp's 16 rows, of a warpgroup's 64 and of a pass of 32 tokens; some warps have nothing at all."""
+    """Parts of a warp's 16 rows, of a warpgroup's 64 and of a wgmma's 8 columns; some warps have nothing at all."""
     kernel = config(problem(block_m, num_ranks=1, topk=1, num_experts=2), block_m=block_m, num_sms=2)
     prove(kernel, [(n,) for n in counts], target_expert=0, exact=False)
 
@@ -182,7 +182,7 @@ def test_launches_in_a_row(block_m):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("block_m", [8, 64, 128])
+@pytest.mark.parametrize("block_m", [8, 32, 128])
 def test_launches_without_a_pause(block_m, seed):
     """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
     counts = [(20, 11), (3, 20), (0, 9)]

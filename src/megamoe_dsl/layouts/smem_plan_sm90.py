@@ -16,7 +16,7 @@ from .tile import BLOCK_K, DISPATCH_WARPS
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
 MATH_WARPGROUPS = 2
 TICKETS = 1  # tiles dealt to a CTA that not all of its roles have read
-STORE_TOKENS = 32  # tokens that the L2 epilogue transposes at a time
+MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 
@@ -72,8 +72,8 @@ class Sm90SmemPlan:
 
     @property
     def l2_tile_bytes(self) -> int:
-        """BF16 [min(block_m, 32)][128] of a warpgroup, as two halves of 128-byte rows."""
-        return min(self.block_m, STORE_TOKENS) * 256
+        """With tokens as columns, BF16 [block_m][128] of a warpgroup as two halves of 128-byte rows; as rows, 64 tokens' 64 channels."""
+        return self.block_m * (256 if self.block_m <= MOST_COLUMNS else 64)
 
     @property
     def cd_bytes(self) -> int:

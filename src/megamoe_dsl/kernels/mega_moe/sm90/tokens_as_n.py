@@ -1,4 +1,4 @@
-"""Tiles of up to 96 tokens: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
+"""Tiles of up to 32 tokens: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
 
 A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
 
@@ -27,7 +27,7 @@ from ....device.ptx import emit, emit_to
 from ....device.ring import Ring
 from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, STORE_TOKENS, TILE_ROWS
+from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS
 from ..swiglu import activate
 from .context import MathThread, Sm90Context, give_back
 from .deal import Tile
@@ -93,7 +93,7 @@ def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[A
 
 @cute.jit
 def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
-    """The whole tile at once."""
+    """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
     row = tile.pool_block * config.block_m
@@ -135,11 +135,10 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
 
 @cute.jit
 def finish_l2(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
-    """One tile, 32 tokens at a time."""
-    config, plan = ctx.config, ctx.config.smem
-    rows = min(config.block_m, STORE_TOKENS)
-    row = tile.pool_block * config.block_m
-    cd = ctx.shared("cd", me.group * plan.l2_tile_bytes)
+    """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels."""
+    rows = ctx.config.block_m
+    row = tile.pool_block * rows
+    cd = ctx.shared("cd", me.group * ctx.config.smem.l2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
     chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
@@ -148,18 +147,14 @@ def finish_l2(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
-    valid = tile.valid_m
-    for first in cutlass.range_constexpr(0, config.block_m, rows):
-        if first < valid:
-            # The last pass has been read by the warpgroup.
-            named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-            for g in cutlass.range_constexpr(rows // 8):
-                i = 4 * (first // 8 + g)
-                words = [cast.pack_bf16(acc[b][i + 2 * h], acc[b][i + 2 * h + 1]) for b in range(2) for h in range(2)]
-                store_transposed_b16(write + g * (8 * HALF), words)
-            metadata = ctx.at("token_src_metadata", row + own_row)
-            destinations = [load_u64(metadata + (first + step) * 8) for step in range(0, rows, ROWS_PER_STEP)]
-            named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-            for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
-                if own_row + (first + step) < valid:
-                    store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
+    # The last tile has been read by the warpgroup.
+    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+    for g in cutlass.range_constexpr(rows // 8):
+        words = [cast.pack_bf16(b[4 * g + 2 * h], b[4 * g + 2 * h + 1]) for b in acc for h in range(2)]
+        store_transposed_b16(write + g * (8 * HALF), words)
+    metadata = ctx.at("token_src_metadata", row + own_row)
+    destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
+    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+    for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
+        if own_row + step < tile.valid_m:
+            store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
