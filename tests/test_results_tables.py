@@ -15,8 +15,8 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-121706", "time-20261121-121741")),
-        ("docs/hopper.md", ("trace-20261121-121820", "trace-20261121-121834")),
+        ("README.md", ("time-20261121-144953", "time-20261121-145028")),
+        ("docs/hopper.md", ("trace-20261121-145109", "trace-20261121-145125")),
     ],
 )
 def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:

@@ -174,6 +174,10 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
         # SW128: the 16-byte chunk, XORed with the row's position among eight.
         store_b16(address + (((chunk ^ token) & 7) << 4), [words[h][2 * i + j] for j in range(2) for h in range(2)])
     fence_async_shared()
+    if cutlass.const_expr(me.few):
+        # The next tile may write its maxima.  The store warp orders that too, but through single lanes, which compute-sanitizer does not
+        # follow; not before the maxima have been used, for a barrier does not wait for loads under way.
+        named_barrier(NamedBarrier.EPILOGUE_ALL, 128 * MATH_WARPGROUPS)
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))
@@ -181,8 +185,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
 
 @cute.jit
 def peaks_of_row(ctx: Sm90Context, me: Share, peaks: list[Any]) -> list[Any]:
-    """Maxima over both chunks from those of one, by way of SMEM: the other warpgroup's warp of the same tokens has the other.  Before the
-    next tile writes its own, the store warp has had both warps' tiles."""
+    """Maxima over both chunks from those of one, by way of SMEM: the other warpgroup's warp of the same tokens has the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
