@@ -26,6 +26,7 @@ import torch
 import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
@@ -148,21 +149,18 @@ def main() -> None:
     given = parser.parse_args()
     if not 1 <= given.gpus <= torch.cuda.device_count() or given.ranks % given.gpus:
         parser.error(f"--gpus {given.gpus}: must be a divisor of --ranks {given.ranks}, at most {torch.cuda.device_count()}")
+    try:
+        points = points_of(given.preset, given.tokens, str(given.ranks), given.experts_per_rank)
+    except ValueError as error:
+        parser.error(str(error))
     devices = [torch.device("cuda", index) for index in range(given.gpus)]
     let_gpus_see_each_other(devices)
     records: list[dict[str, Any]] = []
-    for name in given.preset.split(","):
-        for tokens in given.tokens.split(","):
-            point = Point(name, int(tokens), given.ranks, given.experts_per_rank)
-            records.append(
-                {
-                    "name": point.name,
-                    "gpus": given.gpus,
-                    **soak(point, devices, ArtifactStore(given.artifacts), given.launches, given.snapshots),
-                }
-            )
-            print(point.name, ", ".join(f"{key} {value}" for key, value in records[-1]["soak"].items()), flush=True)
-            torch.cuda.empty_cache()
+    for point in points:
+        found = soak(point, devices, ArtifactStore(given.artifacts), given.launches, given.snapshots)
+        records.append({"name": point.name, "gpus": given.gpus, **found})
+        print(point.name, ", ".join(f"{key} {value}" for key, value in found["soak"].items()), flush=True)
+        torch.cuda.empty_cache()
     print(f"wrote {result_file.save(given.out, 'soak_ranks', records)}")
     sys.exit(any(one["soak"]["mismatches"] or one["soak"]["wrong_sets"] for one in records))
 

@@ -28,6 +28,22 @@ def test_points_of_the_command_line() -> None:
     assert len(session.points) == 8 and session.soak == 9 and session.peer is None
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--preset", "flush", "preset = 'flush': must be one of flash, pro"),
+        ("--tokens", "8,many", "tokens = '8,many': must be numbers separated by commas"),
+        ("--tokens", "-1", "tokens = -1"),
+        ("--ranks", "7", "num_experts = 256: must be "),
+    ],
+)
+def test_points_that_are_none_are_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse(["--artifacts", "kernels", option, value])
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_share_of_a_layer_on_one_rank() -> None:
     problem = Point("flash", 64, 1, experts_per_rank=32).problem
     assert (problem.num_experts, problem.num_ranks, problem.max_tokens_per_rank) == (32, 1, 64)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..presets import PRESETS
-from .point import Point
+from .points import points_of
 from .session import Session, run_session
 
 
@@ -27,10 +27,10 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     given = parser.parse_args(arguments)
-    names, tokens, ranks = given.preset.split(","), given.tokens.split(","), given.ranks.split(",")
-    points = [Point(name, int(t), int(r), given.experts_per_rank) for r in ranks for name in names for t in tokens]
-    if unknown := [name for name in names if name not in PRESETS]:
-        parser.error(f"--preset {unknown[0]}: must be of {', '.join(PRESETS)}")
+    try:
+        points = points_of(given.preset, given.tokens, given.ranks, given.experts_per_rank)
+    except ValueError as error:
+        parser.error(str(error))
     return Session(
         points,
         given.artifacts,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .errors import one_line_errors
-from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts, points_of
+from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts
 
 FAILED = 1
 
@@ -36,6 +36,7 @@ def bench(
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
     from ..bench.arguments import passed
+    from ..bench.points import points_of
     from ..bench.session import Session, run_session
 
     with one_line_errors():

@@ -14,7 +14,7 @@ from ..tuned.table import FOLDER
 from .bench import FAILED
 from .errors import one_line_errors
 from .inspect import wide_console
-from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts, points_of
+from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def tune(
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
     """
     with one_line_errors():
+        from ..bench.points import points_of
         from ..bench.results import Results
 
         files = [*(results or []), *(more or [])]
