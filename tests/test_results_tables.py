@@ -1,5 +1,6 @@
 """Figures in the documents are those of the results files, and of the compiler."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def test_results_files_that_documents_name_exist() -> None:
         text = (ROOT / document).read_text()
         named = [part.split(")")[0] for part in text.split("bench/results/")[1:]]
         assert all((RESULTS / name.split("`")[0]).exists() for name in named if name.split("`")[0].endswith(".json") and "FILE" not in name)
+
+
+def test_index_of_results_names_every_file_once_and_no_other() -> None:
+    named = re.findall(r"`([a-z0-9_]+-[a-z0-9-]*\d{8}-\d{6})`", (RESULTS / "README.md").read_text())
+    assert sorted(named) == sorted(file.stem for file in RESULTS.glob("*.json"))
 
 
 def test_readme_shows_what_the_compiler_made() -> None:
