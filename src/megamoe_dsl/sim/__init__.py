@@ -5,7 +5,7 @@ our kernels.
 """
 
 from .errors import Deadlock, SimError
-from .machine import Launch
+from .launch import Launch
 from .memory import GlobalMemory
 from .report import Finding, Report
 from .simulator import Simulator

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .clock import Clock
-    from .machine import Cta, Warp
+    from .cta import Cta
+    from .warp import Warp
 
 
 class AsyncCopy:

@@ -9,190 +9,26 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .clock import Clock
+from .cta import Cluster, Cta
 from .errors import Deadlock, SimError
-from .memory import SMEM_MAX, SMEM_RESERVED, ByteStore, GlobalMemory, SharedMemory
-from .operands import Lanes, Mask
-from .ops import BLOCK, Outcome
+from .launch import Dim3, Launch
+from .memory import SMEM_MAX, GlobalMemory
+from .pipe import Pipe
 from .race import Race
 from .report import describe_deadlock
-from .simt import Fragment, run_warp
-from .special import LANE
+from .simt import run_warp
+from .warp import Warp
 
 if TYPE_CHECKING:
     from .program import Program
 
-Dim3 = tuple[int, int, int]
 QUANTUM = 400
 IDLE_LIMIT = 300
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
-
-    Launches of one rank form a stream: each begins when the one before it has ended. Ranks do not wait for each other.
-    """
-
-    grid: Dim3
-    block: Dim3
-    cluster: Dim3 = (1, 1, 1)
-    dynamic_smem: int = 0
-    args: tuple[int | bytes, ...] = ()
-    rank: int = 0
-
-
-class Warp:
-    """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
-
-    __slots__ = (
-        "R", "agent", "asynchronous", "clock", "cta", "done", "exited", "fences", "fragments", "index", "line", "local", "pending",
-        "poll", "rest", "seen", "sleep", "state", "thread_index", "wake", "why", "world",
-    )  # fmt: skip
-
-    def __init__(self, world: World, cta: Cta, index: int) -> None:
-        self.world, self.cta, self.index = world, cta, index
-        block = cta.launch.block
-        linear = LANE.astype(np.int64) + 32 * index
-        lanes = linear < block[0] * block[1] * block[2]
-        self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
-        self.exited = ~lanes
-        self.fragments = [Fragment(0, None if lanes.all() else lanes)]
-        self.R: list[Lanes] = world.program.fresh_registers()
-        self.done = False
-        self.line = 0
-        self.wake: Callable[[], bool] | None = None
-        self.why: str | Callable[[], str] | None = None
-        self.sleep = self.rest = 0
-        self.poll: tuple[int, bytes] = (-1, b"")
-        self.state: dict[Any, Any] = {}
-        self.local: ByteStore | None = None
-        self.asynchronous = False
-        self.agent = 0
-        self.clock: Clock
-        self.fences: dict[int, Clock] = {}
-        self.pending: dict[Cta, Clock] = {}
-        self.seen: dict[Any, int] = {}
-        if world.race:
-            self.agent = world.race.agent(f"{cta} warp {index}")
-
-    def __repr__(self) -> str:
-        return f"{self.cta} warp {self.index}"
-
-    def local_memory(self) -> ByteStore:
-        """The .local memory of the 32 lanes, one stride after the other."""
-        if self.local is None:
-            self.local = ByteStore(np.zeros(32 * self.world.program.local_stride, np.uint8), None)
-        return self.local
-
-    def lanes(self, mask: Mask) -> list[int]:
-        """The lanes of a mask."""
-        return list(range(32)) if mask is None else np.flatnonzero(mask).tolist()
-
-    def first(self, mask: Mask) -> int:
-        """The lowest lane of a mask."""
-        return 0 if mask is None else int(mask.argmax())
-
-    def converged(self, mask: Mask) -> bool:
-        """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
-        return mask is None or bool((mask | self.exited).all())
-
-    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
-        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
-        self.why, self.wake = why, wake
-        return BLOCK
-
-
-class NamedBarrier:
-    """One of the sixteen barriers of a CTA (`bar`, `barrier.cta`)."""
-
-    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
-
-    def __init__(self) -> None:
-        self.arrived = self.expected = self.generation = 0
-        self.whole = False  # no thread count: all warps of the CTA that have not exited
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-        self.values: dict[str, Any] = {}
-
-    def __str__(self) -> str:
-        return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
-
-    def complete(self) -> None:
-        """All expected threads are here: start the next generation."""
-        self.arrived, self.generation = 0, self.generation + 1
-        self.done, self.clock = self.clock, None
-        self.values = {"result": self.values.get("sum")}
-
-
-class Cta:
-    """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
-
-    def __init__(self, world: World, cluster: Cluster, launch: Launch, ctaid: Dim3, cluster_rank: int, parameters: Any) -> None:
-        self.world, self.cluster, self.launch, self.ctaid, self.cluster_rank = world, cluster, launch, ctaid, cluster_rank
-        self.rank = launch.rank
-        self.uid = world.next_uid()
-        self.sm = ctaid[0] + launch.grid[0] * (ctaid[1] + launch.grid[1] * ctaid[2])
-        self.parameters = parameters
-        self.shared = SharedMemory(world.program.kernel.static_smem + launch.dynamic_smem, str(self))
-        self.shared_base = cluster_rank << 24 | SMEM_RESERVED
-        self.barriers: dict[int, NamedBarrier] = {}
-        self.mbarriers: dict[int, Any] = {}
-        self.state: dict[Any, Any] = {}
-        self.exit_checks: list[Callable[[], None]] = []
-        self.warps: list[Warp] = []
-
-    def barrier(self, number: int) -> NamedBarrier:
-        """Named barrier `number`."""
-        return self.barriers.setdefault(number, NamedBarrier())
-
-    def live_threads(self) -> int:
-        """Threads a barrier without a count waits for: whole warps that have not exited."""
-        return sum(32 for warp in self.warps if not warp.done)
-
-    def warp_left(self) -> None:
-        """A warp exited: barriers without a count may now be complete."""
-        for bar in self.barriers.values():
-            if bar.whole and bar.arrived and bar.arrived == self.live_threads():
-                bar.complete()
-
-    def __repr__(self) -> str:
-        x, y, z = self.ctaid
-        return f"rank {self.rank} CTA ({x},{y},{z})"
-
-
-class Cluster:
-    """CTAs that share distributed shared memory and the cluster barrier."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-        self.ctas: list[Cta] = []
-        self.arrived = self.expected = self.generation = 0
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-
-    def arrive(self, lanes: int) -> None:
-        """`lanes` threads arrive at the cluster barrier."""
-        self.arrived += lanes
-        self._complete_if_all()
-
-    def leave(self, lanes: int) -> None:
-        """`lanes` threads exit: the barrier no longer waits for them."""
-        self.expected -= lanes
-        self._complete_if_all()
-
-    def _complete_if_all(self) -> None:
-        if self.arrived and self.arrived == self.expected:
-            self.arrived, self.generation = 0, self.generation + 1
-            self.done, self.clock = self.clock, None
-
-    def finished(self) -> bool:
-        return all(warp.done for cta in self.ctas for warp in cta.warps)
 
 
 class Grid:
@@ -212,19 +48,6 @@ class Grid:
                 self.end.join(warp.clock)
             if not self.unfinished:
                 race.complete(self.end, self.launch.rank)
-
-
-class Pipe:
-    """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.actions = world, deque[tuple[str, Callable[[], None]]]()
-        world.pipes.append(self)
-
-    def push(self, action: Callable[[], None], origin: str) -> None:
-        """Append an action; `origin` names it in errors."""
-        self.world.progress += 1
-        self.actions.append((origin, action))
 
 
 class World:

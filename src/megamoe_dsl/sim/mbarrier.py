@@ -14,7 +14,8 @@ from .sync import SCOPES, SyncPoint
 
 if TYPE_CHECKING:
     from .clock import Clock
-    from .machine import Cta, Warp
+    from .cta import Cta
+    from .warp import Warp
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8

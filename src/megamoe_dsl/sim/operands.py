@@ -19,7 +19,7 @@ from .parser import Instruction, Kernel, split_operands
 from .special import special_register
 
 if TYPE_CHECKING:
-    from .machine import Warp
+    from .warp import Warp
 
 Lanes = NDArray[Any]
 Mask = NDArray[np.bool_] | None

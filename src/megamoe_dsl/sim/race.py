@@ -20,7 +20,8 @@ from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, S
 from .sync import SCOPES, SyncPoint, in_scope
 
 if TYPE_CHECKING:
-    from .machine import Cta, Warp
+    from .cta import Cta
+    from .warp import Warp
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
 MAX_AGENTS = AGENT_MASK + 1

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .machine import Cta, Warp, World
+    from .cta import Cta
+    from .machine import World
+    from .warp import Warp
 
 
 @dataclass

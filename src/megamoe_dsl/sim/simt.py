@@ -15,8 +15,9 @@ from .ops import BLOCK, EXIT, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 
 if TYPE_CHECKING:
-    from .machine import Warp, World
+    from .machine import World
     from .operands import Lanes, Mask
+    from .warp import Warp
 
 ONES, ZEROS = b"\x01" * 32, bytes(32)
 NOBODY = 1 << 60

@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from .errors import SimError
-from .machine import Launch, World
+from .launch import Launch
+from .machine import World
 from .memory import GlobalMemory
 from .parser import parse
 from .program import Program

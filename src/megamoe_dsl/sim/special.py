@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from .errors import SimError
 
 if TYPE_CHECKING:
-    from .machine import Cta, Warp
+    from .cta import Cta
+    from .warp import Warp
 
 LANE = np.arange(32, dtype=np.uint32)
 _MASKS = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .clock import Clock
 
 if TYPE_CHECKING:
-    from .machine import Cta
+    from .cta import Cta
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import SimError
-from .machine import Pipe
+from .pipe import Pipe
 from .race import Actor
 from .tmem import COLUMNS, TensorMemory
 
 if TYPE_CHECKING:
     from .clock import Clock
-    from .machine import Cta, Warp
+    from .cta import Cta
     from .shadow import Shadow
+    from .warp import Warp
 
 QUARTERS = 4
 

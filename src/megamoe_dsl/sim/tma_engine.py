@@ -21,7 +21,9 @@ from .swizzle import IndexArray
 
 if TYPE_CHECKING:
     from .clock import Clock
-    from .machine import Cta, Warp, World
+    from .cta import Cta
+    from .machine import World
+    from .warp import Warp
 
 CHUNK = 16
 _TYPES: dict[str, type] = {

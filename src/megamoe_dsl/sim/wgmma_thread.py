@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SimError
-from .machine import Pipe
+from .pipe import Pipe
 from .race import Actor
 
 if TYPE_CHECKING:
-    from .machine import Warp
+    from .warp import Warp
 
 Float32Array = NDArray[np.float32]
 _POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN

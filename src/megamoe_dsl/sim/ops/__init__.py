@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SimError
 
 if TYPE_CHECKING:
-    from ..machine import Warp
     from ..operands import Binder, Mask
     from ..parser import Instruction
+    from ..warp import Warp
 
 
 class Outcome:

@@ -13,8 +13,9 @@ from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_
 from .common import shared_target
 
 if TYPE_CHECKING:
-    from ..machine import Cta, Warp
+    from ..cta import Cta
     from ..operands import Lanes, Mask
+    from ..warp import Warp
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
 

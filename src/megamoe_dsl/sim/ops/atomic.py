@@ -18,8 +18,8 @@ from .common import scope, semantics, state_space
 from .loadstore import flag_key
 
 if TYPE_CHECKING:
-    from ..machine import Warp
     from ..operands import Lanes, Mask
+    from ..warp import Warp
 
 _SIGNED = {"s32": np.int32, "s64": np.int64}
 Update = Callable[[Any, Any, Any], Any]

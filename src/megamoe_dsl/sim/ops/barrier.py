@@ -14,8 +14,9 @@ from . import YIELD, Outcome, Straight, register
 from .common import scope
 
 if TYPE_CHECKING:
-    from ..machine import NamedBarrier, Warp
+    from ..cta import NamedBarrier
     from ..operands import Mask
+    from ..warp import Warp
 
 _REDUCTIONS = ("popc", "and", "or")
 

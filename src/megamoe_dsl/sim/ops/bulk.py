@@ -33,7 +33,8 @@ from . import Handler, Outcome, Straight, register
 from .common import origin, shared_target
 
 if TYPE_CHECKING:
-    from ..machine import Cta, Warp
+    from ..cta import Cta
+    from ..warp import Warp
 
 
 def _aligned(**values: int) -> None:

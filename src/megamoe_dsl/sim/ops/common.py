@@ -11,7 +11,8 @@ from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MAS
 from ..sync import SCOPES
 
 if TYPE_CHECKING:
-    from ..machine import Cta, Warp
+    from ..cta import Cta
+    from ..warp import Warp
 
 _SPACES = ("global", "param", "local", "const")
 

@@ -10,8 +10,8 @@ from ..parser import Instruction
 from . import EXIT, Outcome, Straight, register
 
 if TYPE_CHECKING:
-    from ..machine import Warp
     from ..operands import Mask
+    from ..warp import Warp
 
 
 @register("ret", "exit")

@@ -21,7 +21,8 @@ from .common import origin, shared_target
 
 if TYPE_CHECKING:
     from ..clock import Clock
-    from ..machine import Cta, Warp
+    from ..cta import Cta
+    from ..warp import Warp
 
 
 def _engine_actor(w: Warp, kind: str) -> Actor | None:

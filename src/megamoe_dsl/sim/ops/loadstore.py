@@ -20,8 +20,8 @@ from .access import gather, scatter
 from .common import scope, semantics, shared_target, state_space
 
 if TYPE_CHECKING:
-    from ..machine import Warp
     from ..operands import Mask
+    from ..warp import Warp
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 

@@ -19,7 +19,7 @@ from .access import gather, scatter
 from .common import state_space
 
 if TYPE_CHECKING:
-    from ..machine import Warp
+    from ..warp import Warp
 
 _ROW_BYTES = 16
 

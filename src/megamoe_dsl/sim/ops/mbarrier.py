@@ -14,7 +14,8 @@ from . import YIELD, Handler, Outcome, Straight, register
 from .common import shared_target
 
 if TYPE_CHECKING:
-    from ..machine import Cta, Warp
+    from ..cta import Cta
+    from ..warp import Warp
 
 _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""

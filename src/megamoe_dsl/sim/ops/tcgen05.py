@@ -25,7 +25,7 @@ from . import Handler, Outcome, Straight, register
 from .common import origin, shared_target
 
 if TYPE_CHECKING:
-    from ..machine import Warp
+    from ..warp import Warp
 
 _POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
 _POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}

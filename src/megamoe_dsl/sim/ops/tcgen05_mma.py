@@ -27,8 +27,9 @@ from . import Straight, register
 from .common import origin
 
 if TYPE_CHECKING:
+    from ..cta import Cta
     from ..formats import Float64Array
-    from ..machine import Cta, Warp
+    from ..warp import Warp
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address

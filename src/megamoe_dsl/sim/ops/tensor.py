@@ -37,7 +37,8 @@ from . import Straight, register
 from .common import generic_bytes, origin, shared_target
 
 if TYPE_CHECKING:
-    from ..machine import Cta, Warp
+    from ..cta import Cta
+    from ..warp import Warp
 
 _SMEM_ALIGNMENT = 128
 _MAP_ALIGNMENT = 64

@@ -12,8 +12,8 @@ from ..parser import Instruction
 from . import Inline, Outcome, register
 
 if TYPE_CHECKING:
-    from ..machine import Warp
     from ..operands import Mask, Reader
+    from ..warp import Warp
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF

@@ -25,7 +25,7 @@ from .tcgen05_mma import fetch_operand
 
 if TYPE_CHECKING:
     from ..formats import Float64Array
-    from ..machine import Warp
+    from ..warp import Warp
 
 _K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8}
 _ROWS = 16  # of one warp

@@ -1,0 +1,80 @@
+"""A warp: registers, fragments, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .clock import Clock
+from .memory import ByteStore
+from .operands import Lanes, Mask
+from .ops import BLOCK, Outcome
+from .simt import Fragment
+from .special import LANE
+
+if TYPE_CHECKING:
+    from .cta import Cta
+    from .machine import World
+
+
+class Warp:
+    """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
+
+    __slots__ = (
+        "R", "agent", "asynchronous", "clock", "cta", "done", "exited", "fences", "fragments", "index", "line", "local", "pending",
+        "poll", "rest", "seen", "sleep", "state", "thread_index", "wake", "why", "world",
+    )  # fmt: skip
+
+    def __init__(self, world: World, cta: Cta, index: int) -> None:
+        self.world, self.cta, self.index = world, cta, index
+        block = cta.launch.block
+        linear = LANE.astype(np.int64) + 32 * index
+        lanes = linear < block[0] * block[1] * block[2]
+        self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
+        self.exited = ~lanes
+        self.fragments = [Fragment(0, None if lanes.all() else lanes)]
+        self.R: list[Lanes] = world.program.fresh_registers()
+        self.done = False
+        self.line = 0
+        self.wake: Callable[[], bool] | None = None
+        self.why: str | Callable[[], str] | None = None
+        self.sleep = self.rest = 0
+        self.poll: tuple[int, bytes] = (-1, b"")
+        self.state: dict[Any, Any] = {}
+        self.local: ByteStore | None = None
+        self.asynchronous = False
+        self.agent = 0
+        self.clock: Clock
+        self.fences: dict[int, Clock] = {}
+        self.pending: dict[Cta, Clock] = {}
+        self.seen: dict[Any, int] = {}
+        if world.race:
+            self.agent = world.race.agent(f"{cta} warp {index}")
+
+    def __repr__(self) -> str:
+        return f"{self.cta} warp {self.index}"
+
+    def local_memory(self) -> ByteStore:
+        """The .local memory of the 32 lanes, one stride after the other."""
+        if self.local is None:
+            self.local = ByteStore(np.zeros(32 * self.world.program.local_stride, np.uint8), None)
+        return self.local
+
+    def lanes(self, mask: Mask) -> list[int]:
+        """The lanes of a mask."""
+        return list(range(32)) if mask is None else np.flatnonzero(mask).tolist()
+
+    def first(self, mask: Mask) -> int:
+        """The lowest lane of a mask."""
+        return 0 if mask is None else int(mask.argmax())
+
+    def converged(self, mask: Mask) -> bool:
+        """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
+        return mask is None or bool((mask | self.exited).all())
+
+    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
+        self.why, self.wake = why, wake
+        return BLOCK
