@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..config import KernelConfig
-from ..config_sm90 import NUM_SMS, Sm90Config
+from ..config_sm90 import NUM_SMS
+from ..kernels.mega_moe.target import Config, choose_config
 from ..problem import Problem, ProblemError
 from ..tuned import DEFAULT_GPU
 from .shapes import Preset, preset
 
 if TYPE_CHECKING:
     from ..compile import Artifact
-    from ..kernels.mega_moe.target import Config
 
 ARCH_VARIABLE = "MEGAMOE_ARCH"
 MAX_TOKENS = 8192
@@ -80,9 +79,7 @@ def local_target() -> Target | None:
 
 def choose(problem: Problem, num_tokens: int, target: Target) -> Config:
     """The configuration of the target's kernel for `num_tokens` tokens on every rank."""
-    if target.arch == "sm_100a":
-        return KernelConfig.choose(problem, num_tokens, num_sms=target.num_sms)
-    return Sm90Config.choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu)
+    return choose_config(problem, num_tokens, target.num_sms, target.gpu)
 
 
 def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[Config]:

@@ -9,18 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ..config import KernelConfig
-from ..config_sm90 import Sm90Config
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.target import Config, choose_config
 from ..problem import Problem, ProblemError
 from ..tuned import DEFAULT_GPU
-
-
-def choose_config(problem: Problem, bound: int, num_sms: int, gpu: str | None) -> Config:
-    """The configuration for up to `bound` tokens on every rank, on the architecture of the problem's dtypes."""
-    if problem.dtypes == "fp8xfp8":
-        return Sm90Config.choose(problem, bound, num_sms=num_sms, gpu=gpu)
-    return KernelConfig.choose(problem, bound, num_sms=num_sms)
 
 
 class Selection:

@@ -1,4 +1,4 @@
-"""What the host needs to know of the kernel for a configuration's architecture: descriptors, weight pointers, entry point."""
+"""What the host needs to know of the kernel for an architecture: its configuration, descriptors, weight pointers, entry point."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from ...config import KernelConfig
 from ...config_sm90 import Sm90Config
 from ...layouts.tensor_map import TensorMap
+from ...problem import Problem
 from .sm90 import maps as sm90_maps
 from .sm100 import maps as sm100_maps
 
@@ -15,6 +16,13 @@ Config = KernelConfig | Sm90Config
 
 WEIGHT_POINTERS = {"sm_100a": (), "sm_90a": ("l1_sf", "l2_sf")}
 """Weights that the kernel reads without a tensor map, in the order of its last arguments."""
+
+
+def choose_config(problem: Problem, num_tokens: int, num_sms: int, gpu: str | None) -> Config:
+    """The configuration for up to `num_tokens` tokens on every rank, on the architecture of the problem's dtypes."""
+    if problem.dtypes == "fp8xfp8":
+        return Sm90Config.choose(problem, num_tokens, num_sms=num_sms, gpu=gpu)
+    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms)
 
 
 def tensor_maps(config: Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
