@@ -18,10 +18,10 @@ from cutlass import Float32, Int32
 
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.device import wgmma
-from megamoe_dsl.device.mbarrier import arrive, wait
+from megamoe_dsl.device.mbarrier import wait
 from megamoe_dsl.device.ring import Ring
 from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_m
-from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context
+from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context, give_back
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ def multiply(ctx: Sm90Context, me: tokens_as_m.Share, acc: Accumulator, scales: 
     if more:
         wait(ctx.barrier("full", following.index), following.phase)
     sums = wgmma.wait(sums)
-    if me.lane == 0:
-        arrive(ctx.barrier("empty", ring.index))
+    give_back(ctx, me, ring)
     return Accumulator(tuple(tuple(sums[64 * c : 64 * (c + 1)]) for c in range(me.chunks))), following
 
 

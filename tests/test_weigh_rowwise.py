@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from megamoe_dsl.runtime.simulated import SimulatedMoE
 ROOT = Path(weigh_rowwise.__file__).parents[1]
 MOE = Problem(512, 256, 2, 1, 1, 24, dtypes="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
+PAIRS = Sm90Config.choose(replace(MOE, max_tokens_per_rank=300), 300, num_sms=4, block_m=128, cluster=2)
 
 
 def nearest_e4m3(value: float) -> float:
@@ -107,15 +109,20 @@ def test_chained_sums_are_worse_the_longer_k() -> None:
     assert errors[4096]["hopper"] > 1000 * errors[4096][torch.float64]
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, Artifact]:
-    """A tiny kernel before, inside and after `unpromoted`."""
+@cache
+def compile_around(config: Sm90Config) -> dict[str, Artifact]:
+    """A kernel before, inside and after `unpromoted`."""
     from unpromoted import unpromoted
 
-    before = compile_kernel(CONFIG)
+    before = compile_kernel(config)
     with unpromoted():
-        inside = compile_kernel(CONFIG)
-    return {"before": before, "inside": inside, "after": compile_kernel(CONFIG)}
+        inside = compile_kernel(config)
+    return {"before": before, "inside": inside, "after": compile_kernel(config)}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Artifact]:
+    return compile_around(CONFIG)
 
 
 def test_the_replaced_main_loop_only_multiplies(kernels: dict[str, Artifact]) -> None:
@@ -138,9 +145,13 @@ def test_the_replacement_is_undone(kernels: dict[str, Artifact]) -> None:
     assert compile_kernel(CONFIG).ptx == kernels["before"].ptx
 
 
-def test_the_replaced_kernel_chains_all_of_k(kernels: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On simulated silicon its y has the bits of tensor-core sums over all of K without scales; promoted sums are others."""
-    case = random_case(MOE, [24], seed=4, exact=False)
+@pytest.mark.parametrize("config", [CONFIG, PAIRS], ids=["alone", "pairs"])
+def test_the_replaced_kernel_chains_all_of_k(config: Sm90Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On simulated silicon its y has the bits of tensor-core sums over all of K without scales; promoted sums are others.  In pairs of CTAs
+    experts have tiles with more tokens than a warpgroup and with fewer."""
+    kernels = compile_around(config)
+    tokens = config.problem.max_tokens_per_rank
+    case = random_case(config.problem, [tokens], seed=4, exact=False)
     want = case.reference("hopper").y[0]
     monkeypatch.setattr(stages, "scaled_matmul", lambda x, x_sf, w, w_sf, accumulate: reference.hopper_dot(x, w))
     chained = case.reference("hopper").y[0]
