@@ -13,9 +13,14 @@ from ....config_sm90 import Sm90Config
 from ....device.cluster import in_cta
 from ....device.mbarrier import arrive, arrive_cluster
 from ....device.ring import Ring
+from ....device.warp import named_barrier
+from ....layouts.barriers import NamedBarrier
+from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS
 from ....layouts.tensor_map import DESCRIPTOR_BYTES
 from ..context import Arguments, Context
 from .maps import PHASE_STRIDE
+
+MATH_THREADS = 128 * MATH_WARPGROUPS
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,11 @@ class MathThread:
     @property
     def row(self) -> Any:
         return self.lane >> 2
+
+
+def sync_math_warps() -> None:
+    """All threads of both warpgroups."""
+    named_barrier(NamedBarrier.EPILOGUE_ALL, MATH_THREADS)
 
 
 def has_few(ctx: Sm90Context, tile: Any) -> Any:

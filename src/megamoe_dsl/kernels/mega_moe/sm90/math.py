@@ -27,7 +27,7 @@ from ....device.ring import Ring
 from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
 from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TICKETS
+from ....layouts.smem_plan_sm90 import TICKETS
 from ....layouts.trace import Activity, Role
 from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
@@ -35,11 +35,9 @@ from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
-from .context import MathThread, Sm90Context, has_few
+from .context import MATH_THREADS, MathThread, Sm90Context, has_few
 from .deal import Tile, next_tile
 from .tokens_as_m import Share
-
-THREADS = 128 * MATH_WARPGROUPS
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def math(ctx: Sm90Context, warp: Int32):
 
     # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
     wait(ctx.barrier("counts"), Int32(0))
-    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
+    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)

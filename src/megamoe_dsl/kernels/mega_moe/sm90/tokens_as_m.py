@@ -35,13 +35,12 @@ from ....device.memory import (
 )
 from ....device.ptx import emit_to
 from ....device.ring import Ring
-from ....device.warp import named_barrier, sync_warp
+from ....device.warp import sync_warp
 from ....layouts.arith import select
-from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS
+from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ....layouts.tile import BLOCK_K
 from ..swiglu import activate
-from .context import MathThread, Sm90Context, give_back
+from .context import MathThread, Sm90Context, give_back, sync_math_warps
 from .deal import Tile
 
 CHUNKS = 2
@@ -177,7 +176,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
     if cutlass.const_expr(me.few):
         # The next tile may write its maxima.  The store warp orders that too, but through single lanes, which compute-sanitizer does not
         # follow; not before the maxima have been used, for a barrier does not wait for loads under way.
-        named_barrier(NamedBarrier.EPILOGUE_ALL, 128 * MATH_WARPGROUPS)
+        sync_math_warps()
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))
@@ -190,7 +189,7 @@ def peaks_of_row(ctx: Sm90Context, me: Share, peaks: list[Any]) -> list[Any]:
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
             store_shared_f32(mine + 32 * h, peaks[h])
-    named_barrier(NamedBarrier.EPILOGUE_ALL, 128 * MATH_WARPGROUPS)
+    sync_math_warps()
     return [cast.abs_max(peaks[h], load_shared_f32(theirs + 32 * h)) for h in range(2)]
 
 

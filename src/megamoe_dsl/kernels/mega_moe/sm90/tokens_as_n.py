@@ -29,7 +29,7 @@ from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS
 from ..swiglu import activate
-from .context import MathThread, Sm90Context, give_back
+from .context import MathThread, Sm90Context, give_back, sync_math_warps
 from .deal import Tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
@@ -108,7 +108,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
     if me.lane < 4:
         for g in cutlass.range_constexpr(groups):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
-    named_barrier(NamedBarrier.EPILOGUE_ALL, 32 * WARPS)
+    sync_math_warps()
     scales = ctx.at("l2_sf", tile.n_block, row + me.pair)
     words = []
     for g in cutlass.range_constexpr(groups):
