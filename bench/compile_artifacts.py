@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.points import points_given
 from megamoe_dsl.compile import compile_kernel
 from megamoe_dsl.config import ConfigError
 from megamoe_dsl.config_sm90 import Sm90Config
@@ -26,10 +26,10 @@ SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem"
 
 
 def read_setting(text: str) -> tuple[str, list[int]]:
-    """FIELD=V[,V...] of --set.  Raises ValueError."""
+    """FIELD=V[,V...].  Raises ValueError."""
     name, equals, values = text.partition("=")
     if name not in SETTABLE or not equals or not all(value.isdecimal() for value in values.split(",")):
-        raise ValueError(f"--set {text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among {', '.join(SETTABLE)}")
+        raise ValueError(f"{text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among {', '.join(SETTABLE)}")
     return name, [int(value) for value in values.split(",")]
 
 
@@ -68,10 +68,9 @@ def main() -> None:
     given = parser.parse_args()
     try:
         settings = dict(read_setting(one) for one in given.set)
-        points = points_of(given.preset, given.tokens, given.ranks, given.experts_per_rank)
     except ValueError as error:
-        parser.error(str(error))
-    configs = [config for point in points for config in variants(point, settings)]
+        parser.error(f"--set {error}")
+    configs = [config for point in points_given(parser, given) for config in variants(point, settings)]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(build, itertools.repeat(given.folder), configs):
             print(line, flush=True)

@@ -26,7 +26,7 @@ import torch
 import result_file
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.points import points_given
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
@@ -149,10 +149,7 @@ def main() -> None:
     given = parser.parse_args()
     if not 1 <= given.gpus <= torch.cuda.device_count() or given.ranks % given.gpus:
         parser.error(f"--gpus {given.gpus}: must be a divisor of --ranks {given.ranks}, at most {torch.cuda.device_count()}")
-    try:
-        points = points_of(given.preset, given.tokens, str(given.ranks), given.experts_per_rank)
-    except ValueError as error:
-        parser.error(str(error))
+    points = points_given(parser, given)
     devices = [torch.device("cuda", index) for index in range(given.gpus)]
     let_gpus_see_each_other(devices)
     records: list[dict[str, Any]] = []

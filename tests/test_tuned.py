@@ -84,6 +84,8 @@ def test_a_preset_has_every_configuration_of_a_table() -> None:
     problem = PRESETS["flash"].problem(2100, dtypes="fp8xfp8")
     found = configs_up_to(problem, 2100, TARGETS["sm_90a"])
     assert {one.block_m for one in found} == {8, 16, 32, 128}
+    measured_ones = [OTHER, {**OTHER, "block_m": 16}, chosen(600, problem)]
+    assert all(one in map(variant_fields, found) for one in measured_ones)
     assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(2101))
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..presets import PRESETS
-from .points import points_of
+from .points import points_given
 from .session import Session, run_session
 
 
@@ -27,12 +27,8 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     given = parser.parse_args(arguments)
-    try:
-        points = points_of(given.preset, given.tokens, given.ranks, given.experts_per_rank)
-    except ValueError as error:
-        parser.error(str(error))
     return Session(
-        points,
+        points_given(parser, given),
         given.artifacts,
         given.out,
         peer=given.peer,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from .point import Point
@@ -16,6 +18,14 @@ def points_of(presets: str, tokens: str, ranks: str, experts_per_rank: int | Non
     for point in points:
         point.problem.check_num_tokens(point.tokens, "tokens")
     return points
+
+
+def points_given(parser: ArgumentParser, given: Namespace) -> list[Point]:
+    """Those of the options preset, tokens, ranks and experts_per_rank; exits with a message when they are none."""
+    try:
+        return points_of(given.preset, given.tokens, str(given.ranks), given.experts_per_rank)
+    except ProblemError as error:
+        parser.error(str(error))
 
 
 def numbers(field: str, text: str) -> list[int]:
