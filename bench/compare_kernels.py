@@ -14,7 +14,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 
 import result_file
 from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.roofline import count_work
@@ -57,49 +58,61 @@ def kernels_of(point: Point, folders: Sequence[Path]) -> list[tuple[Path, Sm90Co
     return found
 
 
-def compare(point: Point, layer: Layer, folders: list[Path], watchdog_ns: int, repeats: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Settings:
+    """Options of a comparison: see `main`."""
+
+    folders: list[Path]
+    repeats: int = REPEATS
+    earlier_batches: int = BATCHES
+    watchdog_ns: int = 5 * 10**9
+
+
+def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     """Checks and times all kernels for a point: `kernels`, the fastest first."""
     problem, tokens = point.problem, point.tokens
     symmetric = SymmetricBuffer.allocate(problem)
     inputs = random_inputs(problem, 0, tokens, SEED, "cuda")
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     least = count_work(problem, tokens, torch.cuda.get_device_name())
+    found = {f"{folder.name} {variant_name(config)}": (folder, config) for folder, config in kernels_of(point, settings.folders)}
+    kernels = {name: layer.bind(ArtifactStore(folder), config, symmetric, settings.watchdog_ns) for name, (folder, config) in found.items()}
+    outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device=inputs.x.device) for name in kernels}
+    launches: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
+    buffers = next(iter(kernels.values())).buffers
+    run_earlier_batches(problem, 0, tokens, lambda batch: buffers.load(Inputs(*batch)), launches.values(), settings.earlier_batches)
+    buffers.load(Inputs(*inputs))
     entries: dict[str, dict[str, Any]] = {}
-    launches: dict[str, Callable[[], None]] = {}
-    for folder, config in kernels_of(point, folders):
-        kernel = layer.bind(ArtifactStore(folder), config, symmetric, watchdog_ns)
-        if not launches:
-            kernel.buffers.load(Inputs(*inputs))
-        y = torch.full((tokens, problem.hidden), float("nan"), dtype=torch.bfloat16, device=inputs.x.device)
-        kernel(y)
+    for name, kernel in kernels.items():
+        outputs[name].fill_(float("nan"))
+        kernel(outputs[name])
         kernel.synchronize()
-        check = expectation.check(y)
+        check = expectation.check(outputs[name])
         assert check is not None  # of rank 0
-        name = f"{folder.name} {variant_name(config)}"
+        folder, config = found[name]
         entries[name] = {"folder": folder.name, "variant": variant_name(config), "check": {**asdict(check), "passed": check.passed}}
-        launches[name] = partial(kernel, y)
     for _ in range(WARM_UPS):
         for launch in launches.values():
             launch()
-    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8, repeats).items():
+    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8, settings.repeats).items():
         entries[name] |= {"us": asdict(times), "tflops": least.flop / times.median / 1e6}
-    kernel.synchronize()
+    for kernel in kernels.values():
+        kernel.synchronize()
     launches.clear()
     symmetric.close()
-    kernels = sorted(entries.values(), key=lambda one: one["us"]["median"])
-    return {"point": asdict(point), "name": point.name, "bound_us": least.bound_us, "bound_by": least.bound_by, "kernels": kernels}
+    fastest_first = sorted(entries.values(), key=lambda one: one["us"]["median"])
+    facts = {"bound_us": least.bound_us, "bound_by": least.bound_by, "earlier_batches": settings.earlier_batches}
+    return {"point": asdict(point), "name": point.name, **facts, "kernels": fastest_first}
 
 
-def work(
-    rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folders: list[Path], watchdog_ns: int, repeats: int
-) -> None:
+def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, settings: Settings) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
     layer, shape = None, ""
     for index, point in enumerate(points):
         if layer is None or shape != point.preset:
             layer = None  # frees the last shape's weights first
             layer, shape = Layer(point.problem, None), point.preset
-        report(index, compare(point, layer, folders, watchdog_ns, repeats))
+        report(index, compare(point, layer, settings))
 
 
 def table(record: dict[str, Any], baseline: str) -> str:
@@ -123,6 +136,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
     parser.add_argument("--points", type=points_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every kernel")
+    parser.add_argument(
+        "--earlier-batches",
+        type=int,
+        default=BATCHES,
+        help="with other routings, whose tokens then lie in a tile's rows; 0 leaves zeros there",
+    )
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
@@ -138,7 +157,8 @@ def main() -> None:
         records.append({"name": point.name, **record})
         print(table(records[-1], given.folders[0].name), flush=True)
 
-    job = partial(work, folders=given.folders, watchdog_ns=given.watchdog_ms * 1_000_000, repeats=given.repeats)
+    settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000)
+    job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
         run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show)
     print(f"wrote {result_file.save(given.out, 'compare_kernels', records)}")

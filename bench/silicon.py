@@ -80,7 +80,7 @@ def points() -> list[Point]:
         found.append(Point(f"{kind}_r1_pairs", 128, ((400,), (3,), (129,)), exact, cluster=2))
         found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
-    tiny = {"hidden": 256, "intermediate": 128, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
+    tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
     once = [Point(f"once_m{m}", m, ((tokens,),), **tiny) for m, tokens in ((8, 9), (128, 140))]  # type: ignore[arg-type]
     return [*found, *once, Point("once_pairs", 128, ((9,),), experts_per_rank=2, topk=1, num_sms=2, cluster=2)]
 

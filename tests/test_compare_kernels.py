@@ -12,7 +12,9 @@ import torch
 
 import compare_kernels
 import result_file
+from megamoe_dsl.bench import history
 from megamoe_dsl.bench.check import Check
+from megamoe_dsl.bench.history import BATCHES
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import random_inputs
@@ -70,7 +72,7 @@ class FilledKernel:
         self.buffers = SimpleNamespace(load=self.inputs.append)
 
     def __call__(self, y: torch.Tensor) -> None:
-        assert self.launches or y.isnan().all()  # nothing of another kernel's result
+        assert self.launches != BATCHES or y.isnan().all()  # the launch that is checked: nothing of another's result
         y.fill_(self.value)
         self.launches += 1
 
@@ -91,18 +93,17 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
         return Check(y.numel(), int((y != 20).sum()), 0.0, 0.0, float((y == 20).double().mean()))
 
     monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(
-        compare_kernels, "random_inputs", lambda problem, rank, tokens, seed, device: random_inputs(problem, 0, tokens, seed)
-    )
+    for module in (compare_kernels, history):
+        monkeypatch.setattr(module, "random_inputs", lambda problem, rank, tokens, seed, device: random_inputs(problem, 0, tokens, seed))
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     layer = SimpleNamespace(all_weights=[], bind=lambda found, config, symmetric, watchdog_ns: bound[found.folder.name])
-    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, [tmp_path / "old", tmp_path / "new"], 1, 7)
+    record = compare_kernels.compare(TinyPoint("tiny", 24, 1), layer, compare_kernels.Settings([tmp_path / "old", tmp_path / "new"]))
     first, second = compare_kernels.table(record, "old").splitlines()[2:]
     assert "+100.0%  WRONG, 0.0000" in first and "new" in first and "+0.0%  ok, 1.0000" in second and "old" in second
-    assert [one.launches for one in bound.values()] == [1 + compare_kernels.WARM_UPS + 1] * 2
-    assert [len(one.inputs) for one in bound.values()] == [1, 0]
+    assert [one.launches for one in bound.values()] == [BATCHES + 1 + compare_kernels.WARM_UPS + 1] * 2
+    assert [len(one.inputs) for one in bound.values()] == [BATCHES + 1, 0]
     assert record["kernels"][0]["tflops"] == pytest.approx(24 * 6 * 512 * 256 / 10e6)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..cases import TokenInputs
 from ..problem import Problem
 from ..quant import ExpertWeights
+from .timing import synchronize
 
 
 class Peer:
@@ -29,22 +31,27 @@ class Peer:
         """Of the symmetric buffer of one rank."""
         return int(self.buffer.buffer.nbytes)
 
-    def load(self, problem: Problem, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Makes a buffer for `problem.max_tokens_per_rank` tokens and copies x, x_sf, topk_idx, topk_weights into it; all ranks together.
-        `problem` may differ from the first one in that field only."""
+    def allocate(self, problem: Problem) -> None:
+        """Makes a buffer for `problem.max_tokens_per_rank` tokens; all ranks together.  `problem` may differ from the first one in that
+        field only."""
         self.problem = p = problem
         self.buffer = self.library.get_symm_buffer_for_mega_moe(
             dist.group.WORLD, p.num_experts, p.max_tokens_per_rank, p.topk, p.hidden, p.intermediate
         )
-        buffer, tokens = self.buffer, inputs[0].shape[0]
+
+    def load(self, inputs: TokenInputs) -> None:
+        """Copies this rank's tokens into the buffer, once earlier launches on all ranks are done with it; all ranks together."""
+        synchronize()
+        buffer, tokens = self.buffer, inputs.x.shape[0]
         for target, source in zip((buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights), inputs, strict=True):
             target[:tokens].copy_(source)
+        synchronize()
 
     def __call__(self, y: torch.Tensor) -> None:
         l1, l2 = self.weights
         self.library.fp8_mega_moe(y, l1, l2, self.buffer, activation_clamp=self.problem.activation_clamp)
 
-    def unload(self) -> None:
+    def free(self) -> None:
         """Frees the buffer; all ranks together."""
         if self.buffer is not None:
             torch.cuda.synchronize()

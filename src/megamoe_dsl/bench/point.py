@@ -20,6 +20,7 @@ from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Expectation, relative_difference, sample_rows
+from .history import BATCHES, run_earlier_batches
 from .peer import Peer
 from .roofline import Load, count_work
 from .timing import Times, synchronize, time_back_to_back, time_graphs
@@ -83,36 +84,38 @@ def measure_point(
     point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, graphs: bool = True
 ) -> dict[str, Any]:
     """Checks and times all kernels and the peer; all ranks together.  The record is complete on rank 0."""
-    problem, tokens = point.problem, point.tokens
-    inputs = random_inputs(problem, dist.get_rank(), tokens, SEED, "cuda")
+    problem, tokens, rank = point.problem, point.tokens, dist.get_rank()
+    inputs = random_inputs(problem, rank, tokens, SEED, "cuda")
     symmetric = SymmetricBuffer.allocate(problem)
     kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
-    next(iter(kernels.values())).buffers.load(Inputs(*inputs))
-    outputs = {name: torch.full((tokens, problem.hidden), float("nan"), dtype=torch.bfloat16, device="cuda") for name in kernels}
+    outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
+    candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
+    buffers = next(iter(kernels.values())).buffers
+    run_earlier_batches(problem, rank, tokens, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
+    buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
-    record["symmetric_bytes"] = symmetric.num_bytes
-    candidates: dict[str, Callable[[], None]] = {}
-    stats = next(iter(kernels.values())).buffers.stats
+    record |= {"symmetric_bytes": symmetric.num_bytes, "earlier_batches": BATCHES}
     for name, kernel in kernels.items():
-        stats.zero_()
+        outputs[name].fill_(float("nan"))
+        buffers.stats.zero_()
         synchronize()
         kernel(outputs[name])
         kernel.synchronize()
         check = expectation.check(outputs[name])
         record["variants"][name] = {"check": None if check is None else {**asdict(check), "passed": check.passed}}
-        candidates[name] = partial(kernel, outputs[name])
-    record["slowest_rank"] = slowest_rank(problem, tokens, stats)
+    record["slowest_rank"] = slowest_rank(problem, tokens, buffers.stats)
     if layer.peer is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-        layer.peer.load(problem, inputs)
-        synchronize()
+        candidates[PEER] = partial(layer.peer, y)
+        layer.peer.allocate(problem)
+        run_earlier_batches(problem, rank, tokens, layer.peer.load, [candidates[PEER]])
+        layer.peer.load(inputs)
         layer.peer(y)
         synchronize()
         for name, own in outputs.items():
             record["variants"][name]["difference_to_peer"] = relative_difference(own, y)
         record["peer"] = {"symmetric_bytes": layer.peer.num_bytes}
-        candidates[PEER] = partial(layer.peer, y)
     elif layer.peer_error is not None:
         record["peer_error"] = layer.peer_error
     for _ in range(3):
@@ -128,7 +131,7 @@ def measure_point(
         kernel.synchronize()
     summarise(record, problem, tokens)
     if layer.peer is not None:
-        layer.peer.unload()
+        layer.peer.free()
     candidates.clear()
     symmetric.close()
     return record

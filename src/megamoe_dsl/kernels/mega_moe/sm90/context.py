@@ -73,6 +73,15 @@ def sync_math_warps() -> None:
     named_barrier(NamedBarrier.EPILOGUE_ALL, MATH_THREADS)
 
 
+def begin_exchange() -> None:
+    """Before math warps write maxima: all have read those of the last tile.
+
+    Waiting for store_empty has shown that already, through single lanes of the store warp.  compute-sanitizer does not follow those, and
+    here, just before the barrier that shows the maxima, another one makes nobody wait longer.
+    """
+    sync_math_warps()
+
+
 def has_few(ctx: Sm90Context, tile: Any) -> Any:
     """Whether a tile's tokens all are in its first part."""
     return True if ctx.config.swap_ab else tile.valid_m <= ctx.config.part_tokens

@@ -40,7 +40,7 @@ from ....layouts.arith import select
 from ....layouts.smem_plan_sm90 import TILE_ROWS
 from ....layouts.tile import BLOCK_K
 from ..swiglu import activate
-from .context import MathThread, Sm90Context, give_back, sync_math_warps
+from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
 from .deal import Tile
 
 CHUNKS = 2
@@ -173,10 +173,6 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
         # SW128: the 16-byte chunk, XORed with the row's position among eight.
         store_b16(address + (((chunk ^ token) & 7) << 4), [words[h][2 * i + j] for j in range(2) for h in range(2)])
     fence_async_shared()
-    if cutlass.const_expr(me.few):
-        # The next tile may write its maxima.  The store warp orders that too, but through single lanes, which compute-sanitizer does not
-        # follow; not before the maxima have been used, for a barrier does not wait for loads under way.
-        sync_math_warps()
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))
@@ -186,6 +182,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
 def peaks_of_row(ctx: Sm90Context, me: Share, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks from those of one, by way of SMEM: the other warpgroup's warp of the same tokens has the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
+    begin_exchange()
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
             store_shared_f32(mine + 32 * h, peaks[h])

@@ -29,7 +29,7 @@ from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import NamedBarrier
 from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS
 from ..swiglu import activate
-from .context import MathThread, Sm90Context, give_back, sync_math_warps
+from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
 from .deal import Tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
@@ -105,6 +105,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
         outputs.append(values)
         peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
     warp = me.group * 4 + me.warp
+    begin_exchange()
     if me.lane < 4:
         for g in cutlass.range_constexpr(groups):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
