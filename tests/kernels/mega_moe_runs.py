@@ -141,6 +141,20 @@ def first_tokens(case: Case, counts: Sequence[int]) -> Case:
     return replace(case, **{name: [t[:n] for t, n in zip(getattr(case, name), counts, strict=True)] for name in fields})
 
 
+def without_masks(case: Case) -> list[Inputs]:
+    """The inputs of a case with indices that name no expert in place of -1; the low words of some do."""
+    experts = case.problem.num_experts
+    wild = torch.tensor([experts, (1 << 32) + 1, -2, 1 << 62, -(1 << 63), 99 * experts])
+    found = []
+    for one in inputs(case):
+        idx = one.topk_idx.flatten().clone()
+        masked = (idx < 0).nonzero().flatten()
+        assert len(masked)
+        idx[masked] = wild.repeat(len(masked))[: len(masked)]
+        found.append(replace(one, topk_idx=idx.view_as(one.topk_idx)))
+    return found
+
+
 def received(case: Case) -> list[list[int]]:
     """Tokens that each local expert of each rank receives."""
     experts = torch.cat([idx.flatten() for idx in case.topk_idx])

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mega_moe_runs import Layer, config, inputs, problem, prove, received
+from mega_moe_runs import Layer, config, inputs, problem, prove, received, without_masks
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config import TIERS
 from megamoe_dsl.kernels.mega_moe.tell import ALONE
+from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import Scheduler
 
 
@@ -63,6 +64,17 @@ def test_every_slot_masked():
     layer.check(case)
     y, _ = layer.moe(inputs(case))
     assert all(not out.view(torch.int16).any() for out in y)
+
+
+def test_what_names_no_expert_is_masked(monkeypatch):
+    """Indices out of range reach the kernel when nobody looks at values; they must not become addresses."""
+    case = random_case(problem(), (9, 5), 0, mask=0.3)
+    layer = Layer.of(config(problem()), case)
+    layer.check(case)
+    want, _ = layer.moe(inputs(case))
+    monkeypatch.setattr(Inputs, "check_experts", lambda *arguments: None)
+    y, report = layer.moe(without_masks(case))
+    assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 
 
 @pytest.mark.parametrize("target", [0, 5])

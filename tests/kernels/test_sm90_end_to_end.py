@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mega_moe_runs import Layer, first_tokens, inputs, received
+from mega_moe_runs import Layer, first_tokens, inputs, received, without_masks
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.config_sm90 import BLOCK_M
 from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.layouts.workspace import pool_tokens
+from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import Scheduler
 
 
@@ -86,6 +87,19 @@ def test_every_slot_masked(block_m):
     layer.check(case)
     y, _ = layer.moe(inputs(case))
     assert all(not out.view(torch.int16).any() for out in y)
+
+
+@pytest.mark.parametrize("tokens", [9, ALONE // 2 + 1])
+def test_what_names_no_expert_is_masked(tokens, monkeypatch):
+    """Indices out of range reach the kernel when nobody looks at values; they must not become addresses."""
+    moe = problem(tokens)
+    case = hopper_case(moe, (tokens, tokens), 0, mask=0.3)
+    layer = Layer.of(config(moe, block_m=16), case)
+    layer.check(case)
+    want, _ = layer.moe(inputs(case))
+    monkeypatch.setattr(Inputs, "check_experts", lambda *arguments: None)
+    y, report = layer.moe(without_masks(case))
+    assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 
 
 @pytest.mark.parametrize("target", [0, 5])

@@ -1,6 +1,7 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
@@ -68,6 +69,22 @@ def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: typ
     assert ((y.double() - reference(*given)[0].double()).abs() <= error_bound(*given)[0]).all()
 
 
+@pytest.mark.parametrize("quantised", [False, True])
+def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool) -> None:
+    given, rows = arguments(case), TOKENS + 2
+    if not quantised:
+        values = given["x"].float().view(TOKENS, -1, 128) * given.pop("x_sf").unsqueeze(-1)
+        given["x"] = values.view(TOKENS, -1).bfloat16()
+    gpu.tensors = visible(moe, y=torch.empty(0), **given)
+    moe.memory.view("topk_idx").fill_(1)  # what an earlier launch may have left
+    y = torch.full((rows, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
+    gpu.tensors["y"] = y
+    moe(**given, num_tokens_bound=8, padded_tokens=rows, out=y)
+    assert y[:TOKENS].isfinite().all() and y[:TOKENS].any() and not y[TOKENS:].any()
+    if quantised:
+        assert torch.equal(y[:TOKENS], case.reference().y[0])
+
+
 def test_no_tokens_is_a_launch_too(moe: MegaMoE, gpu: type[SimulatedKernel]) -> None:
     gpu.tensors, before = visible(moe, nowhere=moe.kernels[8]._nowhere), len(gpu.launched)
     none = torch.empty(0, PROBLEM.hidden, dtype=torch.bfloat16)
@@ -99,6 +116,12 @@ BAD = [
     ({"out": torch.zeros(5 * 512 + 1, dtype=torch.bfloat16)[1:].view(5, 512)}, r"y\.data_ptr"),
     ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
     ({"num_tokens_bound": 65}, r"num_tokens_bound = 65"),
+    ({"num_tokens_bound": -5}, r"num_tokens_bound = -5: must be None"),
+    ({"padded_tokens": -1}, r"padded_tokens = -1"),
+    ({"padded_tokens": 4}, r"padded_tokens = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
+    ({"padded_tokens": 65}, r"padded_tokens = 65"),
+    ({"padded_tokens": 9, "num_tokens_bound": 8}, r"num_tokens_bound = 8: must be between this rank's 9 tokens"),
+    ({"topk_idx": torch.zeros(5, dtype=torch.int64), "check": True}, r"topk_idx\.shape"),
     ({"topk_idx": torch.full((5, 2), 4), "check": True}, r"topk_idx = 4: must be -1 or an expert"),
     ({"topk_idx": torch.full((5, 2), 1), "check": True}, r"topk_idx = 1: must be at most once in a row"),
 ]
@@ -118,6 +141,23 @@ def test_a_layer_without_the_bf16_kernel_says_so(case: Case, gpu: type[Simulated
     moe = MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"), bf16_inputs=False)
     with pytest.raises(ProblemError, match="bf16_inputs=False"):
         moe(torch.zeros(5, 512, dtype=torch.bfloat16), case.topk_idx[0], case.topk_weights[0])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1e9, "5", True, 1 << 63])
+def test_a_watchdog_that_could_not_wait_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, limit: object) -> None:
+    with pytest.raises(ProblemError, match=r"watchdog_ns = .*: must be a whole number of nanoseconds"):
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"), watchdog_ns=limit)
+
+
+def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
+    away = replace(case.weights[0], l1_sf=case.weights[0].l1_sf.to("meta"))
+    with pytest.raises(ProblemError, match=r"weights\.l1_sf\.device = .*meta.*: must be cpu, where weights\.l1 is"):
+        moe.load_weights(away)
+    gone = ExpertWeights(*(getattr(case.weights[0], field.name).to("meta") for field in fields(ExpertWeights)))
+    with pytest.raises(ProblemError, match=r"weights\.device = .*meta.*: must be cpu, where the symmetric buffer is"):
+        MegaMoE(PROBLEM, gone, store=store, symmetric=moe.symmetric)
+    with pytest.raises(ProblemError, match="weights = 'tuple': must be an ExpertWeights"):
+        moe.load_weights(tuple(away.__dict__.values()))
 
 
 def test_another_problems_buffer_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
@@ -145,15 +185,37 @@ def test_torch_compile_sees_one_operator(moe: MegaMoE, case: Case, gpu: type[Sim
     assert sum("mega_moe" in str(node.target) for node in graphs[0].graph.nodes) == 1
 
 
+def test_torch_compile_makes_every_call(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    """The other ranks wait for a call whose result nobody uses, and for both of two equal ones."""
+    given = arguments(case)
+
+    def step() -> torch.Tensor:
+        moe(**given)
+        return moe(**given) + moe(**given)
+
+    launches = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "__call__", lambda kernel, arguments: launches.append(arguments))
+        torch.compile(step, backend="aot_eager", fullgraph=True)()
+    assert len(launches) == 3
+
+
+def test_an_operator_outlives_no_layer(moe: MegaMoE, case: Case) -> None:
+    with pytest.raises(LookupError, match=f"layer {moe.number + 999} of a mega_moe operator no longer exists"):
+        torch.ops.megamoe_dsl.mega_moe(*arguments(case).values(), moe.symmetric.order, moe.number + 999, -1, -1)
+
+
 def test_fake_operator_has_the_shape_and_type_of_y(moe: MegaMoE) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         x = torch.empty(7, PROBLEM.hidden, dtype=torch.bfloat16)
-        idx, weights = torch.empty(7, 2, dtype=torch.int64), torch.empty(7, 2)
-        y = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, moe.number, -1)
+        idx, weights, order = torch.empty(7, 2, dtype=torch.int64), torch.empty(7, 2), torch.empty(1, dtype=torch.int32)
+        y = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, order, moe.number, -1, -1)
         assert y.shape == (7, PROBLEM.hidden) and y.dtype == torch.bfloat16
-        assert torch.ops.megamoe_dsl.mega_moe_out(y, x, None, idx, weights, moe.number, -1) is None
+        assert torch.ops.megamoe_dsl.mega_moe_out(y, x, None, idx, weights, order, moe.number, -1, -1) is None
+        padded = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, order, moe.number, -1, 9)
+        assert padded.shape == (9, PROBLEM.hidden)
 
 
 def test_compiled_kernels_are_kept(store: ArtifactStore, moe: MegaMoE) -> None:

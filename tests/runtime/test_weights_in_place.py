@@ -12,6 +12,7 @@ from megamoe_dsl.cases import random_weights
 from megamoe_dsl.config import KernelConfig
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import RankBuffers
 
 NAMES = ("l1", "l1_sf", "l2", "l2_sf")
@@ -37,3 +38,17 @@ def test_portable_pickles_keep_tensors(dtype):
     value = torch.arange(12).to(dtype).view(3, 4)
     back = pickle.loads(dump({"a": [value, value[:0]]}))["a"]
     assert back[0].dtype == dtype and torch.equal(back[0].view(torch.uint8), value.view(torch.uint8)) and back[1].shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
+def test_strides_of_given_weights_do_not_matter(dtypes):
+    """Column-major scales, say: a kernel reads rows."""
+    problem = Problem(512, 256, 4, 2, 1, 16, dtypes=dtypes)
+    config = (Sm90Config if dtypes == "fp8xfp8" else KernelConfig).choose(problem, 16, num_sms=4)
+    given = random_weights(problem, 0, 1)
+    turned = ExpertWeights(*(getattr(given, name).transpose(-1, -2).contiguous().transpose(-1, -2) for name in NAMES))
+    assert not turned.l2_sf.is_contiguous()
+    straight, kept = (RankBuffers(config, weights).weights for weights in (given, turned))
+    for name in NAMES:
+        want, found = getattr(straight, name), getattr(kept, name)
+        assert found.is_contiguous() and torch.equal(found.view(torch.uint8), want.view(torch.uint8))

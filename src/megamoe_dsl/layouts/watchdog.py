@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .region import U32, Field, Region
+from .workspace import RankBarrier
 
 
 class Wait(IntEnum):
@@ -34,13 +35,20 @@ DETAIL = {
     Wait.GRID: "rank barrier",
     Wait.RANK: "rank barrier",
 }
+PHASE = {Wait.COUNTS: "dispatch", Wait.L1_ARRIVAL: "Linear1", Wait.L2_ARRIVAL: "Linear2"}
+PHASE_OF_BARRIER = {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"}
 
 
 def describe(words: list[int]) -> str | None:
-    """Message for a record of eight words; None when no watchdog has fired."""
+    """Message for a record of eight words: rank, phase, and barrier, expert or block; None when no watchdog has fired."""
     wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
     if not wait:
         return None
     expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
-    name = Wait(wait)
-    return f"rank {rank}, SM {sm}: wait {name.name} ({DETAIL[name]} {detail}) exceeded its limit: expected {expected:#x}, saw {observed:#x}"
+    name, what = Wait(wait), str(detail)
+    if name in PHASE:
+        phase = PHASE[name]
+    else:
+        phase, what = PHASE_OF_BARRIER[RankBarrier(detail)], RankBarrier(detail).name
+    seen = f"{observed >> 32:#x} ranks" if name == Wait.COUNTS else f"{observed:#x}"
+    return f"rank {rank}, SM {sm}, {phase}: wait {name.name} ({DETAIL[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"

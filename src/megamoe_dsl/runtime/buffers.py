@@ -13,9 +13,10 @@ from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.tensor_map import TensorMap
 from ..layouts.trace import trace_buffer
-from ..layouts.watchdog import RECORD, describe
+from ..layouts.watchdog import describe
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
+from .watchdog import new_record
 
 
 def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -83,9 +84,10 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
 
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
-    """Transformed weights that share no memory with the given ones: `load_weights` writes into them."""
+    """Transformed weights that share no memory with the given ones, for `load_weights` writes into them; contiguous whatever those were."""
     tensors = {name: getattr(new, name) for name in ("l1", "l1_sf", "l2", "l2_sf")}
-    return TransformedWeights(**{n: t.clone() if t.data_ptr() == getattr(given, n).data_ptr() else t for n, t in tensors.items()})
+    kept = {name: tensor.data_ptr() != getattr(given, name).data_ptr() for name, tensor in tensors.items()}
+    return TransformedWeights(**{n: t if kept[n] else t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()})
 
 
 class RankBuffers:
@@ -94,7 +96,7 @@ class RankBuffers:
     sym       uint8, the symmetric buffer, zero at first; on the weights' device when none is given
     weights   the local experts' weights in kernel order
     maps      uint8 table of tensor maps, made by `encode`
-    watchdog  the record of a wait that exceeded its limit; in host memory, which outlives a trapped kernel
+    watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
     trace     stamps of a traced kernel (layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
@@ -103,6 +105,7 @@ class RankBuffers:
         config: Config,
         weights: ExpertWeights,
         sym: torch.Tensor | None = None,
+        watchdog: torch.Tensor | None = None,
         encode: Callable[[TensorMap], bytes] = TensorMap.encode,
     ) -> None:
         self.config = config
@@ -111,7 +114,7 @@ class RankBuffers:
         device = weights.l1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         self.weights = own(transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf), weights)
-        self.watchdog = torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
 
     @cached_property
@@ -128,10 +131,11 @@ class RankBuffers:
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
 
-    def rebound(self, config: Config, sym: torch.Tensor) -> RankBuffers:
-        """For another kernel or capacity of the same layer: weights, statistics and record are shared."""
+    def rebound(self, config: Config, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
+        """For another kernel or capacity of the same layer: weights and statistics are shared, and the record when no other is given."""
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem)
+        other.watchdog = self.watchdog if watchdog is None else watchdog
         for name in ("maps", "trace"):
             other.__dict__.pop(name, None)
         return other
@@ -157,10 +161,12 @@ class RankBuffers:
         inputs.check(self.config.problem)
         self.store(inputs)
 
-    def store(self, inputs: Inputs) -> None:
-        """`load` without the check."""
+    def store(self, inputs: Inputs, rows: int = 0) -> None:
+        """`load` without the check; tokens that are missing to `rows` go nowhere."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
+        if rows > inputs.num_tokens:
+            self.view("topk_idx")[inputs.num_tokens : rows] = -1
 
     def watchdog_message(self) -> str | None:
         return describe(self.watchdog.tolist())

@@ -2,6 +2,9 @@
 
 An operator's arguments are tensors and numbers; the layer behind them is named by a number.  The symmetric buffer is scratch memory that no
 caller sees, so it is no argument: y is a function of the others.
+
+But all ranks must make the same calls in the same order, whether y is used or not.  So an operator is said to change `order`, a tensor that
+all layers on a symmetric buffer have in common: a compiler then neither drops, merges nor exchanges calls.
 """
 
 from __future__ import annotations
@@ -26,35 +29,63 @@ def register(layer: MegaMoE) -> int:
     return number
 
 
-@torch.library.custom_op("megamoe_dsl::mega_moe", mutates_args=())
+def layer_of(number: int) -> MegaMoE:
+    """Raises LookupError when the layer is gone."""
+    if number not in _LAYERS:
+        raise LookupError(f"layer {number} of a mega_moe operator no longer exists")
+    return _LAYERS[number]
+
+
+def new_output(x: torch.Tensor, padded_tokens: int) -> torch.Tensor:
+    tokens, *rest = x.shape
+    return torch.empty(tokens if padded_tokens < 0 else padded_tokens, *rest, dtype=torch.bfloat16, device=x.device)
+
+
+@torch.library.custom_op("megamoe_dsl::mega_moe", mutates_args=("order",))
 def mega_moe(
-    x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, layer: int, num_tokens_bound: int
+    x: torch.Tensor,
+    x_sf: torch.Tensor | None,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    order: torch.Tensor,
+    layer: int,
+    num_tokens_bound: int,
+    padded_tokens: int,
 ) -> torch.Tensor:
-    """y, bf16 [T, hidden].  x_sf None: x is bf16 and quantised on the way; num_tokens_bound negative: no hint."""
-    y = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
-    _LAYERS[layer].launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound)
+    """y, bf16 [T or padded_tokens, hidden].  x_sf None: x is bf16 and quantised on the way; a negative number: none given."""
+    y = new_output(x, padded_tokens)
+    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
     return y
 
 
 @mega_moe.register_fake
 def _(
-    x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, layer: int, num_tokens_bound: int
+    x: torch.Tensor,
+    x_sf: torch.Tensor | None,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    order: torch.Tensor,
+    layer: int,
+    num_tokens_bound: int,
+    padded_tokens: int,
 ) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
+    return new_output(x, padded_tokens)
 
 
-@torch.library.custom_op("megamoe_dsl::mega_moe_out", mutates_args=("y",))
+@torch.library.custom_op("megamoe_dsl::mega_moe_out", mutates_args=("y", "order"))
 def mega_moe_out(
     y: torch.Tensor,
     x: torch.Tensor,
     x_sf: torch.Tensor | None,
     topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
+    order: torch.Tensor,
     layer: int,
     num_tokens_bound: int,
+    padded_tokens: int,
 ) -> None:
     """As `mega_moe`, into y."""
-    _LAYERS[layer].launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound)
+    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
 
 
 @mega_moe_out.register_fake
@@ -64,7 +95,9 @@ def _(
     x_sf: torch.Tensor | None,
     topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
+    order: torch.Tensor,
     layer: int,
     num_tokens_bound: int,
+    padded_tokens: int,
 ) -> None:
     return None

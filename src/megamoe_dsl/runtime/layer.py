@@ -29,6 +29,7 @@ from .custom_op import mega_moe_out, register
 from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer
+from .watchdog import check_watchdog_ns
 
 PRE_DISPATCH_WORDS = (4, 5)  # num_tokens and padded_tokens
 
@@ -36,13 +37,17 @@ PRE_DISPATCH_WORDS = (4, 5)  # num_tokens and padded_tokens
 class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
+    The weights are no parameters: kernels know them by address, so `to` and `load_state_dict` leave them alone, and `load_weights` replaces
+    them.
+
     problem       the layer
     weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy of what it reorders
     store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
     symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
     bf16_inputs   prepare the kernel that quantises BF16 tokens
-    reserved_sms  SMs left to other streams; the same for all layers on a buffer
+    reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantising BF16 tokens; an even number of
+                  SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
 
     Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
@@ -62,13 +67,16 @@ class MegaMoE(torch.nn.Module):
         watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         super().__init__()
-        weights.validate(problem)
+        check_weights(problem, weights)
+        check_watchdog_ns(watchdog_ns)
         self.problem, self.selection = problem, Selection(problem, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != problem:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
+        if weights.l1.device != device:
+            raise ProblemError("weights.device", weights.l1.device, f"{device}, where the symmetric buffer is")
         num_sms = usable_sms(device, reserved_sms)
         configs = self.selection.configs(num_sms, gpu_name(device))
         kernels: dict[Any, RankKernel] = {}
@@ -91,26 +99,33 @@ class MegaMoE(torch.nn.Module):
         *,
         x_sf: torch.Tensor | None = None,
         num_tokens_bound: int | None = None,
+        padded_tokens: int | None = None,
         out: torch.Tensor | None = None,
         check: bool = False,
     ) -> torch.Tensor:
-        """y, bf16 [T, hidden].
+        """y, bf16 [T, hidden], or [padded_tokens, hidden].
 
         x                 bf16 [T, hidden] without x_sf; else e4m3 [T, hidden] with x_sf as `Inputs` has it
-        topk_idx          int64 [T, topk], distinct experts per token, -1 masks a slot
+        topk_idx          int64 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
         topk_weights      float32 [T, topk]
-        num_tokens_bound  at least the tokens of every rank, and the same on every rank: chooses the kernel
+        num_tokens_bound  at least the tokens of every rank, padding included, and the same on every rank: chooses the kernel
+        padded_tokens     T or more: rows of y, zero past the T-th, for a caller that needs one shape for several numbers of tokens
         out               where y goes
-        check             also look at the values of topk_idx, which waits for the device
+        check             also refuse a topk_idx that is out of range or twice in a row; this waits for the device, so neither in a graph
+                          nor under torch.compile
 
         Raises `ProblemError` before anything is launched.
         """
+        for name, value in (("num_tokens_bound", num_tokens_bound), ("padded_tokens", padded_tokens)):
+            if value is not None and value < 0:
+                raise ProblemError(name, value, "None, or at least this rank's tokens")
         if check:
+            self._check_inputs(x, x_sf, topk_idx, topk_weights)
             Inputs(x, torch.empty(0), topk_idx, topk_weights).check_experts(self.problem)
-        bound = -1 if num_tokens_bound is None else num_tokens_bound
+        numbers = [-1 if value is None else value for value in (num_tokens_bound, padded_tokens)]
         if out is None:
-            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.number, bound)
-        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.number, bound)
+            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         return out
 
     def launch(
@@ -121,24 +136,29 @@ class MegaMoE(torch.nn.Module):
         topk_idx: torch.Tensor,
         topk_weights: torch.Tensor,
         num_tokens_bound: int,
+        padded_tokens: int,
     ) -> None:
-        """What the operators do; a negative num_tokens_bound is no hint."""
-        tokens = self._check(y, x, x_sf, topk_idx, topk_weights)
-        bound = self.selection.select(tokens, None if num_tokens_bound < 0 else num_tokens_bound)
+        """What the operators do; a negative number is none."""
+        tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
+        rows = tokens if padded_tokens < 0 else padded_tokens
+        if not tokens <= rows <= self.problem.max_tokens_per_rank:
+            allowed = f"between this rank's {tokens} tokens and max_tokens_per_rank = {self.problem.max_tokens_per_rank}"
+            raise ProblemError("padded_tokens", rows, allowed)
+        check_output("y", y, (rows, self.problem.hidden))
+        self._check_device("y", y)
+        bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
         if x_sf is None:
             assert self.pre_dispatch is not None
             pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), topk_idx.data_ptr(), topk_weights.data_ptr())
-            if tokens:
-                self.pre_dispatch((*pointers, tokens, tokens))
+            if rows:
+                self.pre_dispatch((*pointers, tokens, rows))
         else:
-            self.memory.store(Inputs(x, x_sf, topk_idx, topk_weights))
+            self.memory.store(Inputs(x, x_sf, topk_idx, topk_weights), rows)
         self.kernels[bound](y)
 
-    def _check(
-        self, y: torch.Tensor, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor
-    ) -> int:
+    def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> int:
         """Everything that can be said without reading a tensor.  Returns the number of tokens."""
-        problem, device = self.problem, self.symmetric.sym.device
+        problem = self.problem
         if x.dim() != 2:
             raise ProblemError("x.shape", tuple(x.shape), f"(tokens, {problem.hidden})")
         tokens = x.shape[0]
@@ -153,12 +173,18 @@ class MegaMoE(torch.nn.Module):
                 raise ProblemError("x.data_ptr()", x.data_ptr(), "a multiple of 16")
         else:
             Inputs(x, x_sf, topk_idx, topk_weights).check_layout(problem)
-        check_output("y", y, (tokens, problem.hidden))
-        tensors = {"y": y, "x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}
-        for name, tensor in tensors.items():
-            if tensor is not None and tensor.device != device:
-                raise ProblemError(f"{name}.device", tensor.device, str(device))
+        for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
+            if tensor is not None:
+                self._check_device(name, tensor)
         return tokens
+
+    def _check_device(self, name: str, tensor: torch.Tensor) -> None:
+        """The buffer's, which is the current one: a launch takes the current device's stream."""
+        device = self.symmetric.sym.device
+        if tensor.device != device:
+            raise ProblemError(f"{name}.device", tensor.device, str(device))
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the layer is")
 
     @property
     def stats(self) -> torch.Tensor:
@@ -166,13 +192,23 @@ class MegaMoE(torch.nn.Module):
         return self.memory.stats
 
     def load_weights(self, weights: ExpertWeights) -> None:
-        """Replaces the weights, in place: captured graphs use them from now on."""
-        weights.validate(self.problem)
+        """Replaces the weights, in place: captured graphs use them from now on.  Raises as the constructor does."""
+        check_weights(self.problem, weights)
         self.memory.load_weights(weights)
 
     def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
+        """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long."""
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
+
+
+def check_weights(problem: Problem, weights: ExpertWeights) -> None:
+    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device."""
+    if not isinstance(weights, ExpertWeights):
+        raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
+    weights.validate(problem)
+    for name in ("l1_sf", "l2", "l2_sf"):
+        if getattr(weights, name).device != weights.l1.device:
+            raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.l1.device}, where weights.l1 is")
 
 
 def gpu_name(device: torch.device) -> str:

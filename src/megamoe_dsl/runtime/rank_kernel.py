@@ -9,7 +9,7 @@ from ..quant import ExpertWeights
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map
 from .symmetric_memory import SymmetricBuffer
-from .watchdog import naming_the_wait
+from .watchdog import check_watchdog_ns, naming_the_wait
 
 WATCHDOG_NS = 60 * 10**9
 
@@ -18,20 +18,23 @@ class RankKernel:
     """Launches on torch's current stream, without synchronisation or allocation; may be captured into a CUDA graph.
 
     symmetric    the group's buffer; kernels on one buffer run one after another
-    weights      the local experts' weights, or buffers of the same layer whose weights, statistics and record are shared
+    weights      the local experts' weights, or buffers of the same layer whose weights and statistics are shared
     watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
+
+    Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
     """
 
     def __init__(
         self, artifact: Artifact, symmetric: SymmetricBuffer, weights: ExpertWeights | RankBuffers, watchdog_ns: int = WATCHDOG_NS
     ) -> None:
         config = artifact.config
+        check_watchdog_ns(watchdog_ns)
         symmetric.use(config.num_sms)
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, watchdog_ns
         if isinstance(weights, RankBuffers):
-            self.buffers = weights.rebound(config, symmetric.sym)
+            self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)
         else:
-            self.buffers = RankBuffers(config, weights, symmetric.sym, encode=encode_tensor_map)
+            self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
         self.kernel = CudaKernel(artifact)
         self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
         self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
@@ -43,6 +46,6 @@ class RankKernel:
         self.kernel(self.buffers.arguments(peers, address, y.shape[0], self.symmetric.rank, self.watchdog_ns))
 
     def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a launch was trapped because a wait exceeded its limit."""
-        with naming_the_wait(self.buffers):
+        """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit."""
+        with naming_the_wait(self.buffers, who=self.symmetric.who_waits):
             torch.cuda.synchronize()

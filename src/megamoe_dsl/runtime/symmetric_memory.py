@@ -13,6 +13,7 @@ import torch
 
 from ..layouts.symmetric import symmetric_buffer
 from ..problem import Problem, ProblemError
+from .watchdog import new_record, who_waits
 
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -30,6 +31,8 @@ class SymmetricBuffer:
     sym      uint8, this rank's buffer (layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
     num_sms  CTAs of the launches so far, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
+    order    int32 [1] on the device, which every call is said to change (custom_op.py)
+    watchdog the record of a wait that exceeded its limit, of whatever kernel on this buffer (watchdog.py)
     """
 
     problem: Problem
@@ -38,7 +41,13 @@ class SymmetricBuffer:
     peers: torch.Tensor = field(repr=False)
     group: Any = field(default=None, repr=False)
     num_sms: int = 0
+    order: torch.Tensor = field(init=False, repr=False)
+    watchdog: torch.Tensor = field(init=False, repr=False)
     _handle: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.order = torch.zeros(1, dtype=torch.int32, device=self.sym.device)
+        self.watchdog = new_record(self.sym.device)
 
     @classmethod
     def allocate(cls, problem: Problem, group: Any = None, device: torch.device | str | None = None) -> SymmetricBuffer:
@@ -87,6 +96,15 @@ class SymmetricBuffer:
         if self.num_sms not in (0, num_sms):
             raise ProblemError("num_sms", num_sms, f"{self.num_sms}, as in every other kernel on this symmetric buffer")
         self.num_sms = num_sms
+
+    def who_waits(self) -> str:
+        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); empty without a group."""
+        if self.group is None:
+            return ""
+        import torch.distributed as dist
+
+        store = dist.distributed_c10d._get_default_store()
+        return who_waits(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
 
     def close(self) -> None:
         """Frees the buffer when all ranks have finished with it; all ranks call this together."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
+
+from ..layouts.watchdog import RECORD
+from ..problem import ProblemError
+
+GRACE_S = 5.0  # between the first rank that gives up and the last
+POLL_S = 0.05
 
 
 class WatchdogError(RuntimeError):
-    """A wait on global memory exceeded its limit; the message says whose and where."""
+    """A wait on global memory exceeded its limit; the message says whose and where, and which ranks did not wait."""
 
 
 class HasRecord(Protocol):
@@ -17,13 +26,42 @@ class HasRecord(Protocol):
     def watchdog_message(self) -> str | None: ...
 
 
+def new_record(device: torch.device) -> torch.Tensor:
+    """An empty record, int32, for kernels on `device`: in host memory, which outlives a trapped kernel."""
+    return torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+
+
+def check_watchdog_ns(limit: int) -> None:
+    """Raises `ProblemError` unless a kernel can wait so long."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit < 1 << 63:
+        raise ProblemError("watchdog_ns", limit, "a whole number of nanoseconds, from 1 to 2^63 - 1")
+
+
 @contextmanager
-def naming_the_wait(*owners: HasRecord) -> Iterator[None]:
-    """Turns an error inside into `WatchdogError` when a record of `owners` explains it; other errors pass."""
+def naming_the_wait(*owners: HasRecord, who: Callable[[], str] = str) -> Iterator[None]:
+    """Turns an error inside into `WatchdogError` when a record of `owners` explains it; other errors pass.  `who` adds what is known of
+    other ranks, asked only then."""
     try:
         yield
     except Exception as error:
         messages = [message for owner in owners if (message := owner.watchdog_message())]
         if not messages:
             raise
-        raise WatchdogError("; ".join(messages)) from error
+        raise WatchdogError("; ".join(messages) + who()) from error
+
+
+def who_waits(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> str:
+    """Tells `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and names the ranks that have not
+    said so within the time of grace: those that were waited for.  Empty when the store cannot be reached."""
+    try:
+        store.set(f"{name} {rank}", "waited")
+        silent = [other for other in range(num_ranks) if other != rank]
+        end = time.monotonic() + grace_s
+        while silent and time.monotonic() < end:
+            silent = [other for other in silent if not store.check([f"{name} {other}"])]
+            time.sleep(POLL_S)
+    except (RuntimeError, OSError):  # its host is gone
+        return ""
+    if not silent:
+        return "; all ranks waited"
+    return f"; rank {', '.join(map(str, silent))} did not report a wait within {grace_s:g} s"

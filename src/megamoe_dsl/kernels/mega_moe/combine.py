@@ -17,13 +17,14 @@ from cutlass import Float32, Int32, Int64
 
 from ...device.cast import add_bf16, pack_bf16
 from ...device.mbarrier import arrive_expect, wait
-from ...device.memory import fence_async_global, fence_async_shared, load_constant_u64, load_shared_v4, store_shared_v4
+from ...device.memory import fence_async_global, fence_async_shared, load_shared_v4, store_shared_v4
 from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
 from ...layouts.arith import div
 from ...layouts.combine_vectors import VECTOR, vector_address
 from .context import Context
+from .routing import expert_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
         token = div(index, plan.pieces)
         chosen = Int32(0)
         if lane < problem.topk:
-            chosen = Int32(load_constant_u64(ctx.at("topk_idx", token, lane)) >= 0)
+            chosen = Int32(expert_of(ctx, token, lane) >= 0)
         mask = ballot(chosen)
         barrier = ctx.barrier("combine", warp * plan.sets + loads.index)
         if elect():

@@ -20,7 +20,6 @@ from ...device.memory import (
     atomic_add_shared,
     atomic_add_u32,
     fence_sys,
-    load_constant_u64,
     load_shared_u32,
     load_u32,
     reduce_add_shared,
@@ -34,6 +33,7 @@ from ...layouts.tile import DISPATCH_WARPS
 from ...layouts.workspace import RankBarrier
 from .context import Context
 from .rank_barrier import Group, arrive, collect, next_epoch, pass_by
+from .routing import MASKED, expert_of
 
 THREADS = 32 * DISPATCH_WARPS
 ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
@@ -102,23 +102,18 @@ def count_tokens(ctx: Context, group: Group):
     """SMEM: tokens of this CTA's share per expert."""
     clear_counts(ctx, group)
     for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
-        expert = expert_of(ctx, i)
+        expert = expert_of(ctx, 0, i)
         if expert >= 0:
             reduce_add_shared(ctx.shared("expert_count", expert), 1)
     group.sync()
 
 
-def expert_of(ctx: Context, token_topk: Any):
-    """Expert of a slot; negative when the slot is masked."""
-    return Int32(load_constant_u64(ctx.at("topk_idx", 0, token_topk)))
-
-
 @cute.jit
 def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
     """Expert of a slot; negative also beyond the last token's."""
-    expert = Int32(-1)
+    expert = Int32(MASKED)
     if token_topk < num_slots(ctx):
-        expert = expert_of(ctx, token_topk)
+        expert = expert_of(ctx, 0, token_topk)
     return expert
 
 
@@ -148,7 +143,7 @@ def take_ticket(ctx: Context, expert: Int32) -> Int32:
 def send_indices(ctx: Context, group: Group):
     """To the owner of each expert: the source index of every token it will pull."""
     for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
-        expert = expert_of(ctx, i)
+        expert = expert_of(ctx, 0, i)
         if expert >= 0:
             send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
 
