@@ -1,4 +1,4 @@
-"""Checks of the module `MegaMoE` that need GPUs: graphs, streams, shared buffers, torch.compile, reserved SMs, the watchdog.
+"""Checks of the module `MegaMoE` that need GPUs: graphs, streams, shared buffers, torch.compile, padding, reserved SMs, the watchdog.
 
 python bench/check_layer.py FOLDER --compile --ranks 2,8      on the development machine
 python bench/check_layer.py FOLDER --ranks 2,8                on the GPUs
@@ -150,6 +150,41 @@ def compiled(b: Bench, backend: str) -> None:
     b.same(torch.compile(step, backend=backend, fullgraph=True)(*given), step(*given))
 
 
+def calls_without_use(b: Bench) -> None:
+    """Of two calls that a graph could merge, or drop, it does neither: every rank counts both."""
+    given = b.inputs(64, 13)
+
+    def step(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        b.moe(x, idx, weights)
+        return b.moe(x, idx, weights) * 2
+
+    want = b.moe(*given) * 2
+    run = torch.compile(step, backend="inductor", fullgraph=True)
+    run(*given)
+    b.moe.stats.zero_()
+    b.same(run(*given), want)
+    twice = b.moe.stats.clone()
+    b.moe.stats.zero_()
+    b.moe(*given)
+    b.same(twice, b.moe.stats * 2)
+
+
+def padding(b: Bench) -> None:
+    x, idx, weights = b.inputs(90, 14)
+    codes, sf = quantize_e4m3_f32(x)
+    want = torch.cat([b.moe(x, idx, weights), x.new_zeros(10, x.shape[1])])
+    b.same(b.moe(x, idx, weights, padded_tokens=100), want)
+    b.same(b.moe(codes, idx, weights, x_sf=sf, padded_tokens=100), want)
+
+
+def wild_indices(b: Bench) -> None:
+    x, idx, weights = b.inputs(CAPACITY, 15)
+    masked = torch.rand(idx.shape, device=idx.device, generator=torch.Generator(idx.device).manual_seed(b.rank)) < 0.2
+    want = b.moe(x, torch.where(masked, -1, idx), weights)
+    for wild in (b.problem.num_experts, (1 << 32) + 1, -(1 << 62)):
+        b.same(b.moe(x, torch.where(masked, wild, idx), weights), want)
+
+
 def statistics(b: Bench) -> None:
     given = b.inputs(200, 9)
     b.moe.stats.zero_()
@@ -193,7 +228,7 @@ def weights_in_place(b: Bench) -> None:
 
 
 def watchdog(b: Bench) -> None:
-    """Rank 0 stays away; the others must say whom they miss.  Their contexts are dead afterwards: the last check."""
+    """Rank 0 stays away; the others must say who waits, for what, and for whom.  Their contexts are dead afterwards: the last check."""
     seconds = 1.0
     for kernel in b.moe.kernels.values():
         kernel.watchdog_ns = int(seconds * 1e9)
@@ -215,7 +250,7 @@ def watchdog(b: Bench) -> None:
     for rank in range(1, b.problem.num_ranks):
         message = store.get(f"watchdog{rank}").decode()
         print(f"  {message}")
-        if not message.startswith("ok after") or f"rank {rank}, SM" not in message:
+        if not (message.startswith("ok after") and f"rank {rank}, SM" in message and "; rank 0 did not report" in message):
             raise AssertionError(f"rank {rank}: {message}")
 
 
@@ -228,6 +263,9 @@ CHECKS: dict[str, Callable[[Bench], None]] = {
     "stream": side_stream,
     "aot_eager": partial(compiled, backend="aot_eager"),
     "inductor": partial(compiled, backend="inductor"),
+    "unused": calls_without_use,
+    "padding": padding,
+    "wild": wild_indices,
     "statistics": statistics,
     "reserved": reserved_sms,
     "weights": weights_in_place,

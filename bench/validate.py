@@ -5,7 +5,7 @@
 
 silicon     y of tiny layers against the simulator's, to the bit
 racecheck, memcheck
-            compute-sanitizer on one launch of every main loop, where it is installed
+            compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 time        both presets with the experts per rank of eight GPUs, beside the peer if there is one
 trace       the same points, by role
@@ -13,20 +13,25 @@ soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
 
 It needs what its scripts need: megamoe_dsl on the path, and on the host torch and cuda-bindings.  Every step runs whatever became of those
-before it; the exit code is 1 when one failed.
+before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the end of what it said.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event, Timer
 
+import result_file
 from megamoe_dsl.config_sm90 import NUM_SMS
 from megamoe_dsl.presets import PRESETS
 
@@ -34,6 +39,7 @@ BENCH = Path(__file__).parent
 TOKENS = "1,8,64,512,2048,8192"
 RANKS = 8
 PREPARE_LIMIT_S = 1800
+LINES_KEPT = 60
 MAIN_LOOPS = ("once_m8", "once_m128", "once_pairs")  # tokens as the wgmma's columns, as its rows, and two CTAs at work together
 Command = list[str]
 
@@ -47,6 +53,21 @@ class Step:
     run: tuple[Command, ...]
     limit_s: int
     tool: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command went; `said` are its last lines."""
+
+    step: str
+    command: str
+    outcome: str
+    seconds: int
+    said: tuple[str, ...]
+
+    @property
+    def well(self) -> bool:
+        return self.outcome == "ok"
 
 
 def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
@@ -64,15 +85,12 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
         return tuple(["mega_moe_sm90.py", *one, "--ranks", on, "--artifacts", at[kernels], "--out", str(out), *more] for one in shares)
 
     once = tuple(["silicon.py", "once", at["silicon"], case] for case in MAIN_LOOPS)
+    quantise = ["check_layer.py", at["layer"], "--ranks", "1", "--checks", "pre_dispatch_bytes"]
+    whole_layer = ["check_layer.py", at["layer"], "--ranks", ",".join(ranks)]
     return [
         Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
-        *(Step(tool, (), once, 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
-        Step(
-            "layer",
-            (["check_layer.py", at["layer"], "--compile", "--ranks", ",".join(ranks)],),
-            (["check_layer.py", at["layer"], "--ranks", ",".join(ranks)],),
-            180,
-        ),
+        Step("layer", ([*whole_layer, "--compile"],), (whole_layer,), 180),
+        *(Step(tool, (), (*once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *beside), 300),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], "--trace"), 120),
         Step("soak", (), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
@@ -94,34 +112,51 @@ def sanitizer(tool: str) -> tuple[str, ...]:
         "no",
         "--error-exitcode",
         "1",
+        "--target-processes",
+        "all",
         "--kernel-name",
         "kernel_substring=mega_moe",
+        "--kernel-name",
+        "kernel_substring=pre_dispatch",
     )
 
 
-def execute(name: str, command: Sequence[str], limit_s: int) -> bool:
-    """Runs one command and says how it went."""
-    start = time.monotonic()
-    try:
-        status = subprocess.run(command, timeout=limit_s).returncode
-        told = "ok" if status == 0 else f"FAILED with exit code {status}"
-    except subprocess.TimeoutExpired:
-        told = f"FAILED: not done in {limit_s} s"
-    print(f"== {name}: {' '.join(command)}: {told}, {time.monotonic() - start:.0f} s", flush=True)
-    return told == "ok"
+def execute(name: str, command: Sequence[str], limit_s: int) -> Outcome:
+    """Runs one command, shows what it says, and says how it went."""
+    start, said = time.monotonic(), deque[str](maxlen=LINES_KEPT)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
+        too_long = Event()
+
+        def give_up() -> None:
+            too_long.set()
+            os.killpg(process.pid, signal.SIGKILL)  # with its workers, which would hold the pipe and the GPUs
+
+        timer = Timer(limit_s, give_up)
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            said.append(line.rstrip())
+        status = process.wait()
+        timer.cancel()
+    told = f"FAILED: not done in {limit_s} s" if too_long.is_set() else "ok" if status == 0 else f"FAILED with exit code {status}"
+    seconds = time.monotonic() - start
+    print(f"== {name}: {' '.join(command)}: {told}, {seconds:.0f} s", flush=True)
+    text = " ".join(Path(one).name if Path(one).is_absolute() else one for one in command)
+    return Outcome(name, text, told, round(seconds), tuple(said))
 
 
-def validate(what: str, chosen: list[Step]) -> bool:
-    """Runs the commands of all steps; whether all went well."""
-    well = True
+def validate(what: str, chosen: list[Step]) -> list[Outcome]:
+    """Runs the commands of all steps."""
+    found = []
     for step in chosen:
         if what == "run" and step.tool and shutil.which(step.tool[0]) is None:
             print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
             continue
         commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
         for script, *arguments in commands:
-            well = execute(step.name, [*before, sys.executable, str(BENCH / script), *arguments], limit_s) and well
-    return well
+            found.append(execute(step.name, [*before, sys.executable, str(BENCH / script), *arguments], limit_s))
+    return found
 
 
 def main() -> None:
@@ -139,7 +174,10 @@ def main() -> None:
     for name in only:
         if name not in names:
             parser.error(f"--only {name}: must be one of {', '.join(names)}")
-    sys.exit(not validate(given.what, [step for step in found if step.name in only]))
+    outcomes = validate(given.what, [step for step in found if step.name in only])
+    if given.what == "run":
+        print(f"wrote {result_file.save(given.out, 'validate', [asdict(one) for one in outcomes])}")
+    sys.exit(not all(one.well for one in outcomes))
 
 
 if __name__ == "__main__":

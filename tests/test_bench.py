@@ -10,18 +10,28 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from typer.testing import CliRunner
 
 from megamoe_dsl.bench.arguments import parse, passed
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
-from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
-from megamoe_dsl.bench.roofline import Load, count_work
+from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
+from megamoe_dsl.bench.session import packages
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.cli import app
 from megamoe_dsl.problem import Problem
 
 
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Host, "find", Host.measured)
+
+
+@pytest.mark.usefixtures("eight_gpus")
 def test_points_of_the_command_line() -> None:
     session = parse(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
     assert [one.name for one in session.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
@@ -35,13 +45,41 @@ def test_points_of_the_command_line() -> None:
         ("--tokens", "8,many", "tokens = '8,many': must be numbers separated by commas"),
         ("--tokens", "-1", "tokens = -1"),
         ("--ranks", "7", "num_experts = 256: must be "),
+        ("--ranks", "16", "ranks = 16: must be at most 8, the GPUs of this host"),
+        ("--soak", "-3", "soak = -3: must be 0 or a number of launches"),
+        ("--watchdog-ms", "0", "watchdog_ms = 0: must be at least 1"),
     ],
 )
+@pytest.mark.usefixtures("eight_gpus")
 def test_points_that_are_none_are_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         parse(["--artifacts", "kernels", option, value])
     assert refused.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_host_without_gpus_is_told_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner().invoke(app, ["bench", "--artifacts", str(tmp_path / "kernels"), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "GPUs = 0: must be Hopper GPUs" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ceilings_of_an_unknown_gpu_say_whose_they_are() -> None:
+    assert measured_gpu("NVIDIA H200") == "NVIDIA H200" == measured_gpu("NVIDIA H20")
+    assert packages(None) == {}
+
+
+def test_a_wrong_variant_is_not_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    problem = Point("flash", 8, 8).problem
+    found = record(200.0, 0)
+    fast = record(100.0, 1)["variants"]["block_m=8"]
+    found["variants"]["block_m=16"] = fast
+    found["slowest_rank"] = {"bound_us": 90.0, "bound_by": "hbm"}
+    summarise(found, problem, 8)
+    assert (found["best"]["variant"], found["best"]["us"], found["best"]["ratio"]) == ("block_m=8", 200.0, 2.0)
 
 
 def test_a_share_of_a_layer_on_one_rank() -> None:
@@ -145,7 +183,7 @@ def record(us: float, violations: int) -> dict[str, Any]:
         "symmetric_bytes": 2**20,
         "variants": {"block_m=8": {"check": check, "us": times, "graph_us": times}},
         "peer": {"us": {"median": 2 * us}, "graph_us": {"median": 3 * us}, "symmetric_bytes": 2**21},
-        "work": {"flop": 1e9, "bound_us": us / 2, "bound_by": "hbm"},
+        "work": {"flop": 1e9, "hbm_bytes": 4e6 * us, "nvlink_bytes": 3e5 * us, "bound_us": us / 2, "bound_by": "hbm"},
         "slowest_rank": {"bound_us": 0.75 * us, "bound_by": "flop"},
         "best": {"variant": "block_m=8"},
     }
@@ -154,8 +192,12 @@ def record(us: float, violations: int) -> dict[str, Any]:
 def test_report_and_verdict() -> None:
     good, bad = record(100.0, 0), record(100.0, 1)
     assert passed(good) and not passed(bad) and not passed({"error": "x"})
-    assert " 50 hbm 0.500 75 flop 0.750 " in " ".join(row(good).split())
+    assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(row(good).split())
     assert " 2.000 " in row(good) and " 3.000 " in row(good) and " ok " in row(good) and "WRONG" in row(bad)
+    assert not passed({**good, "peer_error": "no such library"})
+    variant = good["variants"]["block_m=8"]
+    assert passed({**good, "variants": {"block_m=8": {**variant, "difference_to_peer": 0.04}}})
+    assert not passed({**good, "variants": {"block_m=8": {**variant, "difference_to_peer": 0.2}}})
     assert "FAILED: no kernel" in row({"name": "flash", "error": "no kernel"})
     soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
     assert passed(soak) and "mismatches 0" in row(soak)

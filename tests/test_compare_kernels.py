@@ -93,6 +93,7 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
         return Check(y.numel(), int((y != 20).sum()), 0.0, 0.0, float((y == 20).double().mean()))
 
     monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(history, "synchronize", lambda: None)
     for module in (compare_kernels, history):
         monkeypatch.setattr(module, "random_inputs", lambda problem, rank, tokens, seed, device: random_inputs(problem, 0, tokens, seed))
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))

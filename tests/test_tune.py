@@ -1,6 +1,7 @@
 """`megamoe tune`: candidates, verdicts on timed points, and the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from megamoe_dsl import compile_workers
 from megamoe_dsl.bench import session
 from megamoe_dsl.bench.candidates import candidates
+from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
@@ -49,7 +51,7 @@ def winner(variants: dict[Sm90Config, dict[str, Any]], table: Table = EMPTY) -> 
 
 
 # --- names
-@pytest.mark.parametrize("config", candidates(POINT.problem, 512), ids=variant_name)
+@pytest.mark.parametrize("config", candidates(POINT.problem, 512, Host.measured()), ids=variant_name)
 def test_a_variant_is_read_back(config: Sm90Config) -> None:
     assert read_variant(variant_name(config), config.problem, config.num_sms) == config
 
@@ -66,7 +68,7 @@ def test_other_names_are_errors(name: str) -> None:
 def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     problem = Point(preset, tokens, 8).problem
     chosen = Sm90Config.choose(problem, tokens)
-    found = candidates(problem, tokens)
+    found = candidates(problem, tokens, Host.measured())
     assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
     assert {one.experts_per_wave for one in found} > {chosen.experts_per_wave}
@@ -141,14 +143,24 @@ def test_a_run_of_earlier_sources_leaves_no_entry() -> None:
 
 # --- kernels to time
 def test_kernels_of_other_sources_are_timed_only_where_there_are_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ArtifactStore(tmp_path)
+    """And only where no others can be made."""
+    store, host, asked = ArtifactStore(tmp_path), Host.measured(), []
+    monkeypatch.setattr(session, "dsl_version", lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(artifact_store, "source_digest", lambda: "00000000")
         store.save(Artifact(LESS, "sm_90a", ".entry", b"cubin", 1.0))
-    assert configs_of(store, POINT, True) == [LESS]
+    assert configs_of(store, POINT, host, True) == [LESS] == configs_of(store, POINT, host, False)
+    assert store.origin(LESS)["sources"] == "00000000"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "dsl_version", lambda: "4.8.1")
+        patch.setattr(store, "get", asked.append)
+        chosen = Sm90Config.choose(POINT.problem, 512)
+        assert configs_of(store, POINT, host, True) == [chosen] == configs_of(store, POINT, host, False)
+        assert asked == [chosen] * 2
     for config in (FIRST, FIRST.replace(num_sms=100)):
         store.save(Artifact(config, "sm_90a", ".entry", b"cubin", 1.0))
-    assert configs_of(store, POINT, True) == [FIRST]
+    assert configs_of(store, POINT, host, True) == [FIRST]
+    assert configs_of(store, POINT, replace(host, num_sms=100), True) == [FIRST.replace(num_sms=100)]
 
 
 # --- the command
@@ -187,7 +199,8 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     arguments = ["tune", "--compile-only", "--preset", "flash", "--tokens", "8,512", "--artifacts", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert asked == [*candidates(Point("flash", 8, 8).problem, 8), *candidates(POINT.problem, 512)]
+    host = Host.measured()
+    assert asked == [*candidates(Point("flash", 8, 8).problem, 8, host), *candidates(POINT.problem, 512, host)]
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
 
@@ -202,6 +215,7 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     monkeypatch.setattr(session, "run_session", run)
+    monkeypatch.setattr(Host, "find", Host.measured)
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "512", "--tables", str(tmp_path)])
     assert result.exit_code == 1, result.output
     assert asked[0].variants and asked[0].points == [POINT]

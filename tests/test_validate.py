@@ -40,30 +40,37 @@ def test_what_runs_was_prepared() -> None:
 def test_all_steps_run_and_one_that_fails_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ran: list[tuple[str, str]] = []
 
-    def execute(name: str, command: Sequence[str], limit_s: int) -> bool:
+    def execute(name: str, command: Sequence[str], limit_s: int) -> validate.Outcome:
         ran.append((name, Path(command[-1]).name))
-        return name != "silicon"
+        return validate.Outcome(name, "", "FAILED" if name == "silicon" else "ok", 1, ())
 
     monkeypatch.setattr(validate, "execute", execute)
     monkeypatch.setattr(validate.shutil, "which", lambda tool: None)
     some = [one for one in validate.steps(Path("folder"), 1, None, Path("out")) if one.name in ("silicon", "racecheck", "layer")]
-    assert not validate.validate("run", some)
+    assert [(one.step, one.well) for one in validate.validate("run", some)] == [("silicon", False), ("layer", True)]
     assert [name for name, _ in ran] == ["silicon", "layer"]
     assert "racecheck: left out, compute-sanitizer is not installed" in capsys.readouterr().out
-    assert validate.validate("prepare", some[2:])
+    assert [one.well for one in validate.validate("prepare", some[1:])] == [True]
 
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [("pass", "ok"), ("raise SystemExit(3)", "FAILED with exit code 3"), ("import time; time.sleep(60)", "not done in 1 s")],
+    [
+        ("print('all bits equal')", "ok"),
+        ("raise SystemExit(3)", "FAILED with exit code 3"),
+        ("import subprocess; subprocess.run(['sleep', '60'])", "FAILED: not done in 1 s"),
+    ],
 )
 def test_a_command_says_how_it_went(code: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate.execute("step", [sys.executable, "-c", code], 1 if "sleep" in code else 60) == (told == "ok")
-    assert told in capsys.readouterr().out
+    found = validate.execute("step", [sys.executable, "-c", code], 1 if "sleep" in code else 60)
+    assert (found.outcome, found.well, found.seconds < 30) == (told, told == "ok", True)
+    shown = capsys.readouterr().out
+    assert told in shown and (found.said == ("all bits equal",)) == found.well == ("all bits equal" in shown.splitlines())
+    assert found.command.startswith(Path(sys.executable).name)
 
 
 def test_an_unknown_step_is_refused() -> None:
     refused = subprocess.run(
         [sys.executable, validate.BENCH / "validate.py", "run", "x", "--only", "speed"], capture_output=True, text=True
     )
-    assert refused.returncode == 2 and "--only speed: must be one of silicon, racecheck, memcheck, layer, time" in refused.stderr
+    assert refused.returncode == 2 and "--only speed: must be one of silicon, layer, racecheck, memcheck, time" in refused.stderr

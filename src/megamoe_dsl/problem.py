@@ -73,6 +73,8 @@ class Problem:
         is_number = isinstance(clamp, (int, float)) and not isinstance(clamp, bool)
         clamp_ok = clamp is None or (is_number and isfinite(clamp) and clamp > 0)
         self._require("activation_clamp", clamp_ok, "None or a positive finite number")
+        if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
+            object.__setattr__(self, "activation_clamp", float(clamp))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 from ..presets import PRESETS
+from ..problem import ProblemError
+from .host import Host, HostError
+from .point import PEER_TOLERANCE
 from .points import points_given
 from .session import Session, run_session
 
@@ -27,17 +30,22 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     given = parser.parse_args(arguments)
-    return Session(
-        points_given(parser, given),
-        given.artifacts,
-        given.out,
-        peer=given.peer,
-        variants=given.variants,
-        graphs=not given.no_graphs,
-        soak=given.soak,
-        trace=given.trace,
-        watchdog_ms=given.watchdog_ms,
-    )
+    points = points_given(parser, given)
+    try:
+        Host.find().check(points)
+        return Session(
+            points,
+            given.artifacts,
+            given.out,
+            peer=given.peer,
+            variants=given.variants,
+            graphs=not given.no_graphs,
+            soak=given.soak,
+            trace=given.trace,
+            watchdog_ms=given.watchdog_ms,
+        )
+    except (HostError, ProblemError) as error:
+        parser.error(str(error))
 
 
 def main() -> None:
@@ -47,11 +55,14 @@ def main() -> None:
 
 
 def passed(record: dict) -> bool:
-    """Whether a record has no error, no wrong variant and no mismatch."""
-    if "error" in record:
+    """Whether a record has no error, no wrong variant, no mismatch, and a peer that agrees if one was asked for."""
+    if "error" in record or "peer_error" in record:
         return False
     if "trace" in record:
         return True
     if "soak" in record:
         return not (record["soak"]["mismatches"] or record["soak"]["wrong_sets"])
-    return all(entry["check"] is None or entry["check"]["passed"] for entry in record["variants"].values())
+    return all(
+        (entry["check"] is None or entry["check"]["passed"]) and entry.get("difference_to_peer", 0.0) <= PEER_TOLERANCE
+        for entry in record["variants"].values()
+    )

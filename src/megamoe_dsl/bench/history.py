@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ..cases import TokenInputs, random_inputs
 from ..problem import Problem
+from .timing import synchronize
 
 BATCHES = 8
 FIRST_SEED = 1001
@@ -23,7 +24,9 @@ def run_earlier_batches(
     launches: Iterable[Callable[[], None]],
     batches: int = BATCHES,
 ) -> None:
-    """Loads batches of `tokens` per rank, each with a routing of its own, and calls every one of `launches` on each; all ranks together."""
+    """Loads batches of `tokens` per rank, each with a routing of its own, and calls every one of `launches` on each; all ranks together,
+    once all are here: setting up may take one of them longer than a kernel waits."""
+    synchronize()
     for seed in range(FIRST_SEED, FIRST_SEED + batches):
         load(random_inputs(problem, rank, tokens, seed, "cuda"))
         for launch in launches:

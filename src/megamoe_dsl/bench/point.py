@@ -76,7 +76,7 @@ class Layer:
     def bind(self, store: ArtifactStore, config: Config, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
         kernel = RankKernel(store.load(config, any_sources=True), symmetric, self.shared or self.weights, watchdog_ns)
         if self.shared is None:  # without the symmetric buffer, which is freed at the end of a point
-            self.shared = kernel.buffers.rebound(config, symmetric.sym[:0])
+            self.shared = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
         return kernel
 
 
@@ -103,7 +103,8 @@ def measure_point(
         kernel(outputs[name])
         kernel.synchronize()
         check = expectation.check(outputs[name])
-        record["variants"][name] = {"check": None if check is None else {**asdict(check), "passed": check.passed}}
+        entry = {"check": None if check is None else {**asdict(check), "passed": check.passed}}
+        record["variants"][name] = {**entry, "made_by": store.origin(kernel.config)}
     record["slowest_rank"] = slowest_rank(problem, tokens, buffers.stats)
     if layer.peer is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
@@ -149,9 +150,11 @@ def slowest_rank(problem: Problem, tokens: int, stats: torch.Tensor) -> dict[str
 
 
 def summarise(record: dict[str, Any], problem: Problem, tokens: int) -> None:
-    """Adds work, ceiling and the figures of the fastest variant to a record."""
+    """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
     work = count_work(problem, tokens, torch.cuda.get_device_name())
-    best = min(record["variants"], key=lambda name: record["variants"][name]["us"]["median"])
+    checks = {name: entry["check"] for name, entry in record["variants"].items()}
+    right = [name for name, check in checks.items() if check is None or check["passed"]]
+    best = min(right or checks, key=lambda name: record["variants"][name]["us"]["median"])
     entry = record["variants"][best]
     us = entry["us"]["median"]
     record["work"] = {**asdict(work), "bound_us": work.bound_us, "bound_by": work.bound_by}

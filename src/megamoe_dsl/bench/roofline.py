@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..problem import Problem
@@ -33,11 +34,16 @@ class Work:
         return max(("flop", "hbm", "nvlink"), key=lambda name: getattr(self, f"{name}_us"))
 
 
-def ceilings(gpu: str) -> dict[str, float]:
-    """FLOP and bytes per second of a GPU; those of an H200 for one that nobody measured."""
-    known = json.loads((Path(__file__).parent / "ceilings.json").read_text())
-    found: dict[str, float] = known.get(gpu, known[DEFAULT_GPU])
+@cache
+def known_ceilings() -> dict[str, dict[str, float]]:
+    """FLOP and bytes per second by GPU."""
+    found: dict[str, dict[str, float]] = json.loads((Path(__file__).parent / "ceilings.json").read_text())
     return found
+
+
+def measured_gpu(gpu: str) -> str:
+    """Whose ceilings are taken for a GPU: its own, or an H200's where nobody has measured them."""
+    return gpu if gpu in known_ceilings() else DEFAULT_GPU
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Load:
 def count_work(problem: Problem, tokens: int, gpu: str = DEFAULT_GPU, load: Load | None = None) -> Work:
     """Work of a rank with this load, the expected one by default.  HBM: weights of the experts that receive any token, once, and
     activations: x and y of every pair as E4M3 and BF16, the intermediate written and read."""
-    p, limits = problem, ceilings(gpu)
+    p, limits = problem, known_ceilings()[measured_gpu(gpu)]
     load = load or Load.expected(problem, tokens)
     pairs = load.received
     flop = pairs * 6.0 * p.hidden * p.intermediate

@@ -12,16 +12,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
-from ..runtime.artifact_store import ArtifactError, ArtifactStore, source_digest
+from ..problem import ProblemError
+from ..runtime.artifact_store import ArtifactError, ArtifactStore, dsl_version, source_digest
+from ..tuned import DEFAULT_GPU
+from .host import Host
 from .point import Layer, Point, measure_point
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
 from .results import Results
+from .roofline import measured_gpu
 from .soak import soak_point
 from .trace import trace_point
 from .variant import variant_name
@@ -51,13 +56,27 @@ class Session:
     trace: bool = False
     watchdog_ms: int = 5000
 
+    def __post_init__(self) -> None:
+        """Raises `ProblemError`."""
+        if self.soak < 0:
+            raise ProblemError("soak", self.soak, "0 or a number of launches")
+        if self.watchdog_ms < 1:
+            raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
 
-def configs_of(store: ArtifactStore, point: Point, variants: bool, trace: bool = False) -> list[Config]:
-    """Kernels to run: the chosen configuration, or the first in the store; with `variants` all that are there; all traced or none.  Those
-    of other sources only where there are no others."""
-    chosen = Sm90Config.choose(point.problem, point.tokens, trace=trace)
+
+def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[Config]:
+    """Kernels to run: the chosen configuration; with `variants` all that are there; all traced or none.
+
+    Where the DSL is, those of the present sources, made if need be.  Where it is not, those of other sources too, if there are no others,
+    and instead of the chosen configuration the first one in the store."""
+    chosen = Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu, trace=trace)
+    can_compile = dsl_version() is not None
+    if can_compile and not variants:
+        store.get(chosen)
+        return [chosen]
     there = [one for one in store.configs(Sm90Config, point.problem) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
-    there = [config for config in there if store.path(config).exists()] or there
+    present = [config for config in there if store.path(config).exists()]
+    there = present if present or can_compile else there
     there = [config for config in there if loadable(store, config)]
     if not there:
         store.get(chosen)
@@ -110,13 +129,13 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *(Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])]
 
 
-def heading() -> dict[str, Any]:
+def heading(peer: str | None = None) -> dict[str, Any]:
     """What every results file begins with: when, with which command, and on what."""
-    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions()}
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(peer)}
 
 
-def versions() -> dict[str, Any]:
-    """What the figures depend on."""
+def versions(peer: str | None = None) -> dict[str, Any]:
+    """What the figures depend on; `peer` is the folder of its packages.  Kernels say themselves which DSL made them."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
@@ -132,14 +151,24 @@ def versions() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "sources": source_digest(),
+        "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
+        "peer": packages(peer),
     }
 
 
+def packages(folder: str | None) -> dict[str, str]:
+    """Names and versions of the packages that are unpacked in a folder."""
+    found = distributions(path=[folder]) if folder is not None else ()
+    return {one.metadata["Name"]: one.version for one in found}
+
+
 def run_session(session: Session) -> Results:
-    """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
+    """Runs all points, prints a line for each, writes the JSON file; returns what is in it.  Raises `HostError` before anything else."""
+    host = Host.find()
+    host.check(session.points)
     store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
-    head = heading()
+    head = heading(session.peer)
     session.out.mkdir(parents=True, exist_ok=True)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
@@ -150,10 +179,12 @@ def run_session(session: Session) -> Results:
         path.write_text(json.dumps({**head, "records": records}, indent=1) + "\n")
 
     jobs: dict[int, list[tuple[Point, list[Config]]]] = {}
+    if head["ceilings"] != host.gpu:
+        print(f"nobody has measured what {host.gpu} can do: ceilings are those of {head['ceilings']}", flush=True)
     print(HEADINGS, flush=True)
     for point in session.points:
         try:
-            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, session.variants, session.trace)))
+            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, host, session.variants, session.trace)))
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():

@@ -18,6 +18,7 @@ from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts
 from .tables import ruled
 
 if TYPE_CHECKING:
+    from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
 
@@ -48,6 +49,7 @@ def tune(
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
     """
     with one_line_errors():
+        from ..bench.host import Host
         from ..bench.points import points_of
         from ..bench.results import Results
 
@@ -59,7 +61,9 @@ def tune(
                 enter(found, tables)
             return
         points = points_of(preset, tokens, ranks, experts_per_rank)
-        compile_candidates(points, artifacts, compile_only)
+        host = Host.measured() if compile_only else Host.find()
+        host.check(points)
+        compile_candidates(points, host, artifacts, compile_only)
         if compile_only:
             return
 
@@ -72,7 +76,7 @@ def tune(
         raise typer.Exit(FAILED)
 
 
-def compile_candidates(points: list[Point], artifacts: Path, needed: bool) -> None:
+def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool) -> None:
     """Makes the kernels that the folder lacks, where the DSL is.  Raises `ArtifactError` where it is not and `needed`."""
     from ..bench.candidates import candidates
     from ..compile_workers import compile_into
@@ -82,7 +86,7 @@ def compile_candidates(points: list[Point], artifacts: Path, needed: bool) -> No
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
-    configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens)))
+    configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens, host)))
     typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
 

@@ -162,13 +162,7 @@ class ArtifactStore:
     def load(self, config: AnyConfig, *, any_sources: bool = False) -> Artifact:
         """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
         `any_sources` takes one that other sources made."""
-        path = self.path(config)
-        if not path.exists():
-            others = self._files(config)
-            if not (any_sources and others):
-                why = "only one from other sources" if others else "no kernel for it"
-                raise ArtifactError(f"{self.folder} has {why}: {config}")
-            path = others[-1]
+        path = self._find(config, any_sources)
         head, ptx, cubin = self._read(path)
         made_by, ours = head.get("dsl"), dsl_version()
         if not any_sources and None not in (made_by, ours) and made_by != ours:
@@ -176,6 +170,20 @@ class ArtifactStore:
         if head.get("config") != json.loads(json.dumps(describe_config(config))) and not any_sources:
             raise ArtifactError(f"{path}: holds a kernel for another configuration")
         return Artifact(config, config.arch, ptx, cubin, head.get("seconds", 0.0))
+
+    def origin(self, config: AnyConfig) -> dict[str, str | None]:
+        """Digest of the sources and version of the DSL that made what `load` with `any_sources` loads; raises as it does."""
+        head, *_ = self._read(self._find(config, any_sources=True))
+        return {name: head.get(name) for name in ("sources", "dsl")}
+
+    def _find(self, config: AnyConfig, any_sources: bool) -> Path:
+        path, others = self.path(config), self._files(config)
+        if path.exists():
+            return path
+        if any_sources and others:
+            return others[-1]
+        why = "only one from other sources" if others else "no kernel for it"
+        raise ArtifactError(f"{self.folder} has {why}: {config}")
 
     def get(self, config: AnyConfig) -> Artifact:
         """The stored kernel, or a new one, which is stored; a folder that cannot be written costs a warning.

@@ -14,6 +14,7 @@ from cuda.bindings import driver
 
 from ..compile import Artifact
 from ..config import require
+from ..config_pre_dispatch import PreDispatchConfig
 from ..layouts.tensor_map import TensorMap
 
 
@@ -81,8 +82,18 @@ class CudaKernel:
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
             attributes.append(attribute)
         self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
-        if config.cluster > 1:
-            check_resident(config, call(driver.cuOccupancyMaxActiveClusters, self._function, self._launch))
+        if not isinstance(config, PreDispatchConfig):
+            check_resident(config, self._clusters_at_once())
+
+    def _clusters_at_once(self) -> int:
+        """Clusters, or CTAs without any, that run at the same time on an idle GPU."""
+        if self._launch.numAttrs:
+            clusters: int = call(driver.cuOccupancyMaxActiveClusters, self._function, self._launch)
+            return clusters
+        here = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        threads, smem = self._launch.blockDimX, self._launch.sharedMemBytes
+        per_sm: int = call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, self._function, threads, smem)
+        return here * per_sm
 
     def __call__(self, arguments: Sequence[int]) -> None:
         """Launches on torch's current stream."""
