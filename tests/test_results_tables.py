@@ -46,3 +46,18 @@ def test_readme_shows_what_the_compiler_made() -> None:
     edges = ("Instructions per unit", "A tile is counted")
     first, last = (next(i for i, line in enumerate(lines) if line.startswith(text)) for text in edges)
     assert "\n".join(lines[first : last + 1]) in readme
+
+
+def test_readme_shows_what_the_demo_prints() -> None:
+    """All but times."""
+
+    def lines(text: str) -> list[str]:
+        rows = [" ".join(re.sub(r"\b\d+\.\d+( s;|\s*$)", "TIME", line).split()) for line in text.splitlines()]
+        return [row for row in rows if row and "─" not in row]
+
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r"`megamoe (simulate [^`]*)`", readme)
+    assert command is not None
+    shown = readme[readme.index("```\nArtifact\n") + 4 : readme.index("no race found\n```")] + "no race found"
+    printed = CliRunner().invoke(app, command[1].split()).output
+    assert lines(printed)[-len(lines(shown)) :] == lines(shown)

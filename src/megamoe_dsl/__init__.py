@@ -13,6 +13,9 @@ _PUBLIC = {
     "KernelConfig": "config",
     "ConfigError": "config",
     "TIERS": "config",
+    "ExpertWeights": "quant",
+    "MegaMoE": "runtime.layer",
+    "mega_moe": "runtime.layer",
 }
 
 __all__ = ["__version__", *_PUBLIC]
