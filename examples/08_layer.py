@@ -1,6 +1,6 @@
 """The layer on real GPUs, a process each; with one Hopper GPU or none as it stands, on more of them by
 
-    torchrun --nproc-per-node 4 examples/08_layer.py
+torchrun --nproc-per-node 4 examples/08_layer.py
 """
 
 import os
