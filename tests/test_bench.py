@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
+from megamoe_dsl.bench import host
 from megamoe_dsl.bench.arguments import parse, passed
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
-from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
@@ -23,6 +24,7 @@ from megamoe_dsl.bench.session import packages
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
+from megamoe_dsl.presets.compiled import TARGETS, Target
 from megamoe_dsl.problem import Problem
 
 
@@ -59,11 +61,21 @@ def test_points_that_are_none_are_refused(option: str, value: str, message: str,
 
 
 def test_a_host_without_gpus_is_told_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(host, "local_target", lambda: None)
     result = CliRunner().invoke(app, ["bench", "--artifacts", str(tmp_path / "kernels"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "GPUs = 0: must be Hopper GPUs" in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_hosts_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An odd SM has no partner in a cluster."""
+    monkeypatch.setattr(host, "local_target", lambda: Target("sm_90a", "fp8xfp8", 115, "NVIDIA H100 PCIe"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Host.find() == Host("NVIDIA H100 PCIe", 114, 2)
+    monkeypatch.setattr(host, "local_target", lambda: TARGETS["sm_100a"])
+    with pytest.raises(HostError, match="must be Hopper GPUs"):
+        Host.find()
 
 
 def test_ceilings_of_an_unknown_gpu_say_whose_they_are() -> None:
