@@ -16,8 +16,8 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-144953", "time-20261121-145028")),
-        ("docs/hopper.md", ("trace-20261121-145109", "trace-20261121-145125")),
+        ("README.md", ("time-20261121-182241", "time-20261121-182311")),
+        ("docs/hopper.md", ("trace-20261121-182345", "trace-20261121-182358")),
     ],
 )
 def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:
