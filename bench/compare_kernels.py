@@ -24,11 +24,11 @@ import torch
 import result_file
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
-from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point
+from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
-from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
+from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
@@ -84,17 +84,13 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     buffers.load(Inputs(*inputs))
     entries: dict[str, dict[str, Any]] = {}
     for name, kernel in kernels.items():
-        outputs[name].fill_(float("nan"))
-        kernel(outputs[name])
-        kernel.synchronize()
-        check = expectation.check(outputs[name])
-        assert check is not None  # of rank 0
         folder, config = found[name]
-        entries[name] = {"folder": folder.name, "variant": variant_name(config), "check": {**asdict(check), "passed": check.passed}}
+        check = check_launch(kernel, outputs[name], expectation)
+        entries[name] = {"folder": folder.name, "variant": variant_name(config), "check": check}
     for _ in range(WARM_UPS):
         for launch in launches.values():
             launch()
-    for name, times in time_back_to_back(launches, 20 if tokens <= 2048 else 8, settings.repeats).items():
+    for name, times in time_back_to_back(launches, launches_of(tokens), settings.repeats).items():
         entries[name] |= {"us": asdict(times), "tflops": least.flop / times.median / 1e6}
     for kernel in kernels.values():
         kernel.synchronize()

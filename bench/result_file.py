@@ -11,7 +11,7 @@ from megamoe_dsl.bench.session import finite, heading
 
 
 def save(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
-    """Writes FOLDER/KIND-date-time.json; returns its path.  Of absolute paths in the command only the last name is kept."""
+    """Writes FOLDER/KIND-date-time.json; returns its path.  The command is without the folders of absolute paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
     path.write_text(json.dumps({**heading(), "records": finite(records)}, indent=1) + "\n")

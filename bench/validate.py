@@ -32,6 +32,7 @@ from pathlib import Path
 from threading import Event, Timer
 
 import result_file
+from megamoe_dsl.bench.session import without_folders
 from megamoe_dsl.config_sm90 import NUM_SMS
 from megamoe_dsl.presets import PRESETS
 
@@ -142,8 +143,7 @@ def execute(name: str, command: Sequence[str], limit_s: int) -> Outcome:
     told = f"FAILED: not done in {limit_s} s" if too_long.is_set() else "ok" if status == 0 else f"FAILED with exit code {status}"
     seconds = time.monotonic() - start
     print(f"== {name}: {' '.join(command)}: {told}, {seconds:.0f} s", flush=True)
-    text = " ".join(Path(one).name if Path(one).is_absolute() else one for one in command)
-    return Outcome(name, text, told, round(seconds), tuple(said))
+    return Outcome(name, without_folders(" ".join(command)), told, round(seconds), tuple(map(without_folders, said)))
 
 
 def validate(what: str, chosen: list[Step]) -> list[Outcome]:

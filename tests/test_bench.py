@@ -20,7 +20,7 @@ from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
-from megamoe_dsl.bench.session import packages
+from megamoe_dsl.bench.session import packages, without_folders
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
@@ -76,6 +76,20 @@ def test_the_hosts_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "local_target", lambda: TARGETS["sm_100a"])
     with pytest.raises(HostError, match="must be Hopper GPUs"):
         Host.find()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("pro:512=/tmp/ncu/pro_512", "pro:512=pro_512"),
+        ('  File "/home/me/x.py", line 66', '  File "x.py", line 66'),
+        ("--out=/tmp", "--out=tmp"),
+        ("/usr/bin/python3 /a/b/validate.py x/y", "python3 validate.py x/y"),
+        ("launches / graph, 0.9/1.0 GB/s, ./a/b ../c/d, https://a.b/c", "launches / graph, 0.9/1.0 GB/s, ./a/b ../c/d, https://a.b/c"),
+    ],
+)
+def test_of_absolute_paths_the_last_name_is_told(text: str, told: str) -> None:
+    assert without_folders(text) == told
 
 
 def test_ceilings_of_an_unknown_gpu_say_whose_they_are() -> None:

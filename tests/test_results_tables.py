@@ -1,11 +1,15 @@
 """Figures in the documents are those of the results files, and of the compiler."""
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl.bench.session import without_folders
 from megamoe_dsl.cli.app import app
 from results_table import table
 
@@ -36,6 +40,20 @@ def test_results_files_that_documents_name_exist() -> None:
 def test_index_of_results_names_every_file_once_and_no_other() -> None:
     named = re.findall(r"`([a-z0-9_]+-[a-z0-9-]*\d{8}-\d{6})`", (RESULTS / "README.md").read_text())
     assert sorted(named) == sorted(file.stem for file in RESULTS.glob("*.json"))
+
+
+def test_results_name_no_folder_of_a_machine() -> None:
+    def texts(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            for one in value:
+                yield from texts(one)
+        elif isinstance(value, str):
+            yield value
+
+    for file in RESULTS.glob("*.json"):
+        assert [text for text in texts(json.loads(file.read_text())) if without_folders(text) != text] == [], file.name
 
 
 def test_readme_shows_what_the_compiler_made() -> None:

@@ -201,6 +201,9 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0, result.output
     host = Host.measured()
     assert asked == [*candidates(Point("flash", 8, 8).problem, 8, host), *candidates(POINT.problem, 512, host)]
+    asked.clear()
+    result = runner.invoke(app, [*arguments, "--ranks", "16"])
+    assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
 

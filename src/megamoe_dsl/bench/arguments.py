@@ -32,9 +32,9 @@ def parse(arguments: list[str]) -> Session:
     given = parser.parse_args(arguments)
     points = points_given(parser, given)
     try:
-        Host.find().check(points)
         return Session(
             points,
+            Host.find(),
             given.artifacts,
             given.out,
             peer=given.peer,

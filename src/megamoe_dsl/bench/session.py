@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,12 +33,14 @@ from .trace import trace_point
 from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
+FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
 
 
 @dataclass(frozen=True)
 class Session:
     """Options of a run.
 
+    host         whose GPUs it runs on
     artifacts    folder of compiled kernels; missing ones are compiled when the DSL is installed
     peer         folder with the peer's wheels, or None
     variants     time every kernel in the folder that fits a point, not only the configured one
@@ -47,6 +50,7 @@ class Session:
     """
 
     points: list[Point]
+    host: Host
     artifacts: Path
     out: Path
     peer: str | None = None
@@ -57,7 +61,8 @@ class Session:
     watchdog_ms: int = 5000
 
     def __post_init__(self) -> None:
-        """Raises `ProblemError`."""
+        """Raises `HostError` and `ProblemError`."""
+        self.host.check(self.points)
         if self.soak < 0:
             raise ProblemError("soak", self.soak, "0 or a number of launches")
         if self.watchdog_ms < 1:
@@ -124,9 +129,14 @@ def finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def without_folders(text: str) -> str:
+    """The text with the last name alone of every absolute path in it: where things lie on a machine is nobody else's business."""
+    return FOLDERS.sub("", text)
+
+
 def command_line() -> list[str]:
-    """This process's command; of absolute paths only the last name is kept."""
-    return [Path(sys.argv[0]).name, *(Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])]
+    """This process's command, without the folders of absolute paths."""
+    return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
 
 
 def heading(peer: str | None = None) -> dict[str, Any]:
@@ -163,10 +173,8 @@ def packages(folder: str | None) -> dict[str, str]:
 
 
 def run_session(session: Session) -> Results:
-    """Runs all points, prints a line for each, writes the JSON file; returns what is in it.  Raises `HostError` before anything else."""
-    host = Host.find()
-    host.check(session.points)
-    store = ArtifactStore(session.artifacts)
+    """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
+    host, store = session.host, ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
     head = heading(session.peer)
     session.out.mkdir(parents=True, exist_ok=True)

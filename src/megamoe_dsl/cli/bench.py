@@ -36,12 +36,13 @@ def bench(
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
     from ..bench.arguments import passed
+    from ..bench.host import Host
     from ..bench.points import points_of
     from ..bench.session import Session, run_session
 
     with one_line_errors():
         points = points_of(preset, tokens, ranks, experts_per_rank)
-        session = Session(points, artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms)
+        session = Session(points, Host.find(), artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms)
         found = run_session(session)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)

@@ -61,16 +61,16 @@ def tune(
                 enter(found, tables)
             return
         points = points_of(preset, tokens, ranks, experts_per_rank)
-        host = Host.measured() if compile_only else Host.find()
-        host.check(points)
-        compile_candidates(points, host, artifacts, compile_only)
         if compile_only:
+            compile_candidates(points, Host.measured(), artifacts, needed=True)
             return
 
         from ..bench.arguments import passed
         from ..bench.session import Session, run_session
 
-        found = run_session(Session(points, artifacts, out, variants=True, watchdog_ms=watchdog_ms))
+        session = Session(points, Host.find(), artifacts, out, variants=True, watchdog_ms=watchdog_ms)
+        compile_candidates(points, session.host, artifacts, needed=False)
+        found = run_session(session)
         enter(found, tables)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)

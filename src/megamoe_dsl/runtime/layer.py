@@ -141,9 +141,7 @@ class MegaMoE(torch.nn.Module):
         """What the operators do; a negative number is none."""
         tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
         rows = tokens if padded_tokens < 0 else padded_tokens
-        if not tokens <= rows <= self.problem.max_tokens_per_rank:
-            allowed = f"between this rank's {tokens} tokens and max_tokens_per_rank = {self.problem.max_tokens_per_rank}"
-            raise ProblemError("padded_tokens", rows, allowed)
+        self.selection.check("padded_tokens", rows, tokens)
         check_output("y", y, (rows, self.problem.hidden))
         self._check_device("y", y)
         bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)

@@ -36,10 +36,13 @@ class Selection:
 
         Raises `ProblemError` when this rank has more tokens than the hint, or the hint exceeds the capacity.
         """
-        capacity = self.problem.max_tokens_per_rank
         if num_tokens_bound is None:
-            return capacity
-        if not num_tokens <= num_tokens_bound <= capacity:
-            allowed = f"between this rank's {num_tokens} tokens and max_tokens_per_rank = {capacity}"
-            raise ProblemError("num_tokens_bound", num_tokens_bound, allowed)
+            return self.problem.max_tokens_per_rank
+        self.check("num_tokens_bound", num_tokens_bound, num_tokens)
         return self.bounds[bisect_left(self.bounds, max(1, num_tokens_bound))]
+
+    def check(self, field: str, value: int, num_tokens: int) -> None:
+        """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity."""
+        capacity = self.problem.max_tokens_per_rank
+        if not num_tokens <= value <= capacity:
+            raise ProblemError(field, value, f"between this rank's {num_tokens} tokens and max_tokens_per_rank = {capacity}")
