@@ -20,7 +20,7 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-182241", "time-20261121-182311")),
+        ("README.md", ("time-20261121-191440", "time-20261121-191521")),
         ("docs/hopper.md", ("trace-20261121-182345", "trace-20261121-182358")),
     ],
 )
