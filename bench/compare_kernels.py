@@ -30,7 +30,6 @@ from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
-from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.presets import preset
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
@@ -72,15 +71,15 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     """Checks and times all kernels for a point: `kernels`, the fastest first."""
     problem, tokens = point.problem, point.tokens
     symmetric = SymmetricBuffer.allocate(problem)
-    inputs = random_inputs(problem, 0, tokens, SEED, "cuda")
+    inputs = point.draw(SEED)
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
-    least = count_work(problem, tokens, torch.cuda.get_device_name())
+    least = count_work(problem, point.load, torch.cuda.get_device_name())
     found = {f"{folder.name} {variant_name(config)}": (folder, config) for folder, config in kernels_of(point, settings.folders)}
     kernels = {name: layer.bind(ArtifactStore(folder), config, symmetric, settings.watchdog_ns) for name, (folder, config) in found.items()}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device=inputs.x.device) for name in kernels}
     launches: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
-    run_earlier_batches(problem, 0, tokens, lambda batch: buffers.load(Inputs(*batch)), launches.values(), settings.earlier_batches)
+    run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), launches.values(), settings.earlier_batches)
     buffers.load(Inputs(*inputs))
     entries: dict[str, dict[str, Any]] = {}
     for name, kernel in kernels.items():

@@ -17,6 +17,7 @@ from megamoe_dsl.bench.arguments import parse, passed
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, summarise
+from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
@@ -25,7 +26,7 @@ from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
 from megamoe_dsl.presets.compiled import TARGETS, Target
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 
 
 @pytest.fixture
@@ -99,12 +100,11 @@ def test_ceilings_of_an_unknown_gpu_say_whose_they_are() -> None:
 
 def test_a_wrong_variant_is_not_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    problem = Point("flash", 8, 8).problem
     found = record(200.0, 0)
     fast = record(100.0, 1)["variants"]["block_m=8"]
     found["variants"]["block_m=16"] = fast
     found["slowest_rank"] = {"bound_us": 90.0, "bound_by": "hbm"}
-    summarise(found, problem, 8)
+    summarise(found, Point("flash", 8, 8))
     assert (found["best"]["variant"], found["best"]["us"], found["best"]["ratio"]) == ("block_m=8", 200.0, 2.0)
 
 
@@ -115,7 +115,7 @@ def test_a_share_of_a_layer_on_one_rank() -> None:
 
 def test_work_of_the_published_table() -> None:
     """Flash at 512 tokens on eight ranks: 3072 pairs of 6 * 4096 * 2048 FLOP, all 32 local experts, seven eighths of y over NVLink."""
-    work = count_work(Point("flash", 512, 8).problem, 512)
+    work = count_work(Point("flash", 512, 8).problem, Point("flash", 512, 8).load)
     assert work.flop == 3072 * 6 * 4096 * 2048
     assert work.hbm_bytes == pytest.approx(32 * 3 * 4096 * 2048 + 3072 * (3 * 4096 + 2 * 2048), rel=1e-6)
     assert work.nvlink_bytes == 3072 * 7 / 8 * 4096 * 2
@@ -124,11 +124,26 @@ def test_work_of_the_published_table() -> None:
 
 def test_work_of_a_rank_that_routing_favours() -> None:
     """Twice the tokens are twice the FLOP; weights are read of the experts that have tokens."""
-    problem = Point("flash", 8, 8).problem
-    work = count_work(problem, 8, load=Load(received=96, touched=20))
-    assert work.flop == 2 * count_work(problem, 8).flop
+    problem, expected = Point("flash", 8, 8).problem, Point("flash", 8, 8).load
+    work = count_work(problem, Load(received=96, touched=20, remote=7 / 8))
+    assert work.flop == 2 * count_work(problem, expected).flop
     assert work.hbm_bytes == 20 * 3 * 4096 * 2048 + 96 * (3 * 4096 + 2 * 2048)
-    assert Load.expected(problem, 8).received == 48 and 24 < Load.expected(problem, 8).touched < 26
+    assert expected.received == 48 and 24 < expected.touched < 26
+
+
+def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
+    eight, two = Point("flash", 512, 8), Point("flash", 512, 2, experts_per_rank=32, remote=7 / 8)
+    assert two.name == "flash El32 EP2 R0.875 M=512"
+    assert count_work(two.problem, two.load).nvlink_bytes == count_work(eight.problem, eight.load).nvlink_bytes
+    for rank in range(2):
+        idx = random_inputs(two.problem, rank, 512, 1, remote=two.remote).topk_idx
+        assert ((idx // 32 != rank).double().mean() - 7 / 8).abs() < 0.03
+
+
+@pytest.mark.parametrize(("ranks", "remote"), [("1", 0.5), ("2", 0.0), ("2", 1.0), ("2", -1.0)])
+def test_a_remote_fraction_needs_other_ranks_and_both_kinds(ranks: str, remote: float) -> None:
+    with pytest.raises(ProblemError, match=f"remote = {remote}: must be None, or between 0 and 1"):
+        points_of("flash", "8", ranks, None, remote)
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 3, 1000])

@@ -17,7 +17,7 @@ from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.history import BATCHES
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.cases import random_inputs
+from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.compile import Artifact
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.problem import Problem
@@ -50,6 +50,9 @@ class TinyPoint(Point):
     """A point of the tiny layer."""
 
     problem = MOE
+
+    def draw(self, seed: int) -> TokenInputs:
+        return random_inputs(MOE, 0, self.tokens, seed)
 
 
 def test_kernels_of_all_folders(tmp_path: Path) -> None:
@@ -94,8 +97,6 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(history, "synchronize", lambda: None)
-    for module in (compare_kernels, history):
-        monkeypatch.setattr(module, "random_inputs", lambda problem, rank, tokens, seed, device: random_inputs(problem, 0, tokens, seed))
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")

@@ -21,6 +21,7 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--tokens", default="8,64,512,2048,8192", help="per rank, separated by commas")
     parser.add_argument("--ranks", default="8", help="GPUs, separated by commas")
     parser.add_argument("--experts-per-rank", type=int, help="instead of the preset's: 32 of flash on one rank are its share of eight")
+    parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic")
     parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels (bench/compile_artifacts.py)")
     parser.add_argument("--peer", help="folder with the peer's unpacked wheels")
     parser.add_argument("--variants", action="store_true", help="time every kernel in the folder that fits a point")
@@ -30,7 +31,7 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     given = parser.parse_args(arguments)
-    points = points_given(parser, given)
+    points = points_given(parser, given, given.remote)
     try:
         return Session(
             points,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..cases import TokenInputs, random_inputs
-from ..problem import Problem
+from ..cases import TokenInputs
 from .timing import synchronize
 
 BATCHES = 8
@@ -17,17 +16,12 @@ FIRST_SEED = 1001
 
 
 def run_earlier_batches(
-    problem: Problem,
-    rank: int,
-    tokens: int,
-    load: Callable[[TokenInputs], None],
-    launches: Iterable[Callable[[], None]],
-    batches: int = BATCHES,
+    draw: Callable[[int], TokenInputs], load: Callable[[TokenInputs], None], launches: Iterable[Callable[[], None]], batches: int = BATCHES
 ) -> None:
-    """Loads batches of `tokens` per rank, each with a routing of its own, and calls every one of `launches` on each; all ranks together,
-    once all are here: setting up may take one of them longer than a kernel waits."""
+    """Loads what `draw` gives for the seed of a batch, and calls every one of `launches` on it, batch by batch; all ranks together, once
+    all are here: setting up may take one of them longer than a kernel waits."""
     synchronize()
     for seed in range(FIRST_SEED, FIRST_SEED + batches):
-        load(random_inputs(problem, rank, tokens, seed, "cuda"))
+        load(draw(seed))
         for launch in launches:
             launch()

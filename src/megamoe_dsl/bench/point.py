@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..cases import random_inputs, random_weights
+from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.target import Config
 from ..presets import preset
 from ..problem import Problem
@@ -35,18 +35,24 @@ PEER_TOLERANCE = 0.1  # relative difference; the peer's scales between the linea
 
 @dataclass(frozen=True)
 class Point:
-    """A shape by preset name, tokens per rank, ranks.  `experts_per_rank` replaces the preset's: 32 of Flash on one rank are its share
-    of eight."""
+    """A shape by preset name, tokens per rank, ranks.
+
+    experts_per_rank  replaces the preset's: 32 of Flash on one rank are its share of eight
+    remote            fraction of the slots that goes to other ranks' experts: with 7/8 two ranks send over NVLink what eight would; None
+                      routes uniformly
+    """
 
     preset: str
     tokens: int
     ranks: int
     experts_per_rank: int | None = None
+    remote: float | None = None
 
     @property
     def name(self) -> str:
         share = "" if self.experts_per_rank is None else f" El{self.experts_per_rank}"
-        return f"{self.preset}{share} EP{self.ranks} M={self.tokens}"
+        remote = "" if self.remote is None else f" R{self.remote:g}"
+        return f"{self.preset}{share} EP{self.ranks}{remote} M={self.tokens}"
 
     @property
     def problem(self) -> Problem:
@@ -54,6 +60,16 @@ class Point:
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         return preset(self.preset).problem(max(1, self.tokens), **changes)
+
+    @property
+    def load(self) -> Load:
+        """What a rank can expect."""
+        uniform = (self.ranks - 1) / self.ranks
+        return Load.expected(self.problem, self.tokens, uniform if self.remote is None else self.remote)
+
+    def draw(self, seed: int) -> TokenInputs:
+        """A batch of this process's rank, on its GPU."""
+        return random_inputs(self.problem, dist.get_rank(), self.tokens, seed, "cuda", remote=self.remote)
 
 
 class Layer:
@@ -84,14 +100,13 @@ def measure_point(
     point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, graphs: bool = True
 ) -> dict[str, Any]:
     """Checks and times all kernels and the peer; all ranks together.  The record is complete on rank 0."""
-    problem, tokens, rank = point.problem, point.tokens, dist.get_rank()
-    inputs = random_inputs(problem, rank, tokens, SEED, "cuda")
+    problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem)
     kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
-    run_earlier_batches(problem, rank, tokens, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
+    run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
     buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
@@ -100,12 +115,12 @@ def measure_point(
         buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
-    record["slowest_rank"] = slowest_rank(problem, tokens, buffers.stats)
+    record["slowest_rank"] = slowest_rank(point, buffers.stats)
     if layer.peer is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
         candidates[PEER] = partial(layer.peer, y)
         layer.peer.allocate(problem)
-        run_earlier_batches(problem, rank, tokens, layer.peer.load, [candidates[PEER]])
+        run_earlier_batches(point.draw, layer.peer.load, [candidates[PEER]])
         layer.peer.load(inputs)
         layer.peer(y)
         synchronize()
@@ -125,7 +140,7 @@ def measure_point(
         entry["graph_us"] = asdict(graph_times[name]) if graphs else None
     for kernel in kernels.values():
         kernel.synchronize()
-    summarise(record, problem, tokens)
+    summarise(record, point)
     if layer.peer is not None:
         layer.peer.free()
     candidates.clear()
@@ -142,20 +157,20 @@ def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) 
     return None if check is None else {**asdict(check), "passed": check.passed}
 
 
-def slowest_rank(problem: Problem, tokens: int, stats: torch.Tensor) -> dict[str, Any]:
+def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
     """Load and bound of the rank whose bound is largest: no launch can end before it.  `stats` are the tokens of this rank's experts; all
     ranks together."""
-    load = Load(int(stats.sum()), int((stats > 0).sum()))
-    work = count_work(problem, tokens, torch.cuda.get_device_name(), load)
+    load = Load(int(stats.sum()), int((stats > 0).sum()), point.load.remote)
+    work = count_work(point.problem, load, torch.cuda.get_device_name())
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, {**asdict(load), "bound_us": work.bound_us, "bound_by": work.bound_by})
     found: dict[str, Any] = max(everyone, key=lambda one: one["bound_us"])
     return found
 
 
-def summarise(record: dict[str, Any], problem: Problem, tokens: int) -> None:
+def summarise(record: dict[str, Any], point: Point) -> None:
     """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
-    work = count_work(problem, tokens, torch.cuda.get_device_name())
+    work = count_work(point.problem, point.load, torch.cuda.get_device_name())
     checks = {name: entry["check"] for name, entry in record["variants"].items()}
     right = [name for name, check in checks.items() if check is None or check["passed"]]
     best = min(right or checks, key=lambda name: record["variants"][name]["us"]["median"])

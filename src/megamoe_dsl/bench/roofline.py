@@ -48,26 +48,31 @@ def measured_gpu(gpu: str) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """What routing gives one rank: tokens received, once per local expert that they chose, and local experts that received any."""
+    """What routing gives one rank.
+
+    received  tokens, once per local expert that they chose
+    touched   local experts that received any
+    remote    fraction of the received tokens that came from other ranks
+    """
 
     received: float
     touched: float
+    remote: float
 
     @classmethod
-    def expected(cls, problem: Problem, tokens: int) -> Load:
-        """Of every rank, when all route `tokens` tokens uniformly."""
+    def expected(cls, problem: Problem, tokens: int, remote: float) -> Load:
+        """Of every rank, when all route `tokens` tokens, this fraction of them to other ranks, and each part uniformly."""
         p, pairs = problem, tokens * problem.topk
-        return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)))
+        return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)), remote)
 
 
-def count_work(problem: Problem, tokens: int, gpu: str = DEFAULT_GPU, load: Load | None = None) -> Work:
-    """Work of a rank with this load, the expected one by default.  HBM: weights of the experts that receive any token, once, and
+def count_work(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Work:
+    """Work of a rank with this load.  HBM: weights of the experts that receive any token, once, and
     activations: x and y of every pair as E4M3 and BF16, the intermediate written and read."""
     p, limits = problem, known_ceilings()[measured_gpu(gpu)]
-    load = load or Load.expected(problem, tokens)
     pairs = load.received
     flop = pairs * 6.0 * p.hidden * p.intermediate
     hbm = load.touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.dtypes] + pairs * (3 * p.hidden + 2 * p.intermediate)
-    nvlink = pairs * (p.num_ranks - 1) / p.num_ranks * p.hidden * OUTPUT_BYTES
+    nvlink = pairs * load.remote * p.hidden * OUTPUT_BYTES
     seconds = (flop / limits["fp8_flops"], hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"])
     return Work(flop, hbm, nvlink, *(1e6 * one for one in seconds))

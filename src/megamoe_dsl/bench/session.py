@@ -65,6 +65,9 @@ class Session:
         self.host.check(self.points)
         if self.soak < 0:
             raise ProblemError("soak", self.soak, "0 or a number of launches")
+        for point in self.points:
+            if self.soak and point.remote is not None:
+                raise ProblemError("remote", point.remote, "None with a soak, which has routings of its own")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
 

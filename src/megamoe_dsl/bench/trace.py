@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..cases import random_inputs
 from ..kernels.mega_moe.target import Config
 from ..layouts.trace import TILE_ACTIVITIES, Activity, Role
 from ..runtime.artifact_store import ArtifactStore
@@ -100,18 +99,18 @@ def write_perfetto(path: Path, spans: Iterable[Span]) -> None:
 
 def trace_point(point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, out: Path) -> dict[str, Any]:
     """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
-    problem, rank = point.problem, dist.get_rank()
+    problem = point.problem
     symmetric = SymmetricBuffer.allocate(problem)
     kernel = layer.bind(store, configs[0], symmetric, watchdog_ns)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-    run_earlier_batches(problem, rank, point.tokens, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])
-    kernel.buffers.load(Inputs(*random_inputs(problem, rank, point.tokens, SEED, "cuda")))
+    run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])
+    kernel.buffers.load(Inputs(*point.draw(SEED)))
     synchronize()
     for _ in range(LAUNCHES):
         kernel(y)
     kernel.synchronize()
     record: dict[str, Any] = {"point": asdict(point)}
-    if rank == 0:
+    if dist.get_rank() == 0:
         spans = list(spans_of(kernel.buffers.trace))
         record["trace"] = summarise(spans)
         record["launch_us"] = max((one.end for one in spans), default=0.0)

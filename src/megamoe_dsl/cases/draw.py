@@ -9,7 +9,7 @@ import torch
 from megamoe_dsl.cases import fp8xfp4, fp8xfp8
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import fragile
-from megamoe_dsl.cases.routing import draw_experts, random_routing, routing_bias
+from megamoe_dsl.cases.routing import bias_of_rank, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, input_layout
 from megamoe_dsl.reference import linear1, requantize, route, swiglu
@@ -135,6 +135,7 @@ def random_inputs(
     mask: float = 0.0,
     skew: bool = False,
     exact: bool = False,
+    remote: float | None = None,
 ) -> TokenInputs:
     """Tokens of one rank, drawn on `device`; with `skew` all ranks prefer the same experts.
 
@@ -145,6 +146,7 @@ def random_inputs(
         mask, skew: see `random_routing`.
         exact: as `random_case`, but top-k weights are not settled: a kernel whose exponential is a few ulp off may requantise a few
             activations in 10^5 to the neighbouring code, which `error_bound(sums_exact=True)` allows for.
+        remote: about this fraction of the slots goes to experts of other ranks, 7/8 as on eight ranks; None: (R - 1) / R of R ranks.
 
     Returns:
         The `TokenInputs`.
@@ -156,6 +158,6 @@ def random_inputs(
     make = _generators(problem)
     generator = _rank_generator(problem, rank, seed + 1, device)
     bias = routing_bias(problem, torch.Generator(device).manual_seed(seed), skew)
-    idx = draw_experts(problem, num_tokens, bias, generator, mask)
+    idx = draw_experts(problem, num_tokens, bias_of_rank(problem, rank, bias, remote), generator, mask)
     x, x_sf = (make.exact_x if exact else make.normal_x)(problem, num_tokens, generator)
     return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))

@@ -1,5 +1,6 @@
 """Which experts the tokens of a case go to."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,24 @@ def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = Fals
     if target_expert is not None:
         bias[target_expert] = 1e6
     return bias
+
+
+def check_remote(problem: Problem, remote: float | None) -> None:
+    """Raises ProblemError unless this can be the fraction of slots that go to other ranks' experts."""
+    if remote is not None and not (problem.num_ranks > 1 and 0.0 < remote < 1.0):
+        raise ProblemError("remote", remote, "None, or between 0 and 1 (exclusive) with more than one rank")
+
+
+def bias_of_rank(problem: Problem, rank: int, bias: torch.Tensor, remote: float | None) -> torch.Tensor:
+    """`bias`, changed so that of this rank's slots a fraction of about `remote` goes to other ranks' experts, as evenly as before; None
+    changes nothing.  Raises ProblemError."""
+    check_remote(problem, remote)
+    if remote is None:
+        return bias
+    local = slice(rank * problem.experts_per_rank, (rank + 1) * problem.experts_per_rank)
+    changed = bias.clone()
+    changed[local] += math.log((1 - remote) / remote * (problem.num_ranks - 1))
+    return changed
 
 
 def draw_experts(problem: Problem, count: int, bias: torch.Tensor, generator: torch.Generator, mask: float = 0.0) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .errors import one_line_errors
-from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts
+from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, RemoteFraction, TokenCounts
 
 FAILED = 1
 
@@ -18,6 +18,7 @@ def bench(
     tokens: TokenCounts = "8,64,512,2048,8192",
     ranks: RankCounts = "8",
     experts_per_rank: ExpertsPerRank = None,
+    remote: RemoteFraction = None,
     artifacts: Annotated[Path, typer.Option(help="Folder of compiled kernels.", rich_help_panel=RUN)] = Path(".megamoe"),
     peer: Annotated[str | None, typer.Option(help="Folder with the peer's unpacked wheels.", rich_help_panel=RUN)] = None,
     variants: Annotated[
@@ -41,7 +42,7 @@ def bench(
     from ..bench.session import Session, run_session
 
     with one_line_errors():
-        points = points_of(preset, tokens, ranks, experts_per_rank)
+        points = points_of(preset, tokens, ranks, experts_per_rank, remote)
         session = Session(points, Host.find(), artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms)
         found = run_session(session)
     if not all(passed(one) for one in found.records):

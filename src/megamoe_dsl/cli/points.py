@@ -14,3 +14,7 @@ RankCounts = Annotated[str, typer.Option("--ranks", help="GPUs, as in 8 or 2,4,8
 ExpertsPerRank = Annotated[
     int | None, typer.Option(help="Instead of the preset's: 32 of flash on one rank are its share of eight.", rich_help_panel=POINTS)
 ]
+RemoteFraction = Annotated[
+    float | None,
+    typer.Option(help="Fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic.", rich_help_panel=POINTS),
+]
