@@ -48,7 +48,7 @@ format: $(INSTALLED)
 
 pictures: $(INSTALLED)
 	mkdir -p docs/pictures
-	for what in smem waves swizzle symmetric; do \
+	for what in smem schedule swizzle symmetric; do \
 		$(BIN)/megamoe layout $$what --preset flash --tokens 128 --svg docs/pictures/$$what.svg || exit 1; done
 
 test: lint

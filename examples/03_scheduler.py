@@ -8,7 +8,7 @@ from megamoe_dsl.schedule import LINEAR1, Scheduler
 
 problem = preset("flash").problem(max_tokens_per_rank=256)
 config = KernelConfig.choose(problem, num_tokens=256)
-print(f"tiles of 256 weight rows x {config.block_m} tokens, {config.experts_per_wave} experts a wave, {config.num_clusters} CTA pairs")
+print(f"tiles of 256 weight rows x {config.block_m} tokens, Linear1 {config.lead} experts ahead, {config.num_clusters} CTA pairs")
 
 # Tokens that each of this rank's experts received: skewed on purpose.
 counts = [200, 0, 97, *([48] * (problem.experts_per_rank - 3))]

@@ -13,7 +13,7 @@ from megamoe_dsl.config import (
     TIERS,
     ConfigError,
     KernelConfig,
-    choose_experts_per_wave,
+    choose_lead,
     choose_registers,
     choose_tier,
 )
@@ -72,46 +72,46 @@ def test_expected_tokens_are_not_rounded():
     assert nextafter(8.5, inf) > TIERS[0].max_expected
 
 
-# --- waves (article 3.2.1.3)
-def wave(**changes):
+# --- how far Linear1 is ahead (article 3.2.1.3)
+def lead(**changes):
     example = {"experts_per_rank": 32, "num_tokens": 1024, "topk": 8, "intermediate": 2048, "block_m": 128, "num_sms": 148}
-    return choose_experts_per_wave(**{**example, **changes})
+    return choose_lead(**{**example, **changes})
 
 
-def test_wave_of_the_worked_example():
-    assert wave() == 8
+def test_lead_of_the_worked_example():
+    assert lead() == 8
 
 
-@pytest.mark.parametrize(("least", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (16, 16)])
-def test_wave_rounds_up_to_a_divisor(least, rounded):
-    """16 experts with 2 L1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
-    assert wave(experts_per_rank=16, num_tokens=16, topk=1, intermediate=128, num_sms=least) == rounded
+@pytest.mark.parametrize(("least", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 12), (12, 12)])
+def test_lead_rounds_up_to_a_power_of_two_or_all(least, rounded):
+    """12 experts with 2 L1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
+    assert lead(experts_per_rank=12, num_tokens=12, topk=1, intermediate=128, num_sms=least) == rounded
 
 
-def test_wave_takes_all_experts_below_one_token_each():
-    assert wave(num_tokens=3) == 32  # 24 slots for 32 experts
-    assert wave(num_tokens=4) < 32  # exactly one token each: the normal branch
-    assert wave(num_tokens=0) == 32
+def test_lead_is_all_experts_below_one_token_each():
+    assert lead(num_tokens=3) == 32  # 24 slots for 32 experts
+    assert lead(num_tokens=4) < 32  # exactly one token each: the normal branch
+    assert lead(num_tokens=0) == 32
 
 
-def test_wave_is_capped_by_the_experts():
-    assert wave(experts_per_rank=2, num_tokens=1, topk=2, intermediate=128) == 2
+def test_lead_is_capped_by_the_experts():
+    assert lead(experts_per_rank=2, num_tokens=1, topk=2, intermediate=128) == 2
 
 
 @settings(max_examples=200, deadline=None)
 @given(problems(), st.sampled_from(TIERS), st.integers(1, 74), st.data())
-def test_wave_feeds_the_grid(problem, tier, clusters, data):
+def test_lead_feeds_the_grid(problem, tier, clusters, data):
     local, num_tokens = problem.experts_per_rank, data.draw(st.integers(0, problem.max_tokens_per_rank))
     shape = {"experts_per_rank": local, "topk": problem.topk, "intermediate": problem.intermediate, "block_m": tier.block_m}
-    chosen = choose_experts_per_wave(num_tokens=num_tokens, num_sms=2 * clusters, **shape)
-    assert local % chosen == 0
+    chosen = choose_lead(num_tokens=num_tokens, num_sms=2 * clusters, **shape)
+    assert chosen == local or (chosen.bit_count() == 1 and chosen < local)
     expected = problem.expected_tokens_per_expert(num_tokens)
     m_blocks = next(n for n in range(10**6) if n * tier.block_m >= expected)
     if expected >= 1 and chosen < local:
         assert chosen * m_blocks * (2 * problem.intermediate // 128) >= 2 * 2 * clusters
-    smaller = [n for n in range(1, chosen) if local % n == 0]
-    if expected >= 1 and smaller:
-        assert smaller[-1] * m_blocks * (2 * problem.intermediate // 128) < 2 * 2 * clusters
+    if expected >= 1 and chosen > 1:
+        smaller = 1 << (chosen - 1).bit_length() - 1
+        assert smaller * m_blocks * (2 * problem.intermediate // 128) < 2 * 2 * clusters
 
 
 # --- pool (article 3.2.1.2)
@@ -151,7 +151,7 @@ def test_published_shapes_fit(problem, block_m):
     assert config.tmem.used <= config.tmem.allocated <= 512
     assert config.register_total <= REGISTER_FILE == 65536
     assert config.num_threads == 256 + 128 * config.epilogue_warpgroups <= 1024
-    assert problem.experts_per_rank % config.experts_per_wave == 0
+    assert 1 <= config.lead <= problem.experts_per_rank
     assert config.sf_block_m == (256 if block_m == 192 else 128)
     assert (config.l1_n_blocks, config.l2_n_blocks) == (problem.intermediate // 128, problem.hidden // 256)
     assert (config.l1_k_blocks, config.l2_k_blocks) == (problem.hidden // 128, problem.intermediate // 128)
@@ -196,21 +196,16 @@ REJECTED = [
     ("store_block_m", 64, "16 or 32"),
     ("epilogue_warpgroups", 0, "1 or 2"),
     ("epilogue_warpgroups", 3, "1 or 2"),
-    ("experts_per_wave", 0, "a divisor of experts_per_rank = 32"),
-    ("experts_per_wave", 5, "a divisor of experts_per_rank = 32"),
-    ("experts_per_wave", 64, "a divisor of experts_per_rank = 32"),
-    ("experts_per_wave", -1, "a divisor of experts_per_rank = 32"),
+    ("lead", 0, "between 1 and experts_per_rank = 32"),
+    ("lead", 33, "between 1 and experts_per_rank = 32"),
+    ("lead", -1, "between 1 and experts_per_rank = 32"),
     ("num_sms", 0, "a positive multiple of 2"),
     ("num_sms", -2, "a positive multiple of 2"),
     ("num_sms", 147, "a positive multiple of 2"),
     ("num_stages", 1, "between 2 and 7"),
     ("num_stages", 8, "between 2 and 7"),
     ("num_stages", -1, "between 2 and 7"),
-    *(
-        (name, value, "an integer")
-        for name in ("block_m", "experts_per_wave", "num_sms", "num_stages")
-        for value in (16.0, "2", True, None)
-    ),
+    *((name, value, "an integer") for name in ("block_m", "lead", "num_sms", "num_stages") for value in (16.0, "2", True, None)),
 ]
 
 
@@ -256,7 +251,5 @@ def test_choose_rejects_tokens_and_blocks():
 def test_overrides_replace_fields_and_block_m_brings_its_tier():
     config = KernelConfig.choose(FLASH, 1024, block_m=64, num_stages=3)
     assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
-    assert config.experts_per_wave == choose_experts_per_wave(
-        experts_per_rank=32, num_tokens=1024, topk=6, intermediate=2048, block_m=64, num_sms=148
-    )
+    assert config.lead == choose_lead(experts_per_rank=32, num_tokens=1024, topk=6, intermediate=2048, block_m=64, num_sms=148)
     assert KernelConfig.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2

@@ -81,14 +81,14 @@ def test_smem_columns_are_lifetimes():
     assert all("mbarriers" in column for column in columns)
 
 
-def test_pool_and_waves_agree_with_the_sample():
+def test_pool_and_schedule_agree_with_the_sample():
     counts = sample_counts(CONFIG, 256)
-    pool, waves = draw("pool").charts[0], draw("waves").charts[0]
+    pool, schedule = draw("pool").charts[0], draw("schedule").charts[0]
     assert [int(lane.details[0]) for lane in pool.lanes] == counts[: len(pool.lanes)]
     for lane, count in zip(pool.lanes, counts, strict=False):
         assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "pool") == count
     blocks = sum(-(-count // CONFIG.block_m) for count in counts) * (CONFIG.l1_n_blocks + CONFIG.l2_n_blocks)
-    assert all(int(lane.details[0]) in (blocks // CONFIG.num_clusters, blocks // CONFIG.num_clusters + 1) for lane in waves.lanes)
+    assert all(int(lane.details[0]) in (blocks // CONFIG.num_clusters, blocks // CONFIG.num_clusters + 1) for lane in schedule.lanes)
 
 
 def test_orders_name_every_word_and_chunk_once():

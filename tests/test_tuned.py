@@ -19,7 +19,7 @@ from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tune
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
-OTHER = {"block_m": 32, "experts_per_wave": 16, "num_stages": 3, "cluster": 1}
+OTHER = {"block_m": 32, "lead": 16, "num_stages": 3, "cluster": 1}
 """A configuration that the heuristics never choose."""
 
 
@@ -71,7 +71,7 @@ def test_another_share_gpu_or_tile_has_the_heuristics() -> None:
 def test_the_same_share_on_fewer_ranks_and_overrides() -> None:
     problem = PRESETS["flash"].problem(8192, dtypes="fp8xfp8", num_experts=64, num_ranks=2)
     assert chosen(512, problem) == OTHER
-    assert chosen(512, experts_per_wave=8) == {**OTHER, "experts_per_wave": 8}
+    assert chosen(512, lead=8) == {**OTHER, "lead": 8}
 
 
 @pytest.mark.usefixtures("measured")

@@ -1,4 +1,4 @@
-"""How a problem is computed: tile shape, waves, stages, thread and register budgets.  Heuristics choose, `KernelConfig` checks.
+"""How a problem is computed: tile shape, order of tiles, stages, thread and register budgets.  Heuristics choose, `KernelConfig` checks.
 
 Sources: article 3.2.1 (tiers, pool, waves, SMEM); where this kernel's structure differs from the article's, the docstring says so.
 """
@@ -71,18 +71,22 @@ def choose_tier(problem: Problem, num_tokens: int) -> Tier:
     return next(tier for tier in TIERS if expected <= tier.max_expected)
 
 
-def choose_experts_per_wave(*, experts_per_rank: int, num_tokens: int, topk: int, intermediate: int, block_m: int, num_sms: int) -> int:
-    """Smallest divisor of `experts_per_rank` whose L1 tiles keep all SMs busy twice over (article 3.2.1.3).
+def experts_with(tiles: float, per_expert: int, experts: int) -> int:
+    """So many of the `experts` that they have `tiles` tiles together: a power of two or all, so that few kernels serve all numbers of
+    tokens."""
+    return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
+
+
+def choose_lead(*, experts_per_rank: int, num_tokens: int, topk: int, intermediate: int, block_m: int, num_sms: int) -> int:
+    """Experts whose L1 tiles keep all SMs busy twice over (article 3.2.1.3, where they form a wave).
 
     `num_tokens` counts the tokens routed to this rank's experts before top-k replication.  With less than one token per expert all
-    experts form one wave.
+    experts' Linear1 comes first.
     """
     expected = num_tokens * topk / experts_per_rank
     if expected < 1:
         return experts_per_rank
-    blocks = -(-ceil(expected) // block_m) * (2 * intermediate // BLOCK_N)
-    wave = min(-(-IMBALANCE_FACTOR * num_sms // blocks), experts_per_rank)
-    return next(n for n in range(wave, experts_per_rank + 1) if experts_per_rank % n == 0)
+    return experts_with(IMBALANCE_FACTOR * num_sms, ceil(expected / block_m) * (2 * intermediate // BLOCK_N), experts_per_rank)
 
 
 def choose_registers(experts_per_rank: int) -> RegisterBudget:
@@ -97,7 +101,7 @@ class KernelConfig:
     block_m              tokens of a tile: the N of the MMA
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
-    experts_per_wave     a divisor of experts_per_rank
+    lead                 experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms              CTAs of the grid, even
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
     """
@@ -106,12 +110,12 @@ class KernelConfig:
     block_m: int
     store_block_m: int
     epilogue_warpgroups: int
-    experts_per_wave: int
+    lead: int
     num_sms: int
     num_stages: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("block_m", "store_block_m", "epilogue_warpgroups", "experts_per_wave", "num_sms", "num_stages"):
+        for name in ("block_m", "store_block_m", "epilogue_warpgroups", "lead", "num_sms", "num_stages"):
             value = getattr(self, name)
             require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
         require(
@@ -121,8 +125,7 @@ class KernelConfig:
         require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         local = self.problem.experts_per_rank
-        wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
-        require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
+        require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
         require_num_sms(self.num_sms)
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
         require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
@@ -143,7 +146,7 @@ class KernelConfig:
             known = [t.block_m for t in TIERS]
             require(block_m in known, "block_m", block_m, f"one of {known}")
             tier = TIERS[known.index(block_m)]
-        wave = choose_experts_per_wave(
+        lead = choose_lead(
             experts_per_rank=problem.experts_per_rank,
             num_tokens=num_tokens,
             topk=problem.topk,
@@ -155,7 +158,7 @@ class KernelConfig:
             "block_m": tier.block_m,
             "store_block_m": tier.store_block_m,
             "epilogue_warpgroups": tier.epilogue_warpgroups,
-            "experts_per_wave": wave,
+            "lead": lead,
             "num_sms": num_sms,
         }
         return cls(problem, **{**fields, **overrides})

@@ -2,7 +2,7 @@
 
 Up to 32 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens are its M, and a tile
 that has no more than 64 of them is fetched and multiplied as half a tile.
-Which tile and waves: those that were measured (tuned/), else what heuristics choose.
+Which tile and order of tiles: those that were measured (tuned/), else what heuristics choose.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from .config import REGISTER_FILE, RegisterBudget, require
+from .config import REGISTER_FILE, RegisterBudget, experts_with, require
 from .layouts.arith import Int
 from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
@@ -21,8 +21,7 @@ from .tuned import DEFAULT_GPU, Entry, Share, tuned_table
 SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
-WAVE_FILL = 1.4
-WAVES = 4
+LEAD_FILL = 2.5
 PAIRS_FROM = 8192
 NUM_SMS = 132  # of an H200
 
@@ -34,16 +33,15 @@ def choose_block_m(expected: float) -> int:
     return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
 
 
-def choose_wave(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts per wave, as measured on H200s (bench/results): all of them while an expert is one block of tokens, because weights are
-    what takes time then and L1 tiles of other experts fill the gaps.  With more tokens at least a quarter of them, and so many that their
-    L1 tiles keep the SMs busy 1.4 times over: more made no difference, an eighth took 1 to 3 % longer."""
+def choose_lead(problem: Problem, expected: float, block_m: int, cluster: int, num_sms: int) -> int:
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).  All of them while an expert is one block of tokens,
+    because weights are what takes time then and L1 tiles of other experts fill the gaps; and for pairs of CTAs, whose long tiles read more
+    from HBM when both phases alternate.  Else so many that their L1 tiles keep the SMs busy at least two and a half times over."""
     local = problem.experts_per_rank
-    if expected <= block_m:
+    if expected <= block_m or cluster > 1:
         return local
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
-    fewest = min(max(ceil(local / WAVES), ceil(WAVE_FILL * num_sms / tiles)), local)
-    return next(n for n in range(fewest, local + 1) if local % n == 0)
+    return experts_with(LEAD_FILL * num_sms, tiles, local)
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
@@ -64,8 +62,8 @@ def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(expected) if block_m is None else block_m
-    wave, cluster = choose_wave(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
-    return {"block_m": block_m, "experts_per_wave": wave, "cluster": cluster}
+    cluster = choose_cluster(problem, block_m, num_sms)
+    return {"block_m": block_m, "lead": choose_lead(problem, expected, block_m, cluster, num_sms), "cluster": cluster}
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
@@ -83,7 +81,7 @@ class Sm90Config:
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
     block_m           tokens of a tile: the N of the wgmma, or with 128 of them its M
-    experts_per_wave  a divisor of experts_per_rank
+    lead              experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
     cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
@@ -92,7 +90,7 @@ class Sm90Config:
 
     problem: Problem
     block_m: int
-    experts_per_wave: int
+    lead: int
     num_sms: int
     num_stages: int = 0
     cluster: int = 1
@@ -102,8 +100,7 @@ class Sm90Config:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
         local = self.problem.experts_per_rank
-        wave_ok = 1 <= self.experts_per_wave <= local and local % self.experts_per_wave == 0
-        require(wave_ok, "experts_per_wave", self.experts_per_wave, f"a divisor of experts_per_rank = {local}")
+        require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")

@@ -12,13 +12,10 @@ from megamoe_dsl.inspect import Peer, find_peer
 TILES = [tier.block_m for tier in TIERS]
 
 WORSE: dict[str, tuple[tuple[int, ...], str]] = {
-    # The peer loads 256 channels a stage at 16 tokens, half of whose 59 instructions are compared.  Ours keeps stages of 128, twice as
-    # many (11 against 5), so that one stage is released and refilled while the tensor core works on the next.
-    "token_loader_k_block": ((16,), "stages of 128 channels where the peer has 256"),
     # Both waits of a tile, for the L1 and for the L2 arrivals of its tokens, have a watchdog (clock, limit, who waits for what), about 25
     # instructions that run only when the tokens are not there yet; the peer's watchdogs are in its barriers.  Finding the next tile takes
-    # ten more since Linear1 is a wave ahead.  Once per tile, beside 16 or 32 K blocks of 36 instructions against 53.
-    "token_loader_tile": ((16, 32, 64, 96, 128, 192), "a watchdog in both waits, Linear1 a wave ahead"),
+    # some 25 more where both phases alternate.  Once per tile, beside 16 or 32 K blocks of 25 instructions against 53.
+    "token_loader_tile": ((16, 32, 64, 96, 128, 192), "a watchdog in both waits, two phases that alternate"),
     # A token is summed in four pieces of 1024 channels, by different warps, so that few tokens still use every SM; the peer's warp takes a
     # whole token.  The set-up of a piece counts four times, and so do the loads of all six slots, which are issued at once; the peer issues
     # one load per slot inside its loop.  A slot itself costs 168 against 217.

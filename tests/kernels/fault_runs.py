@@ -23,13 +23,13 @@ LAUNCHES = ((64, 33), (3, 2))  # two without a pause: the second runs into what 
 def subject(number: int = 0) -> tuple[Artifact, Case]:
     """A kernel and data in which everything happens.
 
-    0  work for all dispatch warps of all CTAs in every phase, up to three passes per tile, several waves, a ring that wraps; one rank's
+    0  work for all dispatch warps of all CTAs in every phase, up to three passes per tile, several experts, a ring that wraps; one rank's
        tokens are told by all its CTAs, the other's by SM 0 alone, by each thread up to three
     1  a short ring and a wide hidden, so that combine reuses the SMEM of every role
     """
     if number == 0:
         moe = problem(64, topk=8, num_experts=40)
-        kernel = config(moe, block_m=64, store_block_m=16, epilogue_warpgroups=2, experts_per_wave=5, num_stages=3)
+        kernel = config(moe, block_m=64, store_block_m=16, epilogue_warpgroups=2, lead=5, num_stages=3)
         return artifact(kernel), random_case(moe, (64, 33), 0, target_expert=2, mask=0.4)
     moe = problem(64, hidden=2048, num_experts=4)
     return artifact(config(moe, block_m=16, num_stages=2)), random_case(moe, (64, 33), 0, mask=0.1)

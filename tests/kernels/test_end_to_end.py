@@ -5,6 +5,8 @@ Every launch finds NaN in all memory that it does not own (`Layer.poison`) and l
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 import torch
 from mega_moe_runs import Layer, config, inputs, problem, prove, received, without_masks
@@ -13,14 +15,14 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.config import TIERS
 from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import Scheduler
+from megamoe_dsl.schedule import Scheduler, scheduler
 
 
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
 def test_every_tier(tier):
-    """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks, two waves."""
+    """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks."""
     moe = problem(tier.block_m + 5, hidden=512, intermediate=256, num_experts=4)
-    kernel = config(moe, block_m=tier.block_m, experts_per_wave=1, num_stages=3)
+    kernel = config(moe, block_m=tier.block_m, lead=1, num_stages=3)
     full = tier.block_m - 4
     layer = prove(kernel, [(full, 9), (3, full)], target_expert=1, mask=0.1)
     assert layer.moe.artifact.config.store_block_m == tier.store_block_m
@@ -101,7 +103,7 @@ def test_topk_32():
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6, hidden=256)
-    kernel = config(moe, experts_per_wave=1 if local == 31 else local // 2)
+    kernel = config(moe, lead=1 if local == 31 else local // 2)
     layer = prove(kernel, [(8, 5)])
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
@@ -112,15 +114,14 @@ def test_other_grids(num_sms):
     prove(config(problem(20, hidden=512), num_sms=num_sms, block_m=16), [(20, 7)])
 
 
-def test_waves():
-    """Four waves of two experts: Linear2 of a wave follows Linear1 of the next one."""
-    moe = problem(20, num_experts=16, topk=4, intermediate=256)
-    kernel = config(moe, experts_per_wave=2, block_m=16)
-    case = random_case(moe, (20, 12), 0)
-    phases = [(block.expert // 2, block.phase) for block in Scheduler.blocks(kernel, received(case)[0], 0)]
-    assert phases.index((1, 0)) < phases.index((0, 1)) < phases.index((2, 0)) < phases.index((1, 1))
-    assert {wave for wave, _ in phases} == {0, 1, 2, 3}
-    prove(kernel, [(20, 12)])
+def test_both_phases_alternate(monkeypatch):
+    """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
+    monkeypatch.setattr(scheduler, "ALTERNATE", 2)
+    moe = problem(28, num_experts=6, topk=2, hidden=768, intermediate=512)
+    kernel = config(moe, lead=1, block_m=16, num_sms=2)
+    phases = [block.phase for block in Scheduler.blocks(kernel, received(random_case(moe, (28, 21), 0))[0], 0)]
+    assert len(list(groupby(phases))) >= 6
+    prove(kernel, [(28, 21)])
 
 
 @pytest.mark.parametrize("stages", [2, 5])

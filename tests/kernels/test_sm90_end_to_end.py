@@ -3,6 +3,8 @@ bit (sm90_runs)."""
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 import torch
 from mega_moe_runs import Layer, first_tokens, inputs, received, without_masks
@@ -12,15 +14,15 @@ from megamoe_dsl.config_sm90 import BLOCK_M
 from megamoe_dsl.kernels.mega_moe.tell import ALONE
 from megamoe_dsl.layouts.workspace import pool_tokens
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import Scheduler
+from megamoe_dsl.schedule import Scheduler, scheduler
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
 @pytest.mark.parametrize("block_m", BLOCK_M)
 def test_every_tile(block_m, exact):
-    """An expert with a full and a partial block, experts with a few tokens, several K blocks, two waves; exact data: two launches."""
+    """An expert with a full and a partial block, experts with a few tokens, several K blocks; exact data: two launches."""
     moe = problem(block_m + 5, hidden=512, intermediate=256, num_experts=4)
-    kernel = config(moe, block_m=block_m, experts_per_wave=1, num_stages=3)
+    kernel = config(moe, block_m=block_m, lead=1, num_stages=3)
     full = block_m - 4
     prove(kernel, [(full, 9), (3, full)] if exact else [(full, 9)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
     counts = received(hopper_case(moe, (full, 9), block_m, target_expert=1))[0]
@@ -55,7 +57,7 @@ def test_four_ranks_unequal_and_empty(block_m):
 def test_clusters_of_two(tokens):
     """Two CTAs fetch together the weights, or the tokens, of two tiles: also where one token block of an expert is left over."""
     moe = problem(300, hidden=512, intermediate=256, num_experts=4)
-    prove(config(moe, cluster=2, block_m=128, experts_per_wave=1), [tokens], target_expert=1, exact=False)
+    prove(config(moe, cluster=2, block_m=128, lead=1), [tokens], target_expert=1, exact=False)
 
 
 def test_clusters_of_two_over_several_launches():
@@ -135,7 +137,7 @@ def test_topk_32():
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6)
-    layer = prove(config(moe, experts_per_wave=1 if local == 31 else local // 2), [(8, 5)])
+    layer = prove(config(moe, lead=1 if local == 31 else local // 2), [(8, 5)])
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
 
@@ -145,16 +147,17 @@ def test_grids_that_divide_nothing(block_m, num_sms):
     prove(config(problem(20, hidden=512, intermediate=256), num_sms=num_sms, block_m=block_m), [(20, 7)], exact=False)
 
 
-@pytest.mark.parametrize("block_m", [16, 128])
-def test_waves(block_m):
-    """Four waves of two experts: Linear2 of a wave follows Linear1 of the next one."""
-    moe = problem(20, num_experts=16, topk=4, intermediate=256)
-    kernel = config(moe, experts_per_wave=2, block_m=block_m)
-    case = hopper_case(moe, (20, 12), 0)
-    phases = [(block.expert // 2, block.phase) for block in Scheduler.blocks(kernel, received(case)[0], 0)]
-    order = [(wave, phase) for wave, phase in ((1, 0), (0, 1), (2, 0), (1, 1), (3, 0), (2, 1)) if (wave, phase) in phases]
-    assert len(order) >= 4 and list(dict.fromkeys(one for one in phases if one in order)) == order
-    prove(kernel, [(20, 12)])
+@pytest.mark.parametrize(("block_m", "cluster", "tokens"), [(8, 1, (20, 13)), (128, 1, (140, 33)), (128, 2, (500,))])
+def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
+    """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
+    monkeypatch.setattr(scheduler, "ALTERNATE", 2)
+    ranks = len(tokens)
+    moe = problem(max(tokens), num_ranks=ranks, num_experts=3 * ranks, topk=ranks, hidden=1024, intermediate=512)
+    kernel = config(moe, lead=1, block_m=block_m, cluster=cluster, num_sms=2)
+    case = hopper_case(moe, tokens, 0)
+    phases = [block.phase for block in Scheduler.blocks(kernel, received(case)[0], 0)]
+    assert len(list(groupby(phases))) >= 6
+    prove(kernel, [tokens])
 
 
 @pytest.mark.parametrize(("block_m", "stages"), [(8, 2), (8, 5), (8, 0), (128, 3), (128, 0)])

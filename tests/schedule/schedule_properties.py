@@ -15,27 +15,36 @@ Blocks = Callable[[Config, Sequence[int], int], Iterable[Block]]
 
 
 def oracle(config: Config, counts: Sequence[int]) -> list[Block]:
-    """All blocks of a launch: Linear1 of the first wave, then Linear1 of each next wave before Linear2 of the one before it."""
-    problem, block_m = config.problem, config.block_m
-    waves = range(0, len(counts), config.experts_per_wave)
-    order = [(waves[0], 0)]
-    for index, wave in enumerate(waves):
-        order += [(following, 0) for following in waves[index + 1 : index + 2]] + [(wave, 1)]
-    sequence = []
-    for wave, phase in order:
-        n_blocks = (2 * problem.intermediate // 256, problem.hidden // 256)[phase]
-        for expert in range(wave, wave + config.experts_per_wave):
-            pool_block = 0
-            for earlier in range(expert):
-                pool_block += (counts[earlier] + block_m - 1) // block_m
-            m_blocks = list(enumerate(range(0, counts[expert], block_m)))
-            for begin in range(0, len(m_blocks), config.group_m):
-                group = m_blocks[begin : begin + config.group_m]
-                for n_block in range(n_blocks):
-                    for m_block, first in group if n_block % 2 == 0 else reversed(group):
-                        rows = len(range(first, min(first + block_m, counts[expert])))
-                        sequence.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
+    """All blocks of a launch, step by step: an expert's Linear1 and the Linear2 of the one `lead` before it, 16 turns of one and 16 of the
+    other while both have as many, then the rest of Linear1 and of Linear2."""
+    sequence, size = [], 16 * config.blocks_per_turn
+    for step in range(len(counts) + config.lead):
+        parts = []
+        for phase, expert in ((0, step), (1, step - config.lead)):
+            parts.append(blocks_of(config, counts, phase, expert) if 0 <= expert < len(counts) else [])
+        while min(map(len, parts)) >= size:
+            for part in parts:
+                sequence += part[:size]
+                del part[:size]
+        sequence += parts[0] + parts[1]
     return sequence
+
+
+def blocks_of(config: Config, counts: Sequence[int], phase: int, expert: int) -> list[Block]:
+    """An expert's blocks of one phase: by groups of token blocks, there and back under one weight block after the other."""
+    problem, block_m = config.problem, config.block_m
+    n_blocks = (2 * problem.intermediate // 256, problem.hidden // 256)[phase]
+    pool_block = 0
+    for earlier in range(expert):
+        pool_block += (counts[earlier] + block_m - 1) // block_m
+    m_blocks, found = list(enumerate(range(0, counts[expert], block_m))), []
+    for begin in range(0, len(m_blocks), config.group_m):
+        group = m_blocks[begin : begin + config.group_m]
+        for n_block in range(n_blocks):
+            for m_block, first in group if n_block % 2 == 0 else reversed(group):
+                rows = len(range(first, min(first + block_m, counts[expert])))
+                found.append(Block(phase, expert, m_block, n_block, pool_block + m_block, rows))
+    return found
 
 
 def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
@@ -70,8 +79,9 @@ def check_complete(lists: Sequence[Sequence[Block]], config: Config, counts: Seq
 
 
 def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None:
-    """No deadlock: in the global order every L1 block of a wave precedes every L2 block of it.  And each phase takes the waves in order,
-    Linear1 never more than one wave before Linear2.
+    """No deadlock: in the global order every L1 block of an expert precedes every L2 block of it.  And each phase takes the experts in
+    order, neither too early: L1 of an expert begins when L2 of the one more than `lead` before it is done, and L2 of an expert when L1 of
+    all that are less than `lead` after it is.
 
     With turns of one block cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
     """
@@ -79,13 +89,30 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None
     for cluster, blocks in enumerate(lists):
         for i, block in enumerate(blocks):
             number = (i // turn * config.num_clusters + cluster) * turn + i % turn
-            stages.append((number, block.expert // config.experts_per_wave, block.phase))
+            stages.append((number, block.expert, block.phase))
     stages.sort()
     assert [number for number, _, _ in stages] == list(range(len(stages)))
-    keys = [(max(0, wave - 1) if phase == 0 else wave, phase, wave) for _, wave, phase in stages]
-    assert keys == sorted(keys)
-    last_l1 = {wave: number for number, wave, phase in stages if phase == 0}
-    assert all(last_l1[wave] < number for number, wave, phase in stages if phase == 1)
+    first: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int], int] = {}
+    for number, expert, phase in stages:
+        first.setdefault((phase, expert), number)
+        last[phase, expert] = number
+    for phase in (0, 1):
+        experts = [expert for _, expert, its in stages if its == phase]
+        assert experts == sorted(experts)
+    for expert in {expert for phase, expert in first if phase == 1}:
+        assert last[0, expert] < first[1, expert]
+        assert all(last[0, n] < first[1, expert] for n in range(expert, expert + config.lead) if (0, n) in last)
+        assert all(last[1, expert] < first[0, n] for phase, n in first if phase == 0 and n > expert + config.lead)
+
+
+def check_mixture(sequence: Sequence[Block], config: Config) -> None:
+    """No more than 16 turns of Linear1 or Linear2 follow one another while the other phase has as many left in this step."""
+    for step in range(config.problem.experts_per_rank + config.lead):
+        mine = [block.phase for block in sequence if block.expert == step - config.lead * block.phase]
+        size = 16 * config.blocks_per_turn
+        both = min(mine.count(0), mine.count(1)) // size
+        assert mine[: 2 * both * size] == both * (size * [0] + size * [1])
 
 
 def check_places(lists: Sequence[Sequence[Block]], config: Config, counts: Sequence[int]) -> None:
@@ -127,8 +154,9 @@ def check_turns(lists: Sequence[Sequence[Block]], config: Config) -> None:
 
 
 def check_neighbours(sequence: Sequence[Block], config: Config) -> None:
-    """Two blocks that follow one another in a group have one token block or one weight block."""
-    for a, b in pairwise(sequence):
+    """Two blocks of a phase that follow one another in a group have one token block or one weight block."""
+    by_phase = [block for phase in (0, 1) for block in sequence if block.phase == phase]
+    for a, b in pairwise(by_phase):
         if (a.phase, a.expert, a.m_block // config.group_m) == (b.phase, b.expert, b.m_block // config.group_m):
             assert abs(a.m_block - b.m_block) + abs(a.n_block - b.n_block) == 1
 
@@ -144,4 +172,5 @@ def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> Non
     check_turns(lists, config)
     sequence = interleaved(lists, config.blocks_per_turn)
     check_neighbours(sequence, config)
+    check_mixture(sequence, config)
     assert sequence == oracle(config, counts)

@@ -1,7 +1,7 @@
-"""The block scheduler on the host: random counts, waves and grids against nested loops; broken schedulers are caught."""
+"""The block scheduler on the host: random counts, leads and grids against nested loops; broken schedulers are caught."""
 
 import dataclasses
-from itertools import islice
+from itertools import groupby, islice
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from schedule_properties import (
     check_balance,
     check_complete,
     check_dependencies,
+    check_mixture,
     check_neighbours,
     check_order,
     check_places,
@@ -30,15 +31,15 @@ SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12,
 
 
 @st.composite
-def launches(draw, max_blocks=3, architectures=(configs, configs_sm90)):
+def launches(draw, max_blocks=12, architectures=(configs, configs_sm90)):
     """(config of either architecture, tokens per local expert).  Shrinks to SM100, no tokens, one cluster."""
     config = draw(st.one_of(*(kind(SMALL, max_sms=40) for kind in architectures)))
     return config, draw(token_counts(config.problem.experts_per_rank, config.block_m, max_blocks=max_blocks))
 
 
-def config_of(experts, wave, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
+def config_of(experts, lead, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
     problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=64)
-    return KernelConfig(problem, block_m, 16, 2, wave, num_sms, 2)
+    return KernelConfig(problem, block_m, 16, 2, lead, num_sms, 2)
 
 
 @settings(max_examples=300, deadline=None)
@@ -83,14 +84,14 @@ def test_settled_positions_are_fixed_points(launch):
     while position.settle().valid():
         position = position.settle()
         assert not position.unsettled() and position.settle() == position
-        assert 0 <= position.local < position.m_blocks * position.n_blocks
+        assert 0 <= position.local < position.l1_blocks + position.l2_blocks
         position = position.skip()
     end = position.settle()
     assert (end.expert, end.tokens) == (config.problem.experts_per_rank, 0)
 
 
 def test_worked_order():
-    """Two waves of one expert, one cluster, two weight blocks in each phase; the first expert has a short second block."""
+    """Two experts, Linear1 one of them ahead, one cluster, two weight blocks in each phase; the first expert has a short second block."""
     blocks = list(Scheduler.blocks(config_of(2, 1, num_sms=2), [17, 3], 0))
     assert blocks == [
         *(Block(LINEAR1, 0, 0, n, 0, 16) for n in range(2)),
@@ -119,19 +120,38 @@ def test_worked_order_of_pairs():
 
 
 @pytest.mark.parametrize(
-    ("wave", "order"),
-    [(1, "a b A c B d C D"), (2, "a b c d A B C D"), (4, "a b c d A B C D")],
+    ("lead", "order"),
+    [(1, "a b A c B d C D"), (2, "a b c A d B C D"), (3, "a b c d A B C D"), (4, "a b c d A B C D")],
 )
-def test_linear1_is_one_wave_ahead(wave, order):
+def test_linear1_is_ahead(lead, order):
     """Letters are experts, capital ones their Linear2."""
-    blocks = list(Scheduler.blocks(config_of(4, wave, num_sms=2), [1, 1, 1, 1], 0))
+    blocks = list(Scheduler.blocks(config_of(4, lead, num_sms=2), [1, 1, 1, 1], 0))
     assert [("abcd", "ABCD")[b.phase][b.expert] for b in blocks if b.n_block == 0] == order.split()
 
 
-@pytest.mark.parametrize("wave", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    ("counts", "order"),
+    [
+        ([64, 64], "16a 16b 16A 16B"),
+        ([64, 72], "16a 16b 16A 2b 18B"),
+        ([136, 72], "34a 16b 16A 2b 18A 18B"),
+        ([72, 136], "18a 16b 16A 18b 2A 34B"),
+        ([128, 128], "32a 16b 16A 16b 16A 32B"),
+    ],
+)
+def test_turns_of_both_phases_alternate(counts, order):
+    """Sixteen of each while both have sixteen, then what is left; two weight blocks in each phase.  Letters as above."""
+    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    blocks = oracle(Sm90Config(problem, 8, 1, 2), counts)
+    assert interleaved(dealt(Scheduler.blocks, Sm90Config(problem, 8, 1, 2), counts)) == blocks
+    names = [("ab", "AB")[b.phase][b.expert] for b in blocks]
+    assert " ".join(f"{len(list(same))}{name}" for name, same in groupby(names)) == order
+
+
+@pytest.mark.parametrize("lead", [1, 2, 3, 6])
 @pytest.mark.parametrize("counts", [[0] * 6, [0, 0, 0, 0, 0, 5], [5, 0, 0, 0, 0, 0], [0, 40, 0, 0, 16, 0], [0, 0, 7, 7, 0, 0]])
-def test_experts_without_tokens(counts, wave):
-    config = config_of(6, wave, num_sms=6)
+def test_experts_without_tokens(counts, lead):
+    config = config_of(6, lead, num_sms=6)
     check_schedule(Scheduler.blocks, config, counts)
     assert not any(counts[b.expert] == 0 for b in interleaved(dealt(Scheduler.blocks, config, counts)))
 
@@ -167,19 +187,19 @@ def test_counts_must_match_the_experts(counts):
 
 
 # --- mutations
-class NeverRewinds(Scheduler):
-    """Goes on to the next wave's L1 and never runs L2."""
+class ForgetsLinear2(Scheduler):
+    """Runs Linear1 only."""
 
     def advance(self):
-        return dataclasses.replace(super().advance(), phase=LINEAR1) if self.expert + 1 < len(self.table.counts) else super().advance()
+        return dataclasses.replace(super().advance(), l2_blocks=0)
 
 
-class Interleaves(Scheduler):
-    """Runs L2 of an expert right after its L1, whatever the wave."""
+class Hurries(Scheduler):
+    """Runs Linear2 of an expert in the step after its Linear1, whatever the lead."""
 
-    def advance(self):
-        alone = dataclasses.replace(self.config, experts_per_wave=1)
-        return dataclasses.replace(super(Interleaves, dataclasses.replace(self, config=alone)).advance(), config=self.config)
+    @classmethod
+    def blocks(cls, config, counts, cluster):
+        return super().blocks(config.replace(lead=1), counts, cluster)
 
 
 class StepsBySm(Scheduler):
@@ -218,11 +238,11 @@ class SwapsOrder(Scheduler):
 
     @property
     def m_block(self):
-        return self.local % self.m_blocks
+        return self._part()[1] % self.m_blocks
 
     @property
     def n_block(self):
-        return self.local // self.m_blocks
+        return self._part()[1] // self.m_blocks
 
 
 class NeverTurnsBack(Scheduler):
@@ -236,16 +256,24 @@ class NeverTurnsBack(Scheduler):
 
 
 class OneBlockShort(Scheduler):
-    """Drops the last weight block of Linear2."""
+    """Drops the last block of Linear2."""
 
-    @property
-    def n_blocks(self):
-        return super().n_blocks - (self.phase == LINEAR2)
+    def advance(self):
+        following = super().advance()
+        return dataclasses.replace(following, l2_blocks=max(following.l2_blocks - 1, 0))
+
+
+class NeverAlternates(Scheduler):
+    """Runs all of the step's Linear1, then all of its Linear2."""
+
+    def _part(self):
+        in_l1 = self.local < self.l1_blocks
+        return (LINEAR1, self.local) if in_l1 else (LINEAR2, self.local - self.l1_blocks)
 
 
 MUTANTS = {
-    NeverRewinds: check_complete,
-    Interleaves: check_dependencies,
+    ForgetsLinear2: check_complete,
+    Hurries: check_dependencies,
     StepsBySm: check_complete,
     LosesOne: check_complete,
     FullBlocks: check_places,
@@ -258,7 +286,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_broken_scheduler_is_caught(mutant):
     """By the property named for it, and by the whole check."""
-    config, counts = config_of(4, 2, num_sms=4, hidden=768, intermediate=256), [17, 3, 40, 16]
+    config, counts = config_of(4, 3, num_sms=4, hidden=768, intermediate=256), [17, 3, 40, 16]
     lists = [list(islice(mutant.blocks(config, counts, cluster), 200)) for cluster in range(config.num_clusters)]
     arguments = {check_dependencies: (config,), check_order: (config,)}.get(MUTANTS[mutant], (config, counts))
     MUTANTS[mutant](dealt(Scheduler.blocks, config, counts), *arguments)
@@ -282,6 +310,18 @@ def test_a_walk_that_never_turns_back_is_caught():
         check_neighbours(interleaved(lists, 2), config)
     with pytest.raises(AssertionError):
         check_schedule(NeverTurnsBack.blocks, config, counts)
+
+
+def test_a_walk_that_never_alternates_is_caught():
+    config, counts = config_of(3, 1, num_sms=4), [160, 200, 128]
+    lists = dealt(NeverAlternates.blocks, config, counts)
+    check_complete(lists, config, counts)
+    check_dependencies(lists, config)
+    check_mixture(interleaved(dealt(Scheduler.blocks, config, counts)), config)
+    with pytest.raises(AssertionError):
+        check_mixture(interleaved(lists), config)
+    with pytest.raises(AssertionError):
+        check_schedule(NeverAlternates.blocks, config, counts)
 
 
 def test_unfair_dealing_is_caught():

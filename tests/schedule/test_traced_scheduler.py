@@ -14,8 +14,11 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import HostTable, Scheduler
 
 STATES = 2000
-TRACED = ("unsettled", "valid", "n_blocks", "m_blocks", "m_block", "n_block", "pool_block", "valid_m", "mma_n")
-MOVES = ("phase", "expert", "local", "tokens", "pool_first")
+TRACED = (
+    *("unsettled", "valid", "phase", "expert", "tokens"),
+    *("n_blocks", "m_blocks", "m_block", "n_block", "pool_block", "valid_m", "mma_n"),
+)
+MOVES = ("step", "local", "l1_blocks", "l2_blocks")
 WIDTH = len(TRACED) + 2 * len(MOVES)
 
 # Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
@@ -63,10 +66,7 @@ def traced():
         """Row i of `out`: every property of state i, then the fields after `advance` and after `skip`."""
         table = MemoryTable(words)
         for i in range(count):
-            expert = states[i, 1]
-            position = Walk(
-                config, table, states[i, 0], expert, states[i, 2], table.tokens(expert), table.pool_block(expert), config.num_clusters
-            )
+            position = Walk(config, table, states[i, 0], states[i, 1], states[i, 2], states[i, 3], config.num_clusters)
             values = []
             for name in TRACED:
                 value = getattr(position, name)
@@ -82,7 +82,8 @@ def traced():
         position = settle(Walk.start(config, MemoryTable(words), block, every, Int32))
         row = Int32(0)
         while position.valid() & (row < limit):
-            fields = (position.phase, position.expert, position.m_block, position.n_block, position.pool_block, position.valid_m)
+            tile = position.block()
+            fields = (tile.phase, tile.expert, tile.m_block, tile.n_block, tile.pool_block, tile.valid_m)
             for j in cutlass.range_constexpr(6):
                 out[row, j] = fields[j]
             row += 1
@@ -109,19 +110,22 @@ def table_words(config, table):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.arch}-{c.block_m}")
 def test_traced_step_equals_host_step(traced, config):
-    """Random states, settled or not: `local` up to twice the blocks of the expert, any expert but the end."""
+    """Random positions of all steps, settled, at the end of their step or past it; those of no expert have no place in the table."""
     rng = random.Random(config.block_m)
-    table = HostTable.of(random_counts(config, rng), config.block_m)
+    experts, counts = config.problem.experts_per_rank, random_counts(config, rng)
+    table = HostTable.of(counts, config.block_m)
     positions = []
-    for _ in range(STATES):
-        expert = rng.randrange(config.problem.experts_per_rank)
-        position = Scheduler(
-            config, table, rng.randrange(2), expert, 0, table.tokens(expert), table.pool_block(expert), config.num_clusters
-        )
-        blocks = position.m_blocks * position.n_blocks
-        edges = (0, max(blocks - 1, 0), blocks, blocks + 1, rng.randrange(2 * blocks + 10))
-        positions.append(replace(position, local=rng.choice(edges)))
-    states = np.array([[p.phase, p.expert, p.local] for p in positions], np.int32)
+    while len(positions) < STATES:
+        step = rng.randrange(experts + config.lead)
+        m_blocks = [-(-counts[expert] // config.block_m) if 0 <= expert < experts else 0 for expert in (step, step - config.lead)]
+        l1_blocks, l2_blocks = m_blocks[0] * config.l1_n_blocks, m_blocks[1] * config.l2_n_blocks
+        position = Scheduler(config, table, step, 0, l1_blocks, l2_blocks, config.num_clusters)
+        blocks = l1_blocks + l2_blocks
+        edges = (0, max(blocks - 1, 0), blocks, blocks + 1, rng.randrange(2 * blocks + 10), rng.randrange(blocks + 1))
+        position = replace(position, local=rng.choice(edges))
+        if position.expert >= 0:
+            positions.append(position)
+    states = np.array([[p.step, p.local, p.l1_blocks, p.l2_blocks] for p in positions], np.int32)
     out = np.zeros((STATES, WIDTH), np.int32)
     traced[0](config, tensor(table_words(config, table)), tensor(states), tensor(out), STATES)
     for position, row in zip(positions, out.tolist(), strict=True):

@@ -17,11 +17,11 @@ from .shape import (
     Experts,
     Hidden,
     Intermediate,
+    Lead,
     PresetName,
     Ranks,
     Stages,
     Topk,
-    Wave,
     build_config_for,
     build_problem,
 )
@@ -37,10 +37,10 @@ def export(
     topk: Topk = None,
     ranks: Ranks = None,
     clamp: Clamp = None,
-    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses tile and waves.")] = 128,
+    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
     block_m: BlockM = None,
-    experts_per_wave: Wave = None,
+    lead: Lead = None,
     stages: Stages = None,
     arch: Arch = SM100,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
@@ -60,7 +60,7 @@ def export(
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, experts_per_wave=experts_per_wave, num_stages=stages)
+        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
 
         from ..export import export_kernel
 

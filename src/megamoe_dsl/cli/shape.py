@@ -23,7 +23,7 @@ PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; 
 BlockM = Annotated[
     int | None, typer.Option(help="Tokens of a tile: 16, 32, 64, 96, 128 or 192 (SM90: 8 to 128). Chosen by default.", rich_help_panel=TILE)
 ]
-Wave = Annotated[int | None, typer.Option("--experts-per-wave", help="A divisor of experts per rank.", rich_help_panel=TILE)]
+Lead = Annotated[int | None, typer.Option(help="Experts that Linear1 is ahead of Linear2. Chosen by default.", rich_help_panel=TILE)]
 Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]
 
 Arch = Annotated[str, typer.Option("--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8).", rich_help_panel=TILE)]

@@ -64,7 +64,7 @@ def config_table(config: KernelConfig | Sm90Config) -> Table:
         [
             ("tile", tile),
             ("epilogue", epilogue),
-            ("experts per wave", config.experts_per_wave),
+            ("experts that Linear1 is ahead", config.lead),
             ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}"),
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),

@@ -9,9 +9,9 @@ from .buffers import draw_pool, draw_symmetric, draw_workspace
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 from .chip import draw_smem, draw_tmem
 from .orders import draw_scales, draw_swizzle
+from .schedule import draw_schedule
 from .svg import to_svg
 from .terminal import render
-from .waves import draw_waves
 
 PICTURES: dict[str, Callable[[KernelConfig, int], Picture]] = {
     "workspace": draw_workspace,
@@ -21,7 +21,7 @@ PICTURES: dict[str, Callable[[KernelConfig, int], Picture]] = {
     "tmem": draw_tmem,
     "scales": draw_scales,
     "swizzle": draw_swizzle,
-    "waves": draw_waves,
+    "schedule": draw_schedule,
 }
 """Name to the function that describes it, for a configuration and the number of tokens a rank has."""
 

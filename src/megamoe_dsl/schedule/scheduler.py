@@ -1,23 +1,25 @@
-"""The block scheduler of the mega kernel (article 3.2.2): waves of experts, Linear1 of a wave before its Linear2, blocks dealt to clusters.
+"""The block scheduler of the mega kernel (article 3.2.2): Linear1 some experts ahead of Linear2, blocks dealt to clusters.
 
-All blocks of a launch form one sequence, in which Linear1 is one wave ahead: L1 of waves 0 and 1, L2 of wave 0, L1 of wave 2, L2 of wave 1,
-and so on; within each, expert by expert.  The article has no wave between L1 and L2 of one wave: then a cluster that is through with L1
-waits for the slowest (on an H200 a tenth of the time of Flash with 8192 tokens).
+All blocks of a launch form one sequence of steps, one for each expert: its Linear1, and the Linear2 of the expert `config.lead` before it.
+Within a step `ALTERNATE` turns of one phase follow as many of the other, while both last.  The article runs Linear1 of a wave of experts,
+then its Linear2, then the next wave: clusters that are through with Linear1 wait for the slowest one (on H200s 10 % of the time of Flash
+with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is idle at other times (6 %, with seven eighths of the
+results for other GPUs).
 
 The blocks of an expert are taken in groups of `config.group_m` token blocks.  Within a group the 256-row weight blocks follow one another,
 and for each of them the group's token blocks, there and back: what runs at the same time shares weights and tokens in L2, and of any two
 blocks that follow one another either the weights or the tokens are the same.  With groups of one, SM100's, the weight block is fastest, as
 in the article.
 
-On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: those
-of its own number first, and then, whenever it is free, the next ones that nobody has taken: SMs are not equally fast, and a Linear1 block
-takes longer than a Linear2 block.
+On SM100 cluster c of C takes numbers c, c + C, c + 2 C ..., of both phases unless 2 `ALTERNATE` divides C.  On SM90 a cluster of n CTAs
+takes n numbers at a time, one for each CTA: those of its own number first, and then, whenever it is free, the next ones that nobody has
+taken: SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
 
-Every L1 block of a wave precedes every L2 block of it, so a block waits only for lower numbers.  A cluster takes numbers in ascending order
-and works in that order: the lowest number that is not done has a cluster that works on it, or gets one without waiting for anything else.
-So waiting for another cluster's L1 output cannot deadlock, however the numbers are dealt.
+Linear1 of an expert comes a step or more before its Linear2, so a block waits only for lower numbers.  A cluster takes numbers in ascending
+order and works in that order: the lowest number that is not done has a cluster that works on it, or gets one without waiting for anything
+else.  So waiting for another cluster's L1 output cannot deadlock, however the numbers are dealt.
 
-`Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `first`, `unsettled`,
+`Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `start`, `unsettled`,
 `advance`, `skip` and `forward` on traced integers, with `settle` as the traced loop (kernels/mega_moe/table.py).
 """
 
@@ -33,6 +35,7 @@ from ..layouts.arith import Int, ceil_div, div, minimum, select
 from ..layouts.pool import pool_blocks
 
 LINEAR1, LINEAR2 = 0, 1
+ALTERNATE = 16  # turns; 8 and 32 made no difference beyond 0.6 %
 MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
 
 
@@ -80,11 +83,10 @@ class Scheduler:
 
     config: Any  # KernelConfig; cutlass.Constexpr in a kernel
     table: Any  # ExpertTable
-    phase: Int  # LINEAR1 or LINEAR2
-    expert: Int  # local expert; experts_per_rank when there is no block left
-    local: Int  # number of the block within (phase, expert)
-    tokens: Int  # of the expert
-    pool_first: Int  # the expert's first pool block
+    step: Int  # Linear1 of local expert `step`, Linear2 of `step - lead`
+    local: Int  # number of the block within the step
+    l1_blocks: Int  # of the step's Linear1, none past the last expert
+    l2_blocks: Int  # of the step's Linear2, none before the first expert
     stride: int  # block numbers between two blocks of this walk
 
     @classmethod
@@ -95,12 +97,37 @@ class Scheduler:
         """
         zero = integer(0)
         stride = every * config.num_clusters * config.blocks_per_turn
-        return cls(config, table, integer(LINEAR1), zero, block, table.tokens(zero), table.pool_block(zero), stride)
+        return cls(config, table, zero, block, ceil_div(table.tokens(zero), config.block_m) * config.l1_n_blocks, zero, stride)
 
     # --- the current block
+    def _part(self) -> tuple[Int, Int]:
+        """Phase of the block, and its number within the phase: by turns of both, then what is left of Linear1, then of Linear2."""
+        size = ALTERNATE * self.config.blocks_per_turn
+        both = div(minimum(self.l1_blocks, self.l2_blocks), size) * size  # blocks of each phase that alternate
+        chunk = div(self.local, size)
+        alternates, in_l1 = self.local < 2 * both, self.local < both + self.l1_blocks
+        phase = select(alternates, chunk & 1, select(in_l1, LINEAR1, LINEAR2))
+        of_others = select(alternates, div(chunk + 1, 2) * size, select(in_l1, both, self.l1_blocks))  # blocks before this one
+        return phase, self.local - of_others
+
     def valid(self) -> Any:
         """Whether the (settled) position has a block."""
-        return self.expert < self.config.problem.experts_per_rank
+        return self.step < self.config.problem.experts_per_rank + self.config.lead
+
+    @property
+    def phase(self) -> Int:
+        """LINEAR1 or LINEAR2."""
+        return self._part()[0]
+
+    @property
+    def expert(self) -> Int:
+        """Local expert; experts_per_rank when there is no block left."""
+        return select(self.phase == LINEAR1, self.step, self.step - self.config.lead)
+
+    @property
+    def tokens(self) -> Int:
+        """Of the expert."""
+        return self.table.tokens(self.expert)
 
     @property
     def n_blocks(self) -> Int:
@@ -121,10 +148,11 @@ class Scheduler:
 
     def _place(self) -> tuple[Int, Int]:
         """Token block and weight block."""
+        phase, number = self._part()
         size, n_blocks = self.config.group_m, (self.config.l1_n_blocks, self.config.l2_n_blocks)
-        l1, l2 = (div(self.local, size * n) for n in n_blocks)
-        group = select(self.phase == LINEAR1, l1, l2)
-        rest = self.local - group * (size * self.n_blocks)
+        l1, l2 = (div(number, size * n) for n in n_blocks)
+        group = select(phase == LINEAR1, l1, l2)
+        rest = number - group * (size * self.n_blocks)
         if size == 1:
             return group, rest
         rows = minimum(self.m_blocks - group * size, size)
@@ -135,7 +163,7 @@ class Scheduler:
 
     @property
     def pool_block(self) -> Int:
-        return self.pool_first + self.m_block
+        return self.table.pool_block(self.expert) + self.m_block
 
     @property
     def valid_m(self) -> Int:
@@ -149,37 +177,22 @@ class Scheduler:
 
     # --- moving on
     def unsettled(self) -> Any:
-        """Whether the block number lies past the blocks of (phase, expert) while experts remain."""
-        return (self.expert < self.config.problem.experts_per_rank) & (self.local >= self.m_blocks * self.n_blocks)
+        """Whether the block number lies past the blocks of the step while steps remain."""
+        return self.valid() & (self.local >= self.l1_blocks + self.l2_blocks)
 
     def advance(self) -> Scheduler:
-        """To the next expert of the wave; from its last one to what follows the wave's phase."""
-        wave = self.config.experts_per_wave
-        following = self.expert + 1
-        wave_ends = following == div(self.expert, wave) * wave + wave
-        next_expert, next_phase = self._next_wave(following)
-        expert, phase = select(wave_ends, next_expert, following), select(wave_ends, next_phase, self.phase)
+        """To the next step."""
+        config, step = self.config, self.step + 1
+        nobody = config.problem.experts_per_rank
+        l1_tokens = self.table.tokens(minimum(step, nobody))
+        l2_tokens = self.table.tokens(select(step < config.lead, nobody, step - config.lead))
         return dataclasses.replace(
             self,
-            phase=phase,
-            expert=expert,
-            local=self.local - self.m_blocks * self.n_blocks,
-            tokens=self.table.tokens(expert),
-            pool_first=self.table.pool_block(expert),
+            step=step,
+            local=self.local - (self.l1_blocks + self.l2_blocks),
+            l1_blocks=ceil_div(l1_tokens, config.block_m) * config.l1_n_blocks,
+            l2_blocks=ceil_div(l2_tokens, config.block_m) * config.l2_n_blocks,
         )
-
-    def _next_wave(self, end: Int) -> tuple[Int, Int]:
-        """First expert, and phase, of what comes after a wave whose last expert is end - 1."""
-        wave, experts = self.config.experts_per_wave, self.config.problem.experts_per_rank
-        after_l1 = (end - wave, LINEAR2)
-        after_l2 = (end, LINEAR2)
-        if wave < experts:
-            opens = end == wave  # the first wave's L2 waits for L1 of the second
-            after_l1 = (select(opens, end, end - 2 * wave), select(opens, LINEAR1, LINEAR2))
-            more = end + 2 * wave <= experts  # waves without L1 yet
-            after_l2 = (select(more, end + wave, end), select(more, LINEAR1, LINEAR2))
-        is_l1 = self.phase == LINEAR1
-        return select(is_l1, after_l1[0], after_l2[0]), select(is_l1, after_l1[1], after_l2[1])
 
     def skip(self) -> Scheduler:
         """The first block of the walk's next turn, unsettled."""

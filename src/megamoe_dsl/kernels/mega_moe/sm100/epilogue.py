@@ -19,13 +19,13 @@ from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
 from ....layouts.barriers import ACCUMULATORS, NamedBarrier
-from ....layouts.tile import CLUSTER, WARPS_PER_GROUP
+from ....layouts.tile import WARPS_PER_GROUP
 from ....layouts.workspace import RankBarrier
-from ....schedule import LINEAR1
+from ....schedule import LINEAR1, Block
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..rank_barrier import Group, rank_barrier
-from ..table import Walk, next_block, start_walk
+from ..table import next_block, start_walk
 from .context import Sm100Context
 from .epilogue_l1 import finish_l1
 from .epilogue_l2 import finish_l2
@@ -35,16 +35,11 @@ from .epilogue_l2 import finish_l2
 class Tile:
     """A tile as one epilogue warp sees it: its block, the accumulator's first TMEM column, warpgroup, warp within it, lane."""
 
-    blocks: Walk
+    block: Block
     column: Int32
     group: Int32
     warp: Int32
     lane: Int32
-
-    @property
-    def n_block(self):
-        """Index of this CTA's 128 weight rows; set by `place`."""
-        return self.blocks.n_block * CLUSTER
 
     def sync_group(self) -> None:
         """All four warps of the warpgroup."""
@@ -60,12 +55,13 @@ def epilogue(ctx: Sm100Context, thread: Int32):
     blocks = start_walk(ctx, group, groups)
     acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
     while blocks.valid():
-        wait_tokens(ctx, blocks)
+        block = blocks.block()
+        wait_tokens(ctx, block)
         index = acc.index + group
         wait(ctx.barrier("acc_full", index), acc.phase)
         fence_after_sync()
-        tile = Tile(blocks, index * config.block_m, group, warp, lane)
-        if blocks.phase == LINEAR1:
+        tile = Tile(block, index * config.block_m, group, warp, lane)
+        if block.phase == LINEAR1:
             finish_l1(ctx, tile)
         else:
             finish_l2(ctx, tile)

@@ -30,10 +30,10 @@ from .maps import Map
 @cute.jit
 def finish_l1(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
-    config, plan, blocks = ctx.config, ctx.config.smem, tile.blocks
+    config, plan, block = ctx.config, ctx.config.smem, tile.block
     groups = config.store_block_m // 8
-    n_block = blocks.n_block * CLUSTER + ctx.cta_rank
-    row = blocks.pool_block * config.block_m
+    n_block = block.n_block * CLUSTER + ctx.cta_rank
+    row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
     pair = (tile.lane & 3) * 2  # first of this thread's two tokens in a group of 8
     maxima = ctx.shared("amax", tile.group, tile.warp, pair)
@@ -41,7 +41,7 @@ def finish_l1(ctx: Sm100Context, tile):
     leader = (tile.warp == 0) & (tile.lane == 0)
     writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
     scale = l1_scale(n_block, tile.warp)
-    valid = blocks.valid_m
+    valid = block.valid_m
     for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
         weights = ctx.at("l1_topk_weights", row + first + pair)
         outputs, peaks = [], []
@@ -58,7 +58,7 @@ def finish_l1(ctx: Sm100Context, tile):
             wait_group_read(1)
         tile.sync_group()
         words = []
-        scales = ctx.at("l2_sf", scale >> 2, pool_sf_row(blocks.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
+        scales = ctx.at("l2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
         for g in cutlass.range_constexpr(groups):
             theirs = emit_to_many([cutlass.Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", other_maxima + g * 32)
             exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q])) for q in range(2)]
@@ -77,4 +77,4 @@ def finish_l1(ctx: Sm100Context, tile):
             commit_group()
     if leader:
         wait_group(0)
-        reduce_or_u64(ctx.at("l2_arrival_mask", blocks.pool_block), Int64(1) << Int64(n_block), "release", "gpu")
+        reduce_or_u64(ctx.at("l2_arrival_mask", block.pool_block), Int64(1) << Int64(n_block), "release", "gpu")

@@ -25,16 +25,16 @@ ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 @cute.jit
 def finish_l2(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
-    config, blocks = ctx.config, tile.blocks
+    config, block = ctx.config, tile.block
     rows = config.store_block_m
-    n_block = blocks.n_block * CLUSTER + ctx.cta_rank
-    row = blocks.pool_block * config.block_m
+    n_block = block.n_block * CLUSTER + ctx.cta_rank
+    row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
     write = l2_write_address(cd, tile.warp, tile.lane, rows)
     own_row = l2_read_row(tile.warp, tile.lane)
     read = l2_read_address(cd, own_row, tile.lane, rows)
     channel_bytes = Int64(l2_channel_bytes(n_block, tile.lane))
-    valid = blocks.valid_m
+    valid = block.valid_m
     for first in cutlass.range(0, valid, rows, unroll=1):
         metadata = ctx.at("token_src_metadata", row + first + own_row)
         groups = load_columns(tile.column + first, rows // 8)

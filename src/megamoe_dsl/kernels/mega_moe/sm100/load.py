@@ -34,12 +34,13 @@ def load_tokens(ctx: Sm100Context):
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
-        wait_operands(ctx, blocks)
-        tokens, scales = ctx.map(Map.TOKENS, blocks.phase), ctx.map(Map.SFA, blocks.phase)
+        block = blocks.block()
+        wait_operands(ctx, block)
+        tokens, scales = ctx.map(Map.TOKENS, block.phase), ctx.map(Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
-        row = blocks.pool_block * config.block_m + ctx.cta_rank * (blocks.mma_n >> 1)
-        sf_row = blocks.pool_block * config.sf_block_m
-        for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+        row = block.pool_block * config.block_m + ctx.cta_rank * (blocks.mma_n >> 1)
+        sf_row = block.pool_block * config.sf_block_m
+        for k in cutlass.range(select(block.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index) & LEADER
             if elect():

@@ -78,7 +78,7 @@ def draw(ctx: Sm90Context) -> Int32:
 @cute.jit
 def publish(ctx: Sm90Context, blocks: Walk, tickets: Ring):
     """A block for each CTA of the cluster; they are of one expert and phase."""
-    mine = [blocks.forward(cta) for cta in range(ctx.config.cluster)]
+    mine = [blocks.forward(cta).block() for cta in range(ctx.config.cluster)]
     same_tokens = Int32(mine[0].pool_block == mine[-1].pool_block)
     ticket, full = ctx.shared("tickets", tickets.index), ctx.barrier("ticket_full", tickets.index)
     if cute.arch.lane_idx() == 0:

@@ -1,4 +1,4 @@
-"""The wave schedule: which tile each CTA pair works on."""
+"""The schedule: which tile each CTA pair works on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLUSTERS = 12  # lanes of the picture
 TILES = 24  # of a lane
 
 
-def draw_waves(config: KernelConfig, tokens: int) -> Picture:
+def draw_schedule(config: KernelConfig, tokens: int) -> Picture:
     counts = sample_counts(config, tokens)
     shown = sorted({round(i * (config.num_clusters - 1) / max(1, CLUSTERS - 1)) for i in range(min(CLUSTERS, config.num_clusters))})
     lanes, tiles = [], {}
@@ -26,10 +26,9 @@ def draw_waves(config: KernelConfig, tokens: int) -> Picture:
             time += duration
         lanes.append(Lane(f"SM {2 * cluster}, {2 * cluster + 1}", tuple(bars), (str(len(blocks)),)))
     extent = max((lane.bars[-1].end for lane in lanes if lane.bars), default=1.0)
-    waves = config.problem.experts_per_rank // config.experts_per_wave
+    ahead = f"Linear1 is {config.lead} of {config.problem.experts_per_rank} experts ahead of Linear2"
     note = (
-        f"{waves} waves of {config.experts_per_wave} experts, sampled routing of {tokens} tokens a rank, the first {TILES} tiles of some "
-        "SM pairs. Green is Linear1, orange Linear2, the number is the local expert; a tile is as wide as it has K blocks. Waits are not "
-        "drawn."
+        f"{ahead}; sampled routing of {tokens} tokens a rank, the first {TILES} tiles of some SM pairs. Green is Linear1, orange "
+        "Linear2, the number is the local expert; a tile is as wide as it has K blocks. Waits are not drawn."
     )
-    return Picture("Wave schedule", note, (BarChart(tuple(lanes), extent, "K blocks", ("tiles",)),))
+    return Picture("Schedule", note, (BarChart(tuple(lanes), extent, "K blocks", ("tiles",)),))
