@@ -20,8 +20,8 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-191440", "time-20261121-191521")),
-        ("docs/hopper.md", ("trace-20261121-182345", "trace-20261121-182358")),
+        ("README.md", ("time-20261121-204719", "time-20261121-204752")),
+        ("docs/hopper.md", ("trace-20261121-204829", "trace-20261121-204843")),
     ],
 )
 def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:
