@@ -73,39 +73,37 @@ def test_expected_tokens_are_not_rounded():
 
 
 # --- how far Linear1 is ahead (article 3.2.1.3)
-def lead(**changes):
-    example = {"experts_per_rank": 32, "num_tokens": 1024, "topk": 8, "intermediate": 2048, "block_m": 128, "num_sms": 148}
-    return choose_lead(**{**example, **changes})
+def lead(experts=32, expected=256.0, *, intermediate=2048, block_m=128, num_sms=148):
+    return choose_lead(Problem(512, intermediate, experts, 1), expected, block_m, num_sms)
 
 
 def test_lead_of_the_worked_example():
+    """1024 tokens of top-8 for 32 experts."""
     assert lead() == 8
 
 
 @pytest.mark.parametrize(("least", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 12), (12, 12)])
 def test_lead_rounds_up_to_a_power_of_two_or_all(least, rounded):
     """12 experts with 2 L1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
-    assert lead(experts_per_rank=12, num_tokens=12, topk=1, intermediate=128, num_sms=least) == rounded
+    assert lead(12, 1.0, intermediate=128, num_sms=least) == rounded
 
 
 def test_lead_is_all_experts_below_one_token_each():
-    assert lead(num_tokens=3) == 32  # 24 slots for 32 experts
-    assert lead(num_tokens=4) < 32  # exactly one token each: the normal branch
-    assert lead(num_tokens=0) == 32
+    assert lead(expected=24 / 32) == lead(expected=0.0) == 32
+    assert lead(expected=1.0) < 32
 
 
 def test_lead_is_capped_by_the_experts():
-    assert lead(experts_per_rank=2, num_tokens=1, topk=2, intermediate=128) == 2
+    assert lead(2, 1.0, intermediate=128) == 2
 
 
 @settings(max_examples=200, deadline=None)
 @given(problems(), st.sampled_from(TIERS), st.integers(1, 74), st.data())
 def test_lead_feeds_the_grid(problem, tier, clusters, data):
     local, num_tokens = problem.experts_per_rank, data.draw(st.integers(0, problem.max_tokens_per_rank))
-    shape = {"experts_per_rank": local, "topk": problem.topk, "intermediate": problem.intermediate, "block_m": tier.block_m}
-    chosen = choose_lead(num_tokens=num_tokens, num_sms=2 * clusters, **shape)
-    assert chosen == local or (chosen.bit_count() == 1 and chosen < local)
     expected = problem.expected_tokens_per_expert(num_tokens)
+    chosen = choose_lead(problem, expected, tier.block_m, 2 * clusters)
+    assert chosen == local or (chosen.bit_count() == 1 and chosen < local)
     m_blocks = next(n for n in range(10**6) if n * tier.block_m >= expected)
     if expected >= 1 and chosen < local:
         assert chosen * m_blocks * (2 * problem.intermediate // 128) >= 2 * 2 * clusters
@@ -251,5 +249,5 @@ def test_choose_rejects_tokens_and_blocks():
 def test_overrides_replace_fields_and_block_m_brings_its_tier():
     config = KernelConfig.choose(FLASH, 1024, block_m=64, num_stages=3)
     assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
-    assert config.lead == choose_lead(experts_per_rank=32, num_tokens=1024, topk=6, intermediate=2048, block_m=64, num_sms=148)
+    assert config.lead == choose_lead(FLASH, FLASH.expected_tokens_per_expert(1024), 64, 148)
     assert KernelConfig.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2

@@ -77,16 +77,12 @@ def experts_with(tiles: float, per_expert: int, experts: int) -> int:
     return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 
-def choose_lead(*, experts_per_rank: int, num_tokens: int, topk: int, intermediate: int, block_m: int, num_sms: int) -> int:
-    """Experts whose L1 tiles keep all SMs busy twice over (article 3.2.1.3, where they form a wave).
-
-    `num_tokens` counts the tokens routed to this rank's experts before top-k replication.  With less than one token per expert all
-    experts' Linear1 comes first.
-    """
-    expected = num_tokens * topk / experts_per_rank
-    if expected < 1:
-        return experts_per_rank
-    return experts_with(IMBALANCE_FACTOR * num_sms, ceil(expected / block_m) * (2 * intermediate // BLOCK_N), experts_per_rank)
+def choose_lead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+    """Experts whose L1 tiles, with `expected` tokens each, keep all SMs busy twice over (article 3.2.1.3, where they form a wave).  With
+    less than one token per expert all experts' Linear1 comes first."""
+    local = problem.experts_per_rank
+    tiles = ceil(expected / block_m) * (2 * problem.intermediate // BLOCK_N)
+    return local if expected < 1 else experts_with(IMBALANCE_FACTOR * num_sms, tiles, local)
 
 
 def choose_registers(experts_per_rank: int) -> RegisterBudget:
@@ -115,9 +111,7 @@ class KernelConfig:
     num_stages: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("block_m", "store_block_m", "epilogue_warpgroups", "lead", "num_sms", "num_stages"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
+        require_integers(self, "block_m", "store_block_m", "epilogue_warpgroups", "lead", "num_sms", "num_stages")
         require(
             self.block_m in CANDIDATE_BLOCK_M and self.block_m >= 16, "block_m", self.block_m, "one of " + str([t.block_m for t in TIERS])
         )
@@ -146,14 +140,7 @@ class KernelConfig:
             known = [t.block_m for t in TIERS]
             require(block_m in known, "block_m", block_m, f"one of {known}")
             tier = TIERS[known.index(block_m)]
-        lead = choose_lead(
-            experts_per_rank=problem.experts_per_rank,
-            num_tokens=num_tokens,
-            topk=problem.topk,
-            intermediate=problem.intermediate,
-            block_m=tier.block_m,
-            num_sms=num_sms,
-        )
+        lead = choose_lead(problem, problem.expected_tokens_per_expert(num_tokens), tier.block_m, num_sms)
         fields = {
             "block_m": tier.block_m,
             "store_block_m": tier.store_block_m,
@@ -277,6 +264,13 @@ class KernelConfig:
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
     if not holds:
         raise ConfigError(field, value, allowed)
+
+
+def require_integers(config: object, *names: str) -> None:
+    """Fields of a configuration."""
+    for name in names:
+        value = getattr(config, name)
+        require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
 
 
 def require_num_sms(num_sms: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from .config import REGISTER_FILE, RegisterBudget, experts_with, require
+from .config import REGISTER_FILE, RegisterBudget, experts_with, require, require_integers
 from .layouts.arith import Int
 from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
@@ -22,7 +22,7 @@ SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 LEAD_FILL = 2.5
-PAIRS_FROM = 8192
+LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
 
 
@@ -33,12 +33,17 @@ def choose_block_m(expected: float) -> int:
     return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
 
 
-def choose_lead(problem: Problem, expected: float, block_m: int, cluster: int, num_sms: int) -> int:
+def has_long_tiles(problem: Problem) -> bool:
+    """Whether a tile has as many blocks of K as those of Pro (56 and 24), rather than those of Flash (32 and 16)."""
+    return problem.hidden + problem.intermediate >= LONG_TILES
+
+
+def choose_lead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).  All of them while an expert is one block of tokens,
-    because weights are what takes time then and L1 tiles of other experts fill the gaps; and for pairs of CTAs, whose long tiles read more
-    from HBM when both phases alternate.  Else so many that their L1 tiles keep the SMs busy at least two and a half times over."""
+    because weights are what takes time then and L1 tiles of other experts fill the gaps; and of long tiles, of which more are read from
+    HBM when both phases alternate.  Else so many that their L1 tiles keep the SMs busy at least two and a half times over."""
     local = problem.experts_per_rank
-    if expected <= block_m or cluster > 1:
+    if expected <= block_m or has_long_tiles(problem):
         return local
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
     return experts_with(LEAD_FILL * num_sms, tiles, local)
@@ -52,18 +57,17 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
-    """Two CTAs read less from L2, and wait for one another at every tile.  With the tiles of Pro (56 and 24 blocks of K) that was worth 2
-    to 5 % beyond what the schedule's groups gave, with those of Flash (32 and 16) it cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight
-    ranks).  Beside other streams' CTAs one might find no partner in its part of the GPU: so only with all SMs."""
-    long_tiles = problem.hidden + problem.intermediate >= PAIRS_FROM
-    return cluster_sizes(problem, block_m, num_sms)[-1] if long_tiles and num_sms == NUM_SMS else 1
+    """Two CTAs read less from L2, and wait for one another at every tile.  With the tiles of Pro that was worth 2 to 5 % beyond what the
+    schedule's groups gave, with those of Flash it cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  Beside other streams'
+    CTAs one might find no partner in its part of the GPU: so only with all SMs."""
+    return cluster_sizes(problem, block_m, num_sms)[-1] if has_long_tiles(problem) and num_sms == NUM_SMS else 1
 
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(expected) if block_m is None else block_m
-    cluster = choose_cluster(problem, block_m, num_sms)
-    return {"block_m": block_m, "lead": choose_lead(problem, expected, block_m, cluster, num_sms), "cluster": cluster}
+    lead, cluster = choose_lead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    return {"block_m": block_m, "lead": lead, "cluster": cluster}
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
@@ -98,6 +102,7 @@ class Sm90Config:
 
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
+        require_integers(self, "block_m", "lead", "num_sms", "num_stages", "cluster")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
         local = self.problem.experts_per_rank
         require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")

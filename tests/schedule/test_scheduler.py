@@ -37,6 +37,16 @@ def launches(draw, max_blocks=12, architectures=(configs, configs_sm90)):
     return config, draw(token_counts(config.problem.experts_per_rank, config.block_m, max_blocks=max_blocks))
 
 
+@st.composite
+def launches_of_pairs(draw):
+    """(SM90 config of pairs of CTAs, tokens per local expert), with so many blocks that both phases alternate."""
+    experts = draw(st.integers(1, 5))
+    hidden, intermediate = (512 * draw(st.integers(1, 4)) for _ in range(2))
+    problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=8192, dtypes="fp8xfp8")
+    config = Sm90Config(problem, 128, draw(st.integers(1, experts)), 2 * draw(st.integers(1, 20)), 2, cluster=2)
+    return config, draw(token_counts(experts, 128, max_blocks=40))
+
+
 def config_of(experts, lead, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
     problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=64)
     return KernelConfig(problem, block_m, 16, 2, lead, num_sms, 2)
@@ -45,6 +55,12 @@ def config_of(experts, lead, *, num_sms=4, hidden=512, intermediate=256, block_m
 @settings(max_examples=300, deadline=None)
 @given(launches())
 def test_schedule_equals_nested_loops(launch):
+    check_schedule(Scheduler.blocks, *launch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(launches_of_pairs())
+def test_schedule_of_pairs_equals_nested_loops(launch):
     check_schedule(Scheduler.blocks, *launch)
 
 
@@ -71,8 +87,9 @@ def test_mma_covers_the_valid_tokens(launch):
     config, counts = launch
     position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0).settle()
     while position.valid():
-        assert position.valid_m <= position.mma_n < position.valid_m + 16
-        assert position.mma_n % 16 == 0 and 16 <= position.mma_n <= config.block_m
+        block = position.block()
+        assert block.valid_m <= block.mma_n < block.valid_m + 16
+        assert block.mma_n % 16 == 0 and 16 <= block.mma_n <= config.block_m
         position = position.skip().settle()
 
 
@@ -86,8 +103,8 @@ def test_settled_positions_are_fixed_points(launch):
         assert not position.unsettled() and position.settle() == position
         assert 0 <= position.local < position.l1_blocks + position.l2_blocks
         position = position.skip()
-    end = position.settle()
-    assert (end.expert, end.tokens) == (config.problem.experts_per_rank, 0)
+    end = position.settle().block()
+    assert end.expert == config.problem.experts_per_rank and end.valid_m <= 0
 
 
 def test_worked_order():
@@ -129,6 +146,13 @@ def test_linear1_is_ahead(lead, order):
     assert [("abcd", "ABCD")[b.phase][b.expert] for b in blocks if b.n_block == 0] == order.split()
 
 
+def runs(config, counts):
+    """Blocks of one kind that follow one another, as in 16a for Linear1 of the first expert and 2B for Linear2 of the second."""
+    blocks = interleaved(dealt(Scheduler.blocks, config, counts), config.blocks_per_turn)
+    names = [("ab", "AB")[b.phase][b.expert] for b in blocks]
+    return " ".join(f"{len(list(same))}{name}" for name, same in groupby(names))
+
+
 @pytest.mark.parametrize(
     ("counts", "order"),
     [
@@ -140,12 +164,18 @@ def test_linear1_is_ahead(lead, order):
     ],
 )
 def test_turns_of_both_phases_alternate(counts, order):
-    """Sixteen of each while both have sixteen, then what is left; two weight blocks in each phase.  Letters as above."""
+    """Sixteen of each while both have sixteen, then what is left; two weight blocks in each phase."""
     problem = Problem(512, 256, 2, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
-    blocks = oracle(Sm90Config(problem, 8, 1, 2), counts)
-    assert interleaved(dealt(Scheduler.blocks, Sm90Config(problem, 8, 1, 2), counts)) == blocks
-    names = [("ab", "AB")[b.phase][b.expert] for b in blocks]
-    assert " ".join(f"{len(list(same))}{name}" for name, same in groupby(names)) == order
+    assert runs(Sm90Config(problem, 8, 1, 2), counts) == order
+
+
+@pytest.mark.parametrize(
+    ("counts", "order"),
+    [([1024, 1024], "16a 16b 16A 16B"), ([2048, 2049], "32a 32b 32A 2b 34B"), ([4096, 4096], "64a 32b 32A 32b 32A 64B")],
+)
+def test_a_turn_of_a_pair_is_two_blocks(counts, order):
+    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=8192, dtypes="fp8xfp8")
+    assert runs(Sm90Config(problem, 128, 1, 4, cluster=2), counts) == order
 
 
 @pytest.mark.parametrize("lead", [1, 2, 3, 6])
@@ -220,38 +250,32 @@ class LosesOne(Scheduler):
 class FullBlocks(Scheduler):
     """Takes every block for a full one."""
 
-    @property
-    def valid_m(self):
-        return self.config.block_m
+    def block(self):
+        return dataclasses.replace(super().block(), valid_m=self.config.block_m)
 
 
 class SharesPoolBlocks(Scheduler):
     """Ignores where the expert starts in the pool."""
 
-    @property
-    def pool_block(self):
-        return self.m_block
+    def block(self):
+        block = super().block()
+        return dataclasses.replace(block, pool_block=block.m_block)
 
 
 class SwapsOrder(Scheduler):
     """Token blocks fastest."""
 
-    @property
-    def m_block(self):
-        return self._part()[1] % self.m_blocks
-
-    @property
-    def n_block(self):
-        return self._part()[1] // self.m_blocks
+    def _place(self, is_l1, number, m_blocks):
+        return number % m_blocks, number // m_blocks
 
 
 class NeverTurnsBack(Scheduler):
     """Begins every weight block with the group's first token block."""
 
-    def _place(self):
-        m_block, n_block = super()._place()
+    def _place(self, is_l1, number, m_blocks):
+        m_block, n_block = super()._place(is_l1, number, m_blocks)
         first = m_block // self.config.group_m * self.config.group_m
-        rows = min(self.m_blocks - first, self.config.group_m)
+        rows = min(m_blocks - first, self.config.group_m)
         return (m_block if n_block % 2 == 0 else 2 * first + rows - 1 - m_block), n_block
 
 

@@ -14,12 +14,9 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import HostTable, Scheduler
 
 STATES = 2000
-TRACED = (
-    *("unsettled", "valid", "phase", "expert", "tokens"),
-    *("n_blocks", "m_blocks", "m_block", "n_block", "pool_block", "valid_m", "mma_n"),
-)
+TRACED = ("phase", "expert", "m_block", "n_block", "pool_block", "valid_m", "mma_n")
 MOVES = ("step", "local", "l1_blocks", "l2_blocks")
-WIDTH = len(TRACED) + 2 * len(MOVES)
+WIDTH = 2 + len(TRACED) + 2 * len(MOVES)
 
 # Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
 CONFIGS = [
@@ -63,14 +60,13 @@ def traced():
 
     @cute.jit
     def step(config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):
-        """Row i of `out`: every property of state i, then the fields after `advance` and after `skip`."""
+        """Row i of `out`: whether state i is unsettled and valid, its block, then the fields after `advance` and after `skip`."""
         table = MemoryTable(words)
         for i in range(count):
             position = Walk(config, table, states[i, 0], states[i, 1], states[i, 2], states[i, 3], config.num_clusters)
-            values = []
-            for name in TRACED:
-                value = getattr(position, name)
-                values.append(Int32(value() if callable(value) else value))
+            block = position.block()
+            values = [Int32(position.unsettled()), Int32(position.valid())]
+            values += [Int32(getattr(block, name)) for name in TRACED]
             for moved in (position.advance(), position.skip()):
                 values += [getattr(moved, name) for name in MOVES]
             for j in cutlass.range_constexpr(WIDTH):
@@ -123,14 +119,14 @@ def test_traced_step_equals_host_step(traced, config):
         blocks = l1_blocks + l2_blocks
         edges = (0, max(blocks - 1, 0), blocks, blocks + 1, rng.randrange(2 * blocks + 10), rng.randrange(blocks + 1))
         position = replace(position, local=rng.choice(edges))
-        if position.expert >= 0:
+        if step >= config.lead or position.local < l1_blocks:
             positions.append(position)
     states = np.array([[p.step, p.local, p.l1_blocks, p.l2_blocks] for p in positions], np.int32)
     out = np.zeros((STATES, WIDTH), np.int32)
     traced[0](config, tensor(table_words(config, table)), tensor(states), tensor(out), STATES)
     for position, row in zip(positions, out.tolist(), strict=True):
-        values = [getattr(position, name) for name in TRACED]
-        expected = [int(value() if callable(value) else value) for value in values]
+        block = position.block()
+        expected = [int(position.unsettled()), int(position.valid()), *(int(getattr(block, name)) for name in TRACED)]
         for moved in (position.advance(), position.skip()):
             expected += [getattr(moved, name) for name in MOVES]
         assert row == expected, position

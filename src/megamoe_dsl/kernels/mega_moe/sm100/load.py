@@ -38,7 +38,7 @@ def load_tokens(ctx: Sm100Context):
         wait_operands(ctx, block)
         tokens, scales = ctx.map(Map.TOKENS, block.phase), ctx.map(Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
-        row = block.pool_block * config.block_m + ctx.cta_rank * (blocks.mma_n >> 1)
+        row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         sf_row = block.pool_block * config.sf_block_m
         for k in cutlass.range(select(block.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
@@ -58,12 +58,13 @@ def load_weights(ctx: Sm100Context):
     blocks = start_walk(ctx, Int32(0), 1)
     ring = Ring.start(config.num_stages)
     while blocks.valid():
-        weights, scales = ctx.map(Map.WEIGHTS, blocks.phase), ctx.map(Map.SFB, blocks.phase)
-        is_l1 = blocks.phase == LINEAR1
+        block = blocks.block()
+        weights, scales = ctx.map(Map.WEIGHTS, block.phase), ctx.map(Map.SFB, block.phase)
+        is_l1 = block.phase == LINEAR1
         k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
-        channel = (blocks.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        row = blocks.expert * select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden)) + channel
-        sf_k = blocks.expert * k_blocks
+        channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
+        row = block.expert * select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden)) + channel
+        sf_k = block.expert * k_blocks
         for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index) & LEADER

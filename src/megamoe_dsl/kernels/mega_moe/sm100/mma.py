@@ -35,8 +35,9 @@ def issue_mma(ctx: Sm100Context):
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
-        instruction = tcgen05.instruction(blocks.mma_n)
-        for k in cutlass.range(select(blocks.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+        block = blocks.block()
+        instruction = tcgen05.instruction(block.mma_n)
+        for k in cutlass.range(select(block.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
             wait(ctx.barrier("full", ring.index), ring.phase)
             tcgen05.fence_after_sync()
             if elect():
