@@ -7,7 +7,7 @@ silicon     y of tiny layers against the simulator's, to the bit
 racecheck, memcheck
             compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
-time        both presets with the experts per rank of eight GPUs, beside the peer if there is one
+time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the peer if there is one
 trace       the same points, by role
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
@@ -78,6 +78,7 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
     shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
     both = ["--preset", ",".join(PRESETS), "--tokens", TOKENS, "--ranks", str(RANKS)]
     beside = [] if peer is None else ["--peer", str(peer)]
+    traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
 
     def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
         return tuple(["compile_artifacts.py", at[into], *one, "--ranks", on, *more] for one in shares)
@@ -92,8 +93,8 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
         Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
         Step("layer", ([*whole_layer, "--compile"],), (whole_layer,), 180),
         *(Step(tool, (), (*once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
-        Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *beside), 300),
-        Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], "--trace"), 120),
+        Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
+        Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
         Step("soak", (), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
         Step(
             "soak_ranks",

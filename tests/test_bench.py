@@ -13,6 +13,8 @@ import torch.distributed as dist
 from typer.testing import CliRunner
 
 from megamoe_dsl.bench import host
+from megamoe_dsl.bench import point as point_module
+from megamoe_dsl.bench import session as session_module
 from megamoe_dsl.bench.arguments import parse, passed
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
@@ -20,8 +22,9 @@ from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
+from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
-from megamoe_dsl.bench.session import packages, without_folders
+from megamoe_dsl.bench.session import Session, packages, without_folders
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
@@ -50,6 +53,7 @@ def test_points_of_the_command_line() -> None:
         ("--ranks", "7", "num_experts = 256: must be "),
         ("--ranks", "16", "ranks = 16: must be at most 8, the GPUs of this host"),
         ("--soak", "-3", "soak = -3: must be 0 or a number of launches"),
+        ("--remote", "1.5", "remote = 1.5: must be None, or between 0 and 1"),
         ("--watchdog-ms", "0", "watchdog_ms = 0: must be at least 1"),
     ],
 )
@@ -144,6 +148,43 @@ def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
 def test_a_remote_fraction_needs_other_ranks_and_both_kinds(ranks: str, remote: float) -> None:
     with pytest.raises(ProblemError, match=f"remote = {remote}: must be None, or between 0 and 1"):
         points_of("flash", "8", ranks, None, remote)
+
+
+def test_a_remote_fraction_needs_experts_enough() -> None:
+    with pytest.raises(ProblemError, match=r"remote = 0\.5: must be None with fewer than 4 topk = 24 experts per rank"):
+        points_of("flash", "8", "2", 23, 0.5)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_a_remote_fraction_comes_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = parse(["--artifacts", "kernels", "--ranks", "2", "--remote", "0.75"])
+    assert {point.remote for point in given.points} == {0.75}
+    assert {point.remote for point in parse(["--artifacts", "kernels"]).points} == {None}
+    asked: list[Session] = []
+
+    def run(session: Session) -> Results:
+        asked.append(session)
+        return Results("run.json", "none", ())
+
+    monkeypatch.setattr(session_module, "run_session", run)
+    folders = ["--artifacts", str(tmp_path / "kernels"), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, ["bench", "--ranks", "2", "--remote", "0.75", *folders]).exit_code == 0
+    assert {point.remote for point in asked[0].points} == {0.75}
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_a_soak_has_routings_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--artifacts", "kernels", "--ranks", "2", "--remote", "0.75", "--soak", "10"])
+    assert "remote = 0.75: must be None with a soak" in capsys.readouterr().err
+
+
+def test_a_point_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of this process's rank, routed with its remote fraction."""
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(point_module, "random_inputs", lambda *given, **options: (given, options))
+    point = Point("flash", 9, 2, experts_per_rank=32, remote=0.75)
+    assert point.draw(5) == ((point.problem, 1, 9, 5, "cuda"), {"remote": 0.75})
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 3, 1000])

@@ -17,7 +17,9 @@ from megamoe_dsl.config import (
     choose_registers,
     choose_tier,
 )
+from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.testing import configs, problems
 
@@ -214,6 +216,23 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
     error = caught.value
     assert error.field == field and error.value == value and allowed in error.allowed
     assert field in str(error) and repr(value) in str(error) and allowed in str(error)
+
+
+@pytest.mark.parametrize("field", ["block_m", "lead", "num_sms", "num_stages", "cluster"])
+@pytest.mark.parametrize("value", [2.0, "2", True, None])
+def test_fields_of_sm90_are_integers(field, value):
+    good = Sm90Config(replace(FLASH, dtypes="fp8xfp8"), 128, 2, 132)
+    with pytest.raises(ConfigError, match=f"{field} = {value!r}: must be an integer"):
+        good.replace(**{field: value})
+
+
+def test_lead_of_sm90_follows_the_tiles():
+    """Flash fills the SMs two and a half times; long tiles, as Pro's, keep the phases apart, on any grid and with any cluster."""
+    flash, pro = (PRESETS[name].problem(8192, dtypes="fp8xfp8") for name in ("flash", "pro"))
+    leads = [Sm90Config.choose(flash, tokens, gpu=None).lead for tokens in (64, 512, 1024, 2048, 4096, 8192)]
+    assert leads == [32, 32, 16, 8, 4, 2]
+    for options in ({}, {"cluster": 1}, {"num_sms": 120}):
+        assert Sm90Config.choose(pro, 8192, gpu=None, **options).lead == 48
 
 
 def test_store_block_must_divide_the_tile():

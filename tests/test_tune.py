@@ -71,7 +71,7 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     found = candidates(problem, tokens, Host.measured())
     assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
-    assert {one.lead for one in found} > {chosen.lead}
+    assert {one.lead for one in found} >= {chosen.lead, chosen.lead // 2, max(1, chosen.lead // 4)}
     assert chosen.replace(lead=problem.experts_per_rank) in found
     assert chosen.replace(num_stages=chosen.num_stages - 1) in found
 

@@ -27,6 +27,13 @@ def test_commands_have_what_their_scripts_know(gpus: int) -> None:
                 assert option in help_of(script), f"{script} {option}"
 
 
+@pytest.mark.parametrize(("gpus", "traffic"), [(1, []), (2, ["0.875"]), (4, ["0.875"]), (8, [])])
+def test_fewer_gpus_have_the_traffic_of_eight(gpus: int, traffic: list[str]) -> None:
+    timed = [step for step in validate.steps(Path("folder"), gpus, None, Path("out")) if step.name in ("time", "trace")]
+    commands = [command for step in timed for command in step.run]
+    assert [command[command.index("--remote") + 1 :][:1] if "--remote" in command else [] for command in commands] == 4 * [traffic]
+
+
 def test_what_runs_was_prepared() -> None:
     """Folders that a step reads are made by one before it; ranks of a soak divide the GPUs' SMs."""
     made: set[str] = set()

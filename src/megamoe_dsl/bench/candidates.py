@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config]:
-    """At most 13, for a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
-    side with their own lead, half, twice and four times the lead and all experts, a ring with one stage less, CTAs alone or in pairs."""
+    """At most 14, for a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
+    side with their own lead, a quarter of the lead to four times, all experts, a ring with one stage less, CTAs alone or in pairs."""
     chosen = Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=host.gpu)
     local = problem.experts_per_rank
-    leads = [*(n for n in (chosen.lead // 2, 2 * chosen.lead, 4 * chosen.lead) if 1 <= n < local), local]
+    leads = [*(n for n in (chosen.lead // 4, chosen.lead // 2, 2 * chosen.lead, 4 * chosen.lead) if 1 <= n < local), local]
     found = [
         chosen,
         Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=None),

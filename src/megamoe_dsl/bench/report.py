@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+POINT = 28  # flash El32 EP2 R0.875 M=8192
 COLUMNS = (
-    ("point", 20),
+    ("point", POINT),
     ("us", 8),
     ("graph", 8),
     ("peer", 8),
@@ -46,12 +47,12 @@ def trace_lines(record: dict[str, Any]) -> list[str]:
 def row(record: dict[str, Any]) -> str:
     """A timed point, a soak or a failure as a line; further variants on lines of their own."""
     if "error" in record:
-        return f"{record['name']:20s} FAILED: {record['error']}"
+        return f"{record['name']:{POINT}s} FAILED: {record['error']}"
     if "trace" in record:
         return "\n".join(trace_lines(record))
     if "soak" in record:
         facts = ", ".join(f"{name} {value}" for name, value in record["soak"].items())
-        return f"{record['name']:20s} {facts}"
+        return f"{record['name']:{POINT}s} {facts}"
     best, work, slowest, peer = record["best"], record["work"], record["slowest_rank"], record.get("peer")
     lines = []
     for name in sorted(record["variants"], key=lambda one: record["variants"][one]["us"]["median"]):
@@ -66,7 +67,7 @@ def row(record: dict[str, Any]) -> str:
         lines.append(
             " ".join(
                 (
-                    (record["name"] if name == best["variant"] else "").ljust(20),
+                    (record["name"] if name == best["variant"] else "").ljust(POINT),
                     _number(us, 8),
                     _number(graph, 8),
                     _number(peer_us, 8),

@@ -7,6 +7,8 @@ import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
 
+CHOICES = 4  # experts per rank and slot of top-k, with which a fraction of seven eighths becomes 0.87
+
 
 def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = False, target_expert: int | None = None) -> torch.Tensor:
     """Log-probability of every expert, on the generator's device; arguments and errors as `random_routing`."""
@@ -24,8 +26,13 @@ def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = Fals
 
 def check_remote(problem: Problem, remote: float | None) -> None:
     """Raises ProblemError unless this can be the fraction of slots that go to other ranks' experts."""
-    if remote is not None and not (problem.num_ranks > 1 and 0.0 < remote < 1.0):
+    if remote is None:
+        return
+    if not (problem.num_ranks > 1 and 0.0 < remote < 1.0):
         raise ProblemError("remote", remote, "None, or between 0 and 1 (exclusive) with more than one rank")
+    if problem.experts_per_rank < CHOICES * problem.topk:
+        allowed = f"None with fewer than {CHOICES} topk = {CHOICES * problem.topk} experts per rank: a token names an expert once"
+        raise ProblemError("remote", remote, allowed)
 
 
 def bias_of_rank(problem: Problem, rank: int, bias: torch.Tensor, remote: float | None) -> torch.Tensor:

@@ -14,7 +14,7 @@ from ..tuned.table import FOLDER
 from .bench import FAILED
 from .errors import one_line_errors
 from .inspect import wide_console
-from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, TokenCounts
+from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, RemoteFraction, TokenCounts
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def tune(
     tokens: TokenCounts = TOKENS,
     ranks: RankCounts = "8",
     experts_per_rank: ExpertsPerRank = None,
+    remote: RemoteFraction = None,
     artifacts: Annotated[Path, typer.Option(help="Folder of compiled kernels.", rich_help_panel=RUN)] = Path(".megamoe"),
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Only make the kernels.", rich_help_panel=RUN)] = False,
     watchdog_ms: Annotated[int, typer.Option(help="Limit of every wait in a kernel.", rich_help_panel=RUN)] = 5000,
@@ -60,7 +61,7 @@ def tune(
             for found in [Results.read(file) for file in files]:
                 enter(found, tables)
             return
-        points = points_of(preset, tokens, ranks, experts_per_rank)
+        points = points_of(preset, tokens, ranks, experts_per_rank, remote)
         if compile_only:
             compile_candidates(points, Host.measured(), artifacts, needed=True)
             return

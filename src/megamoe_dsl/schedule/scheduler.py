@@ -3,7 +3,7 @@
 All blocks of a launch form one sequence of steps, one for each expert: its Linear1, and the Linear2 of the expert `config.lead` before it.
 Within a step `ALTERNATE` turns of one phase follow as many of the other, while both last.  The article runs Linear1 of a wave of experts,
 then its Linear2, then the next wave: clusters that are through with Linear1 wait for the slowest one (on H200s 10 % of the time of Flash
-with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is idle at other times (4 to 6 %, with seven eighths
+with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is idle at other times (2 to 6 %, with seven eighths
 of the results for other GPUs).
 
 The blocks of an expert are taken in groups of `config.group_m` token blocks.  Within a group the 256-row weight blocks follow one another,

@@ -23,7 +23,7 @@ CHOICE = frozenset({"block_m", "lead", "num_stages", "cluster"})
 
 @dataclass(frozen=True)
 class Entry:
-    """The configuration that was fastest at a point.
+    """The configuration that was fastest at a point, under the routing of that run: uniform, or with more traffic between the GPUs.
 
     tokens    on every rank, at least 1
     choice    the fields `CHOICE` of the configuration; num_stages = 0 is the deepest ring that fits
