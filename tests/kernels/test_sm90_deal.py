@@ -31,7 +31,8 @@ def sequence(kernel: Sm90Config, counts: list[int]) -> Iterator[int]:
     """The blocks of a launch, in order, as stamps carry them."""
     blocks = Scheduler.start(kernel, HostTable.of(counts, kernel.block_m), 0).settle()
     while blocks.valid():
-        yield 2 * (blocks.pool_block * 256 + blocks.n_block) + blocks.phase
+        block = blocks.block()
+        yield 2 * (block.pool_block * 256 + block.n_block) + block.phase
         blocks = blocks.forward(1).settle()
 
 
