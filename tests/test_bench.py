@@ -153,6 +153,7 @@ def test_a_remote_fraction_needs_other_ranks_and_both_kinds(ranks: str, remote: 
 def test_a_remote_fraction_needs_experts_enough() -> None:
     with pytest.raises(ProblemError, match=r"remote = 0\.5: must be None with fewer than 4 topk = 24 experts per rank"):
         points_of("flash", "8", "2", 23, 0.5)
+    assert [point.remote for point in points_of("flash", "8", "2", 24, 0.5)] == [0.5]
 
 
 @pytest.mark.usefixtures("eight_gpus")

@@ -21,7 +21,7 @@ from megamoe_dsl.bench.verdict import tune as tune_table
 from megamoe_dsl.cli import app
 from megamoe_dsl.compile import Artifact
 from megamoe_dsl.config import ConfigError
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.config_sm90 import Sm90Config, cluster_sizes
 from megamoe_dsl.runtime import artifact_store
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
@@ -40,8 +40,8 @@ def times(us: float, graph: float | None = None, passed: bool = True, spread: fl
     return {"check": {"passed": passed}, "us": both[0], "graph_us": both[1]}
 
 
-def record(variants: dict[Sm90Config, dict[str, Any]]) -> dict[str, Any]:
-    point = {"preset": "flash", "tokens": 512, "ranks": 8, "experts_per_rank": None}
+def record(variants: dict[Sm90Config, dict[str, Any]], **more: float) -> dict[str, Any]:
+    point = {"preset": "flash", "tokens": 512, "ranks": 8, "experts_per_rank": None, **more}
     return {"name": POINT.name, "point": point, "variants": {variant_name(one): found for one, found in variants.items()}}
 
 
@@ -71,8 +71,10 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     found = candidates(problem, tokens, Host.measured())
     assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
-    assert {one.lead for one in found} >= {chosen.lead, chosen.lead // 2, max(1, chosen.lead // 4)}
-    assert chosen.replace(lead=problem.experts_per_rank) in found
+    local = problem.experts_per_rank
+    quarters = [chosen.lead * n // 4 for n in (1, 2, 4, 8, 16)]
+    assert {one.lead for one in found if one == chosen.replace(lead=one.lead)} == {n for n in quarters if 1 <= n < local} | {local}
+    assert all(chosen.replace(cluster=n) in found for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms))
     assert chosen.replace(num_stages=chosen.num_stages - 1) in found
 
 
@@ -81,6 +83,7 @@ def test_the_fastest_by_more_than_noise_wins() -> None:
     entry = judge(EMPTY, record({FIRST: times(100), LESS: times(95), FEWER: times(97)}), "run.json").entry
     choice = {"block_m": 128, "lead": 16, "num_stages": 0, "cluster": 1}
     assert entry == Entry(4096, 2048, 32, 6, 132, 8, 512, choice, 95.0, "run.json")
+    assert judge(EMPTY, record({FIRST: times(100), LESS: times(95)}, remote=0.5), "run.json").entry == entry, "whatever the routing was"
     assert winner({FIRST: times(100), FEWER: times(95)}) == FEWER
 
 
@@ -222,4 +225,6 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "512", "--tables", str(tmp_path)])
     assert result.exit_code == 1, result.output
     assert asked[0].variants and asked[0].points == [POINT]
+    runner.invoke(app, ["tune", "--ranks", "2", "--experts-per-rank", "32", "--remote", "0.75", "--tables", str(tmp_path)])
+    assert {one.remote for one in asked[1].points} == {0.75}
     assert [one.us for one in Table.read("NVIDIA H100", tmp_path).entries] == [95.0]

@@ -16,7 +16,7 @@ from megamoe_dsl.schedule import HostTable, Scheduler
 STATES = 2000
 TRACED = ("phase", "expert", "m_block", "n_block", "pool_block", "valid_m", "mma_n")
 MOVES = ("step", "local", "l1_blocks", "l2_blocks")
-WIDTH = 2 + len(TRACED) + 2 * len(MOVES)
+WIDTH = 1 + len(TRACED) + 2 * len(MOVES)
 
 # Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
 CONFIGS = [
@@ -60,12 +60,12 @@ def traced():
 
     @cute.jit
     def step(config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):
-        """Row i of `out`: whether state i is unsettled and valid, its block, then the fields after `advance` and after `skip`."""
+        """Row i of `out`: whether state i is unsettled, its block, then the fields after `advance` and after `skip`."""
         table = MemoryTable(words)
         for i in range(count):
             position = Walk(config, table, states[i, 0], states[i, 1], states[i, 2], states[i, 3], config.num_clusters)
             block = position.block()
-            values = [Int32(position.unsettled()), Int32(position.valid())]
+            values = [Int32(position.unsettled())]
             values += [Int32(getattr(block, name)) for name in TRACED]
             for moved in (position.advance(), position.skip()):
                 values += [getattr(moved, name) for name in MOVES]
@@ -74,7 +74,8 @@ def traced():
 
     @cute.jit
     def walk(config: cutlass.Constexpr, every: cutlass.Constexpr, words: cute.Tensor, out: cute.Tensor, block: Int32, limit: Int32):
-        """Rows of `out`: up to `limit` blocks of a walk, then -1 if it ended and -2 if it did not."""
+        """Rows of `out`: up to `limit` blocks of a walk, then -1 if it ended and -2 if it did not, and
+        the expert and valid_m of the block there."""
         position = settle(Walk.start(config, MemoryTable(words), block, every, Int32))
         row = Int32(0)
         while position.valid() & (row < limit):
@@ -84,7 +85,10 @@ def traced():
                 out[row, j] = fields[j]
             row += 1
             position = settle(position.skip())
+        end = position.block()
         out[row, 0] = Int32(-1) - Int32(position.valid())
+        out[row, 1] = end.expert
+        out[row, 2] = end.valid_m
 
     return step, walk
 
@@ -126,7 +130,7 @@ def test_traced_step_equals_host_step(traced, config):
     traced[0](config, tensor(table_words(config, table)), tensor(states), tensor(out), STATES)
     for position, row in zip(positions, out.tolist(), strict=True):
         block = position.block()
-        expected = [int(position.unsettled()), int(position.valid()), *(int(getattr(block, name)) for name in TRACED)]
+        expected = [int(position.unsettled()), *(int(getattr(block, name)) for name in TRACED)]
         for moved in (position.advance(), position.skip()):
             expected += [getattr(moved, name) for name in MOVES]
         assert row == expected, position
@@ -147,7 +151,8 @@ def test_traced_walk_equals_host_walk(traced, config):
                 expected = [[b.phase, b.expert, b.m_block, b.n_block, b.pool_block, b.valid_m] for b in blocks[group::every]]
                 out = np.zeros((len(expected) + 1, 6), np.int32)
                 traced[1](config, every, words, tensor(out), (cluster + group * config.num_clusters) * turn, len(expected))
-                assert out[:-1].tolist() == expected and out[-1, 0] == -1
+                assert out[:-1].tolist() == expected
+                assert out[-1, :2].tolist() == [-1, config.problem.experts_per_rank] and out[-1, 2] <= 0
 
 
 def test_configs_cover_powers_of_two_and_other_divisors():

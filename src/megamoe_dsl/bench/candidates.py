@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config]:
-    """At most 14, for a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
+    """For a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
     side with their own lead, a quarter of the lead to four times, all experts, a ring with one stage less, CTAs alone or in pairs."""
     chosen = Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=host.gpu)
     local = problem.experts_per_rank

@@ -10,7 +10,7 @@ from ..problem import ProblemError
 from .point import Point
 
 
-def points_of(presets: str, tokens: str, ranks: str, experts_per_rank: int | None, remote: float | None = None) -> list[Point]:
+def points_of(presets: str, tokens: str, ranks: str, experts_per_rank: int | None, remote: float | None) -> list[Point]:
     """Every combination, as `Point`s whose problems are valid.  Raises `ProblemError`."""
     names, counts, groups = presets.split(","), numbers("tokens", tokens), numbers("ranks", ranks)
     for name in names:
