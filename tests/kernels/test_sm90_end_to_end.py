@@ -53,6 +53,13 @@ def test_four_ranks_unequal_and_empty(block_m):
     prove(config(moe, num_sms=2, block_m=block_m), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 11, 16, 16)], mask=0.1)
 
 
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_eight_ranks(block_m):
+    """A host full of GPUs: every rank sends to every other one, then only the last one sends."""
+    moe = problem(24, num_ranks=8, num_experts=16, topk=6)
+    prove(config(moe, block_m=block_m, num_sms=2), [(24, 3, 0, 9, 24, 1, 0, 17), (0, 0, 0, 0, 0, 0, 0, 24)], mask=0.1)
+
+
 @pytest.mark.parametrize("tokens", [(128, 1), (130, 120), (300, 85)], ids=["one and two blocks", "two blocks", "four blocks"])
 def test_clusters_of_two(tokens):
     """Two CTAs fetch together the weights, or the tokens, of two tiles: also where one token block of an expert is left over."""
@@ -211,3 +218,17 @@ def test_launches_without_a_pause(block_m, seed):
     assert [one.unequal for one in ranks] == [0] * 6 and [one.tokens for one in ranks] == [20, 11, 3, 20, 0, 9]
     layer.check_workspace()
     assert layer.received[0] == [sum(one) for one in zip(*(received(first_tokens(case, n))[0] for n in counts), strict=True)]
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_eight_ranks_without_a_pause(block_m):
+    """Ranks that have more or less to do than others begin the next launch at other times; nobody overtakes anybody by more than one."""
+    counts = [(20, 1, 0, 3, 20, 0, 7, 11), (0, 20, 5, 0, 1, 16, 0, 2), (3, 3, 3, 20, 0, 0, 9, 0)]
+    moe = problem(20, num_ranks=8, num_experts=16, topk=4)
+    case = hopper_case(moe, (20,) * 8, 0, exact=False)
+    layer = Layer.of(config(moe, block_m=block_m, num_sms=2), case)
+    ranks, report = layer.stream(case, counts)
+    assert [str(finding) for finding in report.findings] == []
+    assert [one.unequal for one in ranks] == [0] * 24
+    assert [one.tokens for one in ranks] == [n for launch in counts for n in launch]
+    layer.check_workspace()
