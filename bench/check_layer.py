@@ -27,6 +27,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.runtime.watchdog import WatchdogError
 
@@ -306,7 +307,7 @@ def main() -> None:
         print(f"{ranks} ranks", flush=True)
         names = [name for name in given.checks.split(",") if ranks > 1 or name != "watchdog"]
         with tempfile.TemporaryDirectory() as folder:
-            run_jobs(Worker(partial(work, ranks=ranks, folder=given.folder), ranks), names, Path(folder), 150.0, show)
+            run_jobs(Worker(partial(work, ranks=ranks, folder=given.folder), ranks), names, Path(folder), 150.0, show, WATCHDOG_NS / 1e9)
     sys.exit(failed)
 
 

@@ -156,7 +156,7 @@ def main() -> None:
     settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000)
     job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show)
+        run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
     print(f"wrote {result_file.save(given.out, 'compare_kernels', records)}")
     sys.exit(any("error" in one for one in records))
 

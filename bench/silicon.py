@@ -133,7 +133,7 @@ def prepare(folder: Path, jobs: int) -> None:
 def read(folder: Path, name: str) -> dict[str, Any]:
     record: dict[str, Any] = pickle.loads(gzip.decompress((folder / f"{name}{SUFFIX}").read_bytes()))
     if record["sources"] != source_digest():
-        print(f"{name}: prepared from other sources; host layouts may not fit the kernel", flush=True)
+        sys.exit(f"{folder}: {name} was prepared from other sources, whose buffers may be laid out otherwise: run `prepare` again")
     return record
 
 
@@ -275,7 +275,7 @@ def check_processes(folder: Path, ranks: int, names: list[str]) -> bool:
             failed.append(name)
 
     with tempfile.TemporaryDirectory() as scratch:
-        run_jobs(Worker(partial(work, folder=folder), ranks), names, Path(scratch), 120.0, on_record)
+        run_jobs(Worker(partial(work, folder=folder), ranks), names, Path(scratch), 120.0, on_record, WATCHDOG_NS / 1e9)
     return not failed
 
 

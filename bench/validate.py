@@ -95,7 +95,7 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
         *(Step(tool, (), (*once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
-        Step("soak", (), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
+        Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
         Step(
             "soak_ranks",
             (["compile_artifacts.py", at["eighths"], *both, "--set", f"num_sms={NUM_SMS * gpus // RANKS}"],),

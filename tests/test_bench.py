@@ -228,12 +228,18 @@ def end_after(rank: int, ending: int) -> bool:
 
 
 def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None]) -> None:
-    """Jobs of the tests below: a number is done at once, "die" ends one rank, "hang" all."""
+    """Jobs of the tests below: a number is done at once, "die" and "exit" end one rank, "hang" none; for "wait" rank 1 waits for rank 0,
+    which has gone, and says so later."""
     for index, job in enumerate(jobs):
         if job == "die" and end_after(rank, 1):
             raise ValueError("broken")
         if job == "exit" and end_after(rank, 0):
             os._exit(3)
+        if job == "wait":
+            if end_after(rank, 0):
+                os._exit(3)
+            time.sleep(0.3)
+            raise TimeoutError("waited")
         while job in ("die", "exit", "hang"):
             time.sleep(0.05)
         report(index, {"value": job})
@@ -248,14 +254,17 @@ def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("cpu_group")
 def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.bench.process_group.GRACE_S", 0.5)
+    monkeypatch.setattr("megamoe_dsl.bench.process_group.MARGIN_S", 0.5)
     seen: list[tuple[Any, dict[str, Any]]] = []
-    run_jobs(Worker(work, 2), [1, "die", 2, "hang", "exit", 3], tmp_path, 2.0, lambda job, record: seen.append((job, record)))
-    assert [job for job, _ in seen] == [1, "die", 2, "hang", "exit", 3]
+    jobs = [1, "die", 2, "hang", "exit", "wait", 3]
+    run_jobs(Worker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
+    assert [job for job, _ in seen] == jobs
     records = dict(seen)
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}
     assert records["die"]["error"] == "rank 1: ValueError: broken"
     assert records["hang"]["error"].startswith("no result within")
-    assert records["exit"]["error"] == "a worker died"
+    assert records["exit"]["error"] == "rank 0: ended with exit code 3"
+    assert records["wait"]["error"] == "rank 0: ended with exit code 3; rank 1: TimeoutError: waited"
 
 
 def record(us: float, violations: int) -> dict[str, Any]:
@@ -300,16 +309,22 @@ def test_candidates_take_turns_in_changing_order_and_warm_up_themselves(monkeypa
 
     ran: list[str] = []
 
-    def measured(run: Callable[[], None], launches: int) -> float:
-        ran.append("|")
-        run()
-        return 1.0
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
 
-    monkeypatch.setattr(timing, "measure", measured)
+        def record(self) -> None:
+            ran.append("|")
+
+        def elapsed_time(self, end: object) -> float:
+            return 1.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(timing, "over_ranks", len)
     repeats = timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 1)
     assert repeats == dict.fromkeys("abc", timing.REPEATS)
-    turns = [ran[i : i + 3] for i in range(0, len(ran), 3)]  # once uncounted, then measured
-    assert all(first == last and mark == "|" for first, mark, last in turns)
+    turns = ["".join(ran[i : i + 4]) for i in range(0, len(ran), 4)]  # once uncounted, then measured
+    assert all(turn == f"{turn[0]}|{turn[0]}|" for turn in turns)
     rounds = ["".join(turn[0] for turn in turns[i : i + 3]) for i in range(0, len(turns), 3)]
     assert {"".join(sorted(one)) for one in rounds} == {"abc"} and len(set(rounds)) > 2

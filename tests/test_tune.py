@@ -23,7 +23,7 @@ from megamoe_dsl.compile import Artifact
 from megamoe_dsl.config import ConfigError
 from megamoe_dsl.config_sm90 import Sm90Config, cluster_sizes
 from megamoe_dsl.runtime import artifact_store
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
@@ -145,14 +145,18 @@ def test_a_run_of_earlier_sources_leaves_no_entry() -> None:
 
 
 # --- kernels to time
-def test_kernels_of_other_sources_are_timed_only_where_there_are_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And only where no others can be made."""
+def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their buffers may be laid out otherwise: without the request a point fails where no kernel can be made."""
     store, host, asked = ArtifactStore(tmp_path), Host.measured(), []
     monkeypatch.setattr(session, "dsl_version", lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(artifact_store, "source_digest", lambda: "00000000")
         store.save(Artifact(LESS, "sm_90a", ".entry", b"cubin", 1.0))
-    assert configs_of(store, POINT, host, True) == [LESS] == configs_of(store, POINT, host, False)
+    for variants in (True, False):
+        assert configs_of(store, POINT, host, variants, other_sources=True) == [LESS]
+        with monkeypatch.context() as patch, pytest.raises(ArtifactError, match="no kernel for it"):
+            patch.setattr(artifact_store, "find_spec", lambda name: None)
+            configs_of(store, POINT, host, variants)
     assert store.origin(LESS)["sources"] == "00000000"
     with monkeypatch.context() as patch:
         patch.setattr(session, "dsl_version", lambda: "4.8.1")

@@ -26,13 +26,14 @@ UNNOTICED = {
     "tcgen05 fence dropped 1": "after full: the fence after acc_empty came before; `test_one_fence_of_the_mma_warp_must_stay`",
     "mbarrier initialisation fence dropped 0": "the cluster barrier's arrive releases everything itself",
     "election for all lanes 0": "every lane initialises the mbarriers alike",
-    "election for all lanes 1": "every lane prefetches the same tensor maps",
+    "election for all lanes 1": "every lane acquires and prefetches the same tensor maps",
 }
 SAMPLE = {
     "mbarrier wait skipped 7": ("race", "simulator error", "deadlock"),
     "spin skipped 3": ("race",),
     "named barrier skipped 3": ("race", "simulator error"),
     "proxy fence dropped 1": ("race",),
+    "tensor map fence dropped 0": ("race",),
     "system fence dropped 0": ("race",),
     "release made relaxed 0": ("race",),
     "acquire of a smaller scope 1": ("race",),

@@ -12,12 +12,14 @@ from megamoe_dsl.sim.tma_box import PADDING_POISON
 BOX_OFFSET = 1024  # of the box from `smem`
 SHARED = ".shared .align 1024 .b8 smem[33792];"
 NUMPY = {TensorMapDtype.U8: np.uint8, TensorMapDtype.U16: np.uint16, TensorMapDtype.F32: np.float32, TensorMapDtype.U64: np.uint64}
+ACQUIRE = "@%p1 fence.proxy.tensormap::generic.acquire.sys [%rd50], 128;"
 # One warp: thread 0 loads (or stores) the box, then all copy shared memory to (or from) `out` in 4-byte words.
-SETUP = """
+SETUP = f"""
 mov.u32 %r1, smem;
 add.s32 %r2, %r1, 1024;
 setp.eq.u32 %p1, %r50, 0;
 @%p1 mbarrier.init.shared::cta.b64 [%r1], 1;
+{ACQUIRE}
 bar.sync 0;
 """
 WAIT = """
@@ -161,14 +163,15 @@ def test_descriptor_in_parameter_space():
     cvta.param.u64 %rd50, %rd49;
     ld.param.b64 %rd51, [a1];
     mov.u32 %r50, %tid.x;
-    {SETUP + load_text(tensor, (2, 16)) + WAIT + COPY_LOOP.format(words=32, move=TO_GLOBAL)}
+    {SETUP.replace(ACQUIRE, "") + load_text(tensor, (2, 16)) + WAIT + COPY_LOOP.format(words=32, move=TO_GLOBAL)}
     ret;
     }}
     """
     memory = GlobalMemory()
     memory.add(tensor.bytes, "tensor")
     arguments = (tensor.map.encode(), memory.add(out, "out"))
-    Simulator(text, memory).run([Launch((1, 1, 1), (32, 1, 1), args=arguments)])
+    report = Simulator(text, memory).run([Launch((1, 1, 1), (32, 1, 1), args=arguments)])
+    assert report.findings == []
     np.testing.assert_array_equal(out.view(np.uint8), tensor.box((2, 16)).reshape(-1))
 
 
@@ -224,6 +227,36 @@ def test_store_without_proxy_fence_is_found():
     fill = COPY_LOOP.format(words=32, move=TO_SHARED)
     report = launch(SETUP + fill + store_text(tensor, (0, 0), fence=""), tensor, np.zeros(32, np.uint32))
     assert {f.kind for f in report.findings} == {"missing fence.proxy.async before async-proxy read"}
+
+
+@pytest.mark.parametrize(
+    ("fence", "found"),
+    [
+        (ACQUIRE, False),
+        (ACQUIRE.replace("%p1", "%p2") + "bar.sync 0;", False),
+        ("", True),
+        (ACQUIRE.replace("%p1", "%p2"), True),
+        (ACQUIRE.replace("sys", "gpu"), True),
+        (ACQUIRE.replace("%rd50", "%rd50+64"), True),
+        (ACQUIRE.replace("%p1", "%p3"), True),
+        ("fence.proxy.tensormap::generic.release.sys;", True),
+    ],
+    ids=["own", "other warp, ordered", "none", "other warp, unordered", "scope", "other map", "other CTA", "release"],
+)
+@pytest.mark.parametrize("copy", [load_text, store_text], ids=["load", "store"])
+def test_a_map_in_global_memory_needs_a_fence_of_the_cta(copy, fence, found):
+    tensor = Tensor((20, 96), (4, 32))
+    fill = COPY_LOOP.format(words=32, move=TO_SHARED) if copy is store_text else ""
+    who = """
+    setp.eq.u32 %p2, %r50, 32;
+    mov.u32 %r30, %ctaid.x;
+    setp.eq.u32 %p3, %r30, 1;
+    """
+    wait = WAIT if copy is load_text else ""
+    body = SETUP.replace(ACQUIRE, "") + who + fill + fence + "@%p3 bra E;" + copy(tensor, (0, 0)) + wait + "E:"
+    report = launch(body, tensor, np.zeros(32, np.uint32), block=64, grid=2)
+    kinds = {finding.kind for finding in report.findings}
+    assert kinds == ({"tensor map used without fence.proxy.tensormap"} if found else set())
 
 
 def test_generic_global_write_needs_a_proxy_fence_before_a_load():

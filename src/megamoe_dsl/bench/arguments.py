@@ -29,6 +29,7 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare N consecutive launches instead of timing")
     parser.add_argument("--trace", action="store_true", help="where the time of a launch goes, from a traced kernel, instead of timing")
     parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
+    parser.add_argument("--other-sources", action="store_true", help="take kernels of other sources too, if buffers are laid out alike")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     given = parser.parse_args(arguments)
     points = points_given(parser, given, given.remote)
@@ -44,6 +45,7 @@ def parse(arguments: list[str]) -> Session:
             soak=given.soak,
             trace=given.trace,
             watchdog_ms=given.watchdog_ms,
+            other_sources=given.other_sources,
         )
     except (HostError, ProblemError) as error:
         parser.error(str(error))

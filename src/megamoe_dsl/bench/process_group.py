@@ -14,11 +14,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from ..runtime.watchdog import GRACE_S
+
 BACKEND_VARIABLE = "MEGAMOE_BENCH_BACKEND"  # gloo: workers without CUDA
 POLL_S = 0.2
 START_S = 180.0  # for imports and the process group
 READY = "ready.json"
-GRACE_S = 8.0  # for the other ranks' watchdogs, after the first rank has failed
+MARGIN_S = 3.0  # for what a rank says of its failure
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,26 @@ def _run_rank(rank: int, worker: Worker, port: int, jobs: list[Any], folder: str
     os._exit(code)
 
 
-def run_jobs(worker: Worker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None]) -> None:
+def run_jobs(
+    worker: Worker,
+    jobs: list[Any],
+    folder: Path,
+    limit_s: float,
+    on_record: Callable[[Any, dict[str, Any]], None],
+    watchdog_s: float,
+) -> None:
     """Runs all jobs in order, in processes that live for as many jobs as they can.
 
     After a failure, or `limit_s` seconds without a finished job, the job at hand gets a record {"error": ...} and new processes take the
-    rest.  `on_record(job, record)` is called here, as soon as a record is there.
+    rest.  When one rank has failed, the others, which may wait for it, have until their watchdogs (`watchdog_s`) have fired and they have
+    said so.  `on_record(job, record)` is called here, as soon as a record is there.
     """
     left = list(jobs)
     while left:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.json*"):
             old.unlink()
-        done, error = _run_once(worker, left, folder, limit_s, on_record)
+        done, error = _run_once(worker, left, folder, limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
         left = left[done:]
         if left and error is not None:
             on_record(left[0], {"error": error})
@@ -93,7 +103,7 @@ def run_jobs(worker: Worker, jobs: list[Any], folder: Path, limit_s: float, on_r
 
 
 def _run_once(
-    worker: Worker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None]
+    worker: Worker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
     context, port = get_context("spawn"), _free_port()
@@ -118,10 +128,11 @@ def _run_once(
                 failed_at = now
             if not ready and (folder / READY).exists():
                 ready, last, limit = True, now, limit_s
-            if now - last > limit or (failed_at is not None and now - failed_at > GRACE_S):
+            if now - last > limit or (failed_at is not None and now - failed_at > grace_s):
                 break
             time.sleep(POLL_S)
-        timed_out = any(process.is_alive() for process in processes) and failed_at is None
+        codes = [process.exitcode for process in processes]  # None: alive
+        timed_out = None in codes and failed_at is None
     finally:
         for process in processes:
             if process.is_alive():
@@ -132,5 +143,9 @@ def _run_once(
         return done, f"no result within {limit:.0f} s"
     if all(process.exitcode == 0 for process in processes):
         return done, None if done == len(jobs) else "workers ended early"
-    errors = [json.loads(path.read_text()) for path in sorted(folder.glob("error*.json"))]
-    return done, "; ".join(f"rank {one['rank']}: {one['error']}" for one in errors) or "a worker died"
+    reports = [json.loads(path.read_text()) for path in sorted(folder.glob("error*.json"))]
+    told = {one["rank"]: one["error"] for one in reports}
+    for rank, code in enumerate(codes):
+        if code not in (None, 0):
+            told.setdefault(rank, f"ended with exit code {code}")
+    return done, "; ".join(f"rank {rank}: {told[rank]}" for rank in sorted(told))

@@ -40,13 +40,14 @@ FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
 class Session:
     """Options of a run.
 
-    host         whose GPUs it runs on
-    artifacts    folder of compiled kernels; missing ones are compiled when the DSL is installed
-    peer         folder with the peer's wheels, or None
-    variants     time every kernel in the folder that fits a point, not only the configured one
-    soak         0, or consecutive launches per point to compare instead of timing
-    trace        say where the time of a launch goes, from a traced kernel, instead of timing
-    watchdog_ms  limit of every wait in a kernel
+    host           whose GPUs it runs on
+    artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
+    peer           folder with the peer's wheels, or None
+    variants       time every kernel in the folder that fits a point, not only the configured one
+    soak           0, or consecutive launches per point to compare instead of timing
+    trace          say where the time of a launch goes, from a traced kernel, instead of timing
+    watchdog_ms    limit of every wait in a kernel
+    other_sources  take kernels of other sources too: only where those lay out the buffers as the present ones do
     """
 
     points: list[Point]
@@ -59,6 +60,7 @@ class Session:
     soak: int = 0
     trace: bool = False
     watchdog_ms: int = 5000
+    other_sources: bool = False
 
     def __post_init__(self) -> None:
         """Raises `HostError` and `ProblemError`."""
@@ -72,20 +74,19 @@ class Session:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
 
 
-def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[Config]:
+def configs_of(
+    store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False, other_sources: bool = False
+) -> list[Config]:
     """Kernels to run: the chosen configuration; with `variants` all that are there; all traced or none.
 
-    Where the DSL is, those of the present sources, made if need be.  Where it is not, those of other sources too, if there are no others,
-    and instead of the chosen configuration the first one in the store."""
+    Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
+    `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
     chosen = Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu, trace=trace)
-    can_compile = dsl_version() is not None
-    if can_compile and not variants:
+    if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
     there = [one for one in store.configs(Sm90Config, point.problem) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
-    present = [config for config in there if store.path(config).exists()]
-    there = present if present or can_compile else there
-    there = [config for config in there if loadable(store, config)]
+    there = [config for config in there if loadable(store, config, other_sources)]
     if not there:
         store.get(chosen)
         return [chosen]
@@ -94,14 +95,14 @@ def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, t
     return [chosen] if chosen in there else [there[0]]
 
 
-def loadable(store: ArtifactStore, config: Sm90Config) -> bool:
-    """Whether there is a kernel, perhaps of other sources: the check of a point says whether it still fits."""
+def loadable(store: ArtifactStore, config: Sm90Config, other_sources: bool) -> bool:
+    """Whether there is such a kernel; a line about one of other sources, taken or not."""
+    if not store.path(config).exists():
+        print(f"made from other sources, {'taken' if other_sources else 'left out'}: {variant_name(config)}", flush=True)
     try:
-        store.load(config, any_sources=True)
+        store.load(config, any_sources=other_sources)
     except ArtifactError:
         return False
-    if not store.path(config).exists():
-        print(f"made from other sources: {variant_name(config)}", flush=True)
     return True
 
 
@@ -195,12 +196,13 @@ def run_session(session: Session) -> Results:
     print(HEADINGS, flush=True)
     for point in session.points:
         try:
-            jobs.setdefault(point.ranks, []).append((point, configs_of(store, point, host, session.variants, session.trace)))
+            configs = configs_of(store, point, host, session.variants, session.trace, session.other_sources)
+            jobs.setdefault(point.ranks, []).append((point, configs))
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():
         with tempfile.TemporaryDirectory() as folder:
             worker = Worker(partial(work, session=session), ranks)
-            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record))
+            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
     print(f"wrote {path}")
     return Results(path.name, head["gpu"], tuple(records))

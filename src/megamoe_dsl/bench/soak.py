@@ -21,6 +21,7 @@ from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Check, Expectation, sample_rows
 from .timing import synchronize
+from .variant import variant_name
 
 SETS = 16
 SAMPLES_PER_RANK = 2
@@ -74,7 +75,8 @@ def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Confi
     dist.all_reduce(mismatches)
     symmetric.close()
     found = facts(launches, len(kernels), checks, int(mismatches))
-    return {"point": asdict(point), "soak": found, "checks": [None if one is None else asdict(one) for one in checks]}
+    made_by = {variant_name(config): store.origin(config) for config in configs}
+    return {"point": asdict(point), "made_by": made_by, "soak": found, "checks": [None if one is None else asdict(one) for one in checks]}
 
 
 def facts(launches: int, kernels: int, checks: Sequence[Check | None], mismatches: int) -> dict[str, int]:

@@ -41,9 +41,13 @@ def synchronize() -> None:
 
 
 def measure(run: Callable[[], None], launches: int) -> float:
-    """Microseconds per launch of one repeat on this rank; `run` is called once and makes `launches` launches."""
-    synchronize()
+    """Microseconds per launch of one repeat on this rank, of `launches` launches that a call of `run` makes.
+
+    They follow those of an uncounted call without a pause: ranks leave a host barrier some microseconds apart, launches that wait for one
+    another do not end so."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    synchronize()
+    run()
     start.record()
     run()
     end.record()
@@ -94,6 +98,5 @@ def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int, repeats: in
     draw = random.Random(repeats)  # the same on all ranks
     for _ in range(repeats):
         for name in draw.sample(list(runs), len(runs)):
-            runs[name]()
             found[name].append(measure(runs[name], launches))
     return {name: over_ranks(values) for name, values in found.items()}

@@ -109,7 +109,7 @@ def trace_point(point: Point, layer: Layer, store: ArtifactStore, configs: list[
     for _ in range(LAUNCHES):
         kernel(y)
     kernel.synchronize()
-    record: dict[str, Any] = {"point": asdict(point)}
+    record: dict[str, Any] = {"point": asdict(point), "made_by": store.origin(configs[0])}
     if dist.get_rank() == 0:
         spans = list(spans_of(kernel.buffers.trace))
         record["trace"] = summarise(spans)

@@ -30,6 +30,9 @@ def bench(
         bool, typer.Option("--trace", help="Where the time of a launch goes, from a traced kernel, instead of timing.", rich_help_panel=RUN)
     ] = False,
     watchdog_ms: Annotated[int, typer.Option(help="Limit of every wait in a kernel.", rich_help_panel=RUN)] = 5000,
+    other_sources: Annotated[
+        bool, typer.Option("--other-sources", help="Take kernels of other sources too, if buffers are laid out alike.", rich_help_panel=RUN)
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the JSON files.", rich_help_panel=RUN)] = Path("bench/results"),
 ) -> None:
     """Check and time the SM90 kernel on real GPUs; print a line per point, save JSON.
@@ -43,7 +46,7 @@ def bench(
 
     with one_line_errors():
         points = points_of(preset, tokens, ranks, experts_per_rank, remote)
-        session = Session(points, Host.find(), artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms)
+        session = Session(points, Host.find(), artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms, other_sources)
         found = run_session(session)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)

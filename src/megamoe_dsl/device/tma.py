@@ -7,6 +7,11 @@ from typing import Any
 from .ptx import emit
 
 
+def acquire_tensor_map(tensor_map: Any) -> None:
+    """What the host has written there is what TMA sees; for every thread of the CTA that a barrier orders after this one."""
+    emit("fence.proxy.tensormap::generic.acquire.sys [{}], 128;", tensor_map)
+
+
 def prefetch_tensor_map(tensor_map: Any) -> None:
     emit("prefetch.tensormap [{}];", tensor_map)
 

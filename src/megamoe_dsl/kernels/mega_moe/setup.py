@@ -6,7 +6,7 @@ import cutlass
 import cutlass.cute as cute
 
 from ...device.mbarrier import fence_init, init
-from ...device.tma import prefetch_tensor_map
+from ...device.tma import acquire_tensor_map, prefetch_tensor_map
 from ...device.warp import elect
 from ...layouts.tensor_map import DESCRIPTOR_BYTES
 from .context import Context
@@ -23,8 +23,11 @@ def init_barriers(ctx: Context):
 
 
 @cute.jit
-def prefetch_maps(ctx: Context, count: cutlass.Constexpr[int]):
-    """The table of tensor maps."""
+def acquire_maps(ctx: Context, count: cutlass.Constexpr[int]):
+    """The table of tensor maps.  The host has copied it to global memory, so every CTA needs a fence before TMA uses it (CUDA Programming
+    Guide, "Using TMA to transfer multi-dimensional arrays")."""
     if elect():
+        for i in cutlass.range_constexpr(count):
+            acquire_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
         for i in cutlass.range_constexpr(count):
             prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)

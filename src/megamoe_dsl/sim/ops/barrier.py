@@ -182,11 +182,10 @@ def fence_barrier_init(ins: Instruction, b: Binder) -> Straight:
 
 
 @register(
-    "fence.proxy.alias", "fence.proxy.tensormap::generic", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu",
-    "discard", "applypriority", "createpolicy", "pmevent",
+    "fence.proxy.alias", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
 )  # fmt: skip
 def hint(ins: Instruction, b: Binder) -> Straight:
-    """No effect on a functional run. `fence.proxy.tensormap` orders what is already ordered here."""
+    """No effect on a functional run."""
     return Straight(lambda w, mask: None)
 
 

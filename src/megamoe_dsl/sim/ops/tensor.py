@@ -35,6 +35,7 @@ from ..tma_engine import (
 )
 from . import Straight, register
 from .common import generic_bytes, origin, shared_target
+from .tensormap import check_acquired
 
 if TYPE_CHECKING:
     from ..cta import Cta
@@ -83,6 +84,7 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
             at = int(where[lane])
             if at % _MAP_ALIGNMENT:
                 raise SimError(f"tensor map at {at:#x}: must be {_MAP_ALIGNMENT}-byte aligned")
+            check_acquired(w, at)
             tensor_map = _decoded(bytes(generic_bytes(w, at, DESCRIPTOR_BYTES)))
             if tensor_map.rank != dimensions:
                 raise SimError(f"a {dimensions}d copy through a tensor map of rank {tensor_map.rank}")

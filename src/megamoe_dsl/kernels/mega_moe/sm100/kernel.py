@@ -26,7 +26,7 @@ from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
 from ..context import Arguments
 from ..dispatch import dispatch
-from ..setup import init_barriers, prefetch_maps
+from ..setup import acquire_maps, init_barriers
 from ..table import fill_table
 from .context import Sm100Context
 from .epilogue import epilogue
@@ -44,7 +44,7 @@ def initialise(ctx: Sm100Context, warp: Any):
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(ctx, NUM_MAPS)
+        acquire_maps(ctx, NUM_MAPS)
     if warp == SCHEDULER_WARP:
         tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
     sync_cluster()

@@ -22,7 +22,7 @@ from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
 from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
-from ..setup import init_barriers, prefetch_maps
+from ..setup import acquire_maps, init_barriers
 from .context import Sm90Arguments, Sm90Context
 from .deal import deal_tiles
 from .load import load_tokens, load_weights
@@ -40,7 +40,7 @@ def initialise(ctx: Sm90Context, warp: Any):
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        prefetch_maps(ctx, NUM_MAPS)
+        acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
