@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import pickle
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.artifact_store import source_digest
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
+from ranks_on_gpus import CONCURRENT
 
 SUFFIX = ".silicon.gz"
 WATCHDOG_NS = 20 * 10**9
@@ -67,8 +69,8 @@ class Point:
 
 
 def points() -> list[Point]:
-    """Every tile size with one rank, three with two ranks, one with four; pairs of CTAs with one rank and two; three
-    for the sanitizer."""
+    """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; three for
+    the sanitizer."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -80,6 +82,7 @@ def points() -> list[Point]:
         found.append(Point(f"{kind}_r1_pairs", 128, ((400,), (3,), (129,)), exact, cluster=2))
         found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
+    found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
     once = [Point(f"once_m{m}", m, ((tokens,),), **tiny) for m, tokens in ((8, 9), (128, 140))]  # type: ignore[arg-type]
     return [*found, *once, Point("once_pairs", 128, ((9,),), experts_per_rank=2, topk=1, num_sms=2, cluster=2)]
@@ -297,6 +300,7 @@ def main() -> None:
     if given.mode == "prepare":
         prepare(given.folder, given.jobs)
         return
+    os.environ.update(CONCURRENT)  # before CUDA is there
     passed = check(given.folder, given.which or "*") if given.mode == "check" else once(given.folder, given.which or ONCE)
     sys.exit(not passed)
 

@@ -12,7 +12,7 @@ from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.config_sm90 import BLOCK_M
 from megamoe_dsl.kernels.mega_moe.tell import ALONE
-from megamoe_dsl.layouts.workspace import pool_tokens
+from megamoe_dsl.layouts.workspace import RankBarrier, pool_tokens
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import Scheduler, scheduler
 
@@ -206,13 +206,13 @@ def test_launches_in_a_row(block_m):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("block_m", [8, 32, 128])
-def test_launches_without_a_pause(block_m, seed):
+@pytest.mark.parametrize(("block_m", "cluster"), [(8, 1), (32, 1), (128, 1), (128, 2)])
+def test_launches_without_a_pause(block_m, cluster, seed):
     """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
     counts = [(20, 11), (3, 20), (0, 9)]
-    moe = problem(20, num_experts=4)
+    moe = problem(20, num_experts=4, hidden=512, intermediate=128 * cluster)
     case = hopper_case(moe, (20, 20), seed, exact=False)
-    layer = Layer.of(config(moe, block_m=block_m, num_sms=3), case, seed=seed)
+    layer = Layer.of(config(moe, block_m=block_m, num_sms=2 if cluster == 2 else 3, cluster=cluster), case, seed=seed)
     ranks, report = layer.stream(case, counts)
     assert [str(finding) for finding in report.findings] == []
     assert [one.unequal for one in ranks] == [0] * 6 and [one.tokens for one in ranks] == [20, 11, 3, 20, 0, 9]
@@ -232,3 +232,32 @@ def test_eight_ranks_without_a_pause(block_m):
     assert [one.unequal for one in ranks] == [0] * 24
     assert [one.tokens for one in ranks] == [n for launch in counts for n in launch]
     layer.check_workspace()
+
+
+@pytest.mark.parametrize("launches_so_far", [(1 << 32) - 2, (1 << 32) // 3, (1 << 31) // 2], ids=["epoch", "CTAs", "ranks"])
+def test_counters_that_wrap(launches_so_far):
+    """Counters only grow, modulo 2^32: 132 CTAs' arrivals pass it after half an hour of launches of 60 us."""
+    counts = [(150, 4), (4, 150), (9, 0)]
+    moe = problem(150, topk=3)
+    case = hopper_case(moe, (150, 150), 0)
+    layer = Layer.of(config(moe, block_m=16, num_sms=3), case)
+    for rank in layer.moe.ranks:
+        set_counter(rank.view("launch_epoch"), launches_so_far)
+        set_counter(rank.view("grid_arrivals"), 3 * launches_so_far)
+        set_counter(rank.view("rank_signal")[RankBarrier.BEFORE_COMBINE :], 2 * launches_so_far)
+        for name in ("expert_recv_count_sum", "expert_counts_seen"):
+            set_counter(rank.view(name), (2 * launches_so_far << 32) + (1 << 32) - 5)
+    ranks, report = layer.stream(case, counts)
+    assert [str(finding) for finding in report.findings] == []
+    assert [one.unequal for one in ranks] == [0] * 6
+    assert {int(rank.view("launch_epoch")) for rank in layer.moe.ranks} == {signed(launches_so_far + 3, 32)}
+
+
+def set_counter(words: torch.Tensor, value: int) -> None:
+    words.fill_(signed(value, 8 * words.element_size()))
+
+
+def signed(value: int, bits: int) -> int:
+    """The value of a register's bits, as torch's signed types have it."""
+    low = value % (1 << bits)
+    return low - (1 << bits) if low >> (bits - 1) else low

@@ -18,6 +18,7 @@ class Wait(IntEnum):
     RANK = 5  # all CTAs: every rank at a rank barrier
 
 
+# Two groups of four words: a kernel writes each in one store.
 RECORD = Region.stack(
     "watchdog",
     Field("wait", (1,), U32),
