@@ -91,7 +91,7 @@ def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
     whole_layer = ["check_layer.py", at["layer"], "--ranks", ",".join(ranks)]
     return [
         Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
-        Step("layer", ([*whole_layer, "--compile"],), (whole_layer,), 180),
+        Step("layer", ([*whole_layer, "--compile"],), (whole_layer,), 300),
         *(Step(tool, (), (*once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
