@@ -181,6 +181,7 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
         (["--tokens", "8,x"], "tokens = '8,x': must be numbers separated by commas"),
         (["--tokens", "-8"], "tokens = -8: must be between 0 and max_tokens_per_rank = 1"),
         (["--ranks", "7"], "num_experts = 256: must be a multiple of num_ranks = 7"),
+        (["--compile-only", "--tokens", "8", "--artifacts", __file__], f"artifacts = {__file__!r}: must be a folder that can be written"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
@@ -213,6 +214,15 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
+
+
+@pytest.mark.parametrize("option", ["out", "tables"])
+def test_a_folder_that_cannot_be_written_is_refused_before_compiling(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_workers, "compile_into", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(Host, "find", Host.measured)
+    result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "8", f"--{option}", __file__])
+    assert result.exit_code == 2
+    assert f"{option} = {__file__!r}: must be a folder that can be written (" in result.stderr
 
 
 def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,10 @@ def tune(
 
         from ..bench.arguments import passed
         from ..bench.session import Session, run_session
+        from ..cache import require_writable
 
         session = Session(points, Host.find(), artifacts, out, variants=True, watchdog_ms=watchdog_ms)
+        require_writable("tables", tables)
         compile_candidates(points, session.host, artifacts, needed=False)
         found = run_session(session)
         enter(found, tables)
@@ -78,16 +80,23 @@ def tune(
 
 
 def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool) -> None:
-    """Makes the kernels that the folder lacks, where the DSL is.  Raises `ArtifactError` where it is not and `needed`."""
+    """Makes the kernels that the folder lacks, where the DSL is.
+
+    Raises `ArtifactError` where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written.
+    """
     from ..bench.candidates import candidates
+    from ..cache import load_one, require_writable
     from ..compile_workers import compile_into
-    from ..runtime.artifact_store import ArtifactError, dsl_version
+    from ..runtime.artifact_store import ArtifactError, ArtifactStore, dsl_version
 
     if dsl_version() is None:
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
     configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens, host)))
+    store = ArtifactStore(artifacts)
+    if any(load_one(store, config) is None for config in configs):
+        require_writable("artifacts", artifacts)
     typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
 
