@@ -44,7 +44,7 @@ def export(
     stages: Stages = None,
     arch: Arch = SM100,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the files; architecture and tile by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the files; mega_moe with architecture, shape and tile by default.")] = None,
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
