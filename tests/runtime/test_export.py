@@ -105,8 +105,29 @@ def test_a_manifest_of_other_sources_is_refused(exported: Export, tmp_path: Path
     with pytest.raises(ArtifactError, match="other sources"):
         ExportedKernel(path)
     assert ExportedKernel(path, any_sources=True).argument_names
-    path.write_text("{}")
+
+
+@pytest.mark.parametrize("field", ["sources", "library", "function", "arguments", "config", "config.kind", "config.problem", "all"])
+def test_a_damaged_manifest_is_refused(field: str, exported: Export, tmp_path: Path) -> None:
+    manifest = {**json.loads(exported.manifest.read_text()), "library": str(exported.library)}
+    place, _, name = field.rpartition(".")
+    values = manifest[place] if place else manifest
+    path = tmp_path / "kernel.json"
+    for damaged in ({}, {name: None}, {name: 5}, {name: {"colour": 1}}):
+        kept = {one: value for one, value in values.items() if one != name} | damaged
+        path.write_text(json.dumps([] if field == "all" else {**manifest, place: kept} if place else kept))
+        with pytest.raises(ArtifactError, match=r"kernel\.json: "):
+            ExportedKernel(path)
+    path.write_text("{")
     with pytest.raises(ArtifactError, match="not a manifest"):
+        ExportedKernel(path)
+
+
+@pytest.mark.parametrize("changes", [{"library": "gone.so"}, {"library": "kernel.json"}, {"function": "other"}])
+def test_a_library_that_does_not_load_is_refused(changes: dict[str, str], exported: Export, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.json"
+    path.write_text(json.dumps({**json.loads(exported.manifest.read_text()), "library": str(exported.library), **changes}))
+    with pytest.raises(ArtifactError, match="cannot be loaded or has no"):
         ExportedKernel(path)
 
 
