@@ -16,7 +16,7 @@ from .errors import one_line_errors
 from .shape import (
     SM100,
     Arch,
-    BlockM,
+    BlockMOfArch,
     Clamp,
     Experts,
     Hidden,
@@ -59,7 +59,7 @@ def inspect(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockM = None,
+    block_m: BlockMOfArch = None,
     lead: Lead = None,
     stages: Stages = None,
     arch: Arch = SM100,
