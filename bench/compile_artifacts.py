@@ -17,9 +17,11 @@ from pathlib import Path
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import points_given
+from megamoe_dsl.cache import require_writable
 from megamoe_dsl.compile import compile_kernel
 from megamoe_dsl.config import ConfigError
 from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
 SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem")
@@ -71,6 +73,10 @@ def main() -> None:
     except ValueError as error:
         parser.error(f"--set {error}")
     configs = [config for point in points_given(parser, given) for config in variants(point, settings)]
+    try:
+        require_writable("folder", given.folder)
+    except ProblemError as error:
+        parser.error(str(error))
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(build, itertools.repeat(given.folder), configs):
             print(line, flush=True)

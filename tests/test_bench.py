@@ -55,6 +55,9 @@ def test_points_of_the_command_line() -> None:
         ("--soak", "-3", "soak = -3: must be 0 or a number of launches"),
         ("--remote", "1.5", "remote = 1.5: must be None, or between 0 and 1"),
         ("--watchdog-ms", "0", "watchdog_ms = 0: must be at least 1"),
+        ("--peer", "nowhere", "peer = 'nowhere': must be None or a folder with the peer's unpacked wheels"),
+        ("--trace", "--soak=3", "trace = True: must be False with a soak"),
+        ("--out", __file__, f"out = {__file__!r}: must be a folder that can be written ("),
     ],
 )
 @pytest.mark.usefixtures("eight_gpus")

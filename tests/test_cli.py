@@ -29,6 +29,13 @@ def test_help(command: list[str]) -> None:
     assert "Usage" in result.output
 
 
+@pytest.mark.parametrize(("command", "has_sm90"), [("inspect", True), ("export", True), ("simulate", False), ("layout", False)])
+def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm90: bool) -> None:
+    result = runner.invoke(app, [command, "--help"], env={"COLUMNS": "300"})
+    assert "Tokens of a tile: 16, 32, 64, 96, 128 or 192" in result.output
+    assert ("sm_90a: 8, 16, 32 or 128" in result.output) == has_sm90
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -43,6 +50,7 @@ def test_help(command: list[str]) -> None:
         (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
         (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
         (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
+        (["inspect", "--preset", "flash", "--json", "--diff", __file__], f"--diff = {__file__!r}: must be left out with --json"),
         (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
         (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
         (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
@@ -74,15 +82,18 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert "config.block_m" in other.output
     hopper = runner.invoke(app, [*arguments, "--arch", "sm_90a", "--diff", str(files["json"])])
     assert hopper.exit_code == 0, hopper.output
-    assert "measures.math_k_block.instructions" in hopper.output
+    assert "measures.math_k_block.instructions" in hopper.output and "…" not in hopper.output
+    narrow = runner.invoke(app, [*arguments, "--arch", "sm_90a", "--diff", str(files["json"])], env={"COLUMNS": "40"})
+    assert "…" not in narrow.output
 
 
 def test_diff_with_something_else(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text("[]")
-    result = runner.invoke(app, ["inspect", *SMALL, "--diff", str(path)])
+    result = runner.invoke(app, ["inspect", *SMALL, "--ptx", str(tmp_path / "new.ptx"), "--diff", str(path)])
     assert result.exit_code == 2
     assert "not a file that `megamoe inspect --json` wrote" in result.stderr
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_inspect_shows_tables() -> None:

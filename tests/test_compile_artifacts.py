@@ -21,3 +21,13 @@ def test_other_settings_are_one_line(text: str, monkeypatch: pytest.MonkeyPatch,
         compile_artifacts.main()
     assert refused.value.code == 2
     assert f"--set {text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among block_m, " in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_compiling(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["compile_artifacts.py", __file__, "--preset", "flash", "--tokens", "8"])
+    with pytest.raises(SystemExit) as refused:
+        compile_artifacts.main()
+    assert refused.value.code == 2
+    assert f"folder = {__file__!r}: must be a folder that can be written (" in capsys.readouterr().err

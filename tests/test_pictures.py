@@ -112,6 +112,13 @@ def test_command(tmp_path):
     assert result.exit_code == 0 and "smem.svg" in result.output and file.read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_without_blocks_is_one_line(encoding):
+    result = CliRunner(charset=encoding).invoke(app, ["layout", "schedule"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == f"error: encoding = {encoding!r}: must be one with '\\u2588'; set PYTHONIOENCODING=utf-8\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -181,6 +181,7 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
         (["--tokens", "8,x"], "tokens = '8,x': must be numbers separated by commas"),
         (["--tokens", "-8"], "tokens = -8: must be between 0 and max_tokens_per_rank = 1"),
         (["--ranks", "7"], "num_experts = 256: must be a multiple of num_ranks = 7"),
+        (["--compile-only", "--tokens", "8", "--artifacts", __file__], f"artifacts = {__file__!r}: must be a folder that can be written"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
@@ -200,6 +201,39 @@ def test_tables_from_files(tmp_path: Path) -> None:
     assert (tmp_path / "nvidia_h200.json").read_text() == written, "the same evidence, the same table"
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"gpu": 5, "records": []},
+        {"gpu": DEFAULT_GPU, "records": [1]},
+        {"gpu": DEFAULT_GPU, "records": [{"step": "soak"}]},
+        {"gpu": DEFAULT_GPU, "records": [{"name": "one", "variants": {}}]},
+        {"gpu": DEFAULT_GPU, "records": [{**record({}), "variants": 1}]},
+        {"gpu": DEFAULT_GPU, "records": [{**record({}), "variants": {"block_m=8": {"us": 1.0}}}]},
+        {"gpu": DEFAULT_GPU, "records": [record({}, colour=1)]},
+    ],
+)
+def test_a_bad_file_after_a_good_one_changes_no_table(bad: dict[str, Any], tmp_path: Path) -> None:
+    files, tables = [tmp_path / "good.json", tmp_path / "bad.json"], tmp_path / "tables"
+    good = {"gpu": DEFAULT_GPU, "records": [record({FIRST: times(100), LESS: times(95)})]}
+    for file, found in zip(files, (good, bad), strict=True):
+        file.write_text(json.dumps(found))
+    result = runner.invoke(app, ["tune", "--from", *map(str, files), "--tables", str(tables)])
+    assert result.exit_code == 2 and not tables.exists()
+    assert result.stderr == f"error: results = {str(files[1])!r}: must be a JSON file that `megamoe bench` wrote\n"
+    result = runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", __file__])
+    assert result.exit_code == 2 and "tables = " in result.stderr and not result.stdout
+    assert runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", str(tables)]).exit_code == 0
+    assert len(Table.read(DEFAULT_GPU, tables).entries) == 1
+
+
+@pytest.mark.parametrize("kind", ["validate", "rowwise-accuracy"])
+def test_files_of_other_scripts_are_refused(kind: str, tmp_path: Path) -> None:
+    for file in RESULTS.glob(f"{kind}-*.json"):
+        result = runner.invoke(app, ["tune", "--from", str(file), "--tables", str(tmp_path)])
+        assert result.exit_code == 2 and "must be a JSON file that `megamoe bench` wrote" in result.stderr
+
+
 def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sm90Config] = []
     monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
@@ -213,6 +247,15 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
+
+
+@pytest.mark.parametrize("option", ["out", "tables"])
+def test_a_folder_that_cannot_be_written_is_refused_before_compiling(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_workers, "compile_into", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(Host, "find", Host.measured)
+    result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "8", f"--{option}", __file__])
+    assert result.exit_code == 2
+    assert f"{option} = {__file__!r}: must be a folder that can be written (" in result.stderr
 
 
 def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .problem import ProblemError
 from .runtime.artifact_store import ArtifactError, ArtifactStore
 
 if TYPE_CHECKING:
@@ -76,3 +77,9 @@ def why_not_writable(folder: Path) -> OSError | None:
             return None
     except OSError as error:
         return error
+
+
+def require_writable(field: str, folder: Path) -> None:
+    """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
+    if error := why_not_writable(folder):
+        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})")

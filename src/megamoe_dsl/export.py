@@ -7,7 +7,7 @@ libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and
 NAME.json                 manifest: configuration, grid, SMEM, arguments in order; see `runtime/exported_kernel.py`, which reads it
 
 The function takes the kernel's arguments as one tuple of integers (64-bit but for two 32-bit words) and the address of a CUDA stream.
-Linking needs a C compiler, `$CC` or cc; compiling needs no GPU.
+Linking needs a C compiler, `$CC` with its options or cc; compiling needs no GPU.  Files appear whole, by rename, the manifest last.
 
 The launcher is compiled for the CPU of the machine that exports, AVX-512 included where it has that: with TVM FFI the DSL takes no other
 host target.  Load it on a CPU of that kind or a newer one.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -24,8 +25,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .cache import require_writable
 from .compile import CompileError
-from .runtime.artifact_store import describe_config, dsl_version, source_digest
+from .runtime.artifact_store import describe_config, dsl_version, kernel_name, source_digest
 
 if TYPE_CHECKING:
     from .kernels.mega_moe.target import Config
@@ -35,7 +37,7 @@ RUNTIME = "libcute_dsl_runtime.so"
 
 
 class ExportError(RuntimeError):
-    """The object cannot be linked."""
+    """A name for no file, no C compiler, or an object that cannot be linked."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +49,44 @@ class Export:
     runtime: Path
     manifest: Path
 
+    @classmethod
+    def within(cls, folder: Path, name: str) -> Export:
+        """Raises `ExportError` for a name that is no file's, or the runtime's."""
+        if name in ("", ".", "..") or set(name) & {"/", "\0"} or name == Path(RUNTIME).stem:
+            raise ExportError(f"name = {name!r}: must be a file name without a folder, other than {Path(RUNTIME).stem}")
+        return cls(*(folder / one for one in (f"{name}.o", f"{name}.so", RUNTIME, f"{name}.json")))
+
     @property
     def files(self) -> tuple[Path, ...]:
         return self.object, self.library, self.runtime, self.manifest
 
 
 def export_kernel(config: Config, folder: Path | str, name: str | None = None) -> Export:
-    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is architecture and tile.
+    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is mega_moe with architecture,
+    shape and tile.  Files of that name are replaced, once all new ones are there.
 
-    Takes a few seconds.  Raises `CompileError`, `ExportError` without a C compiler, and OSError.
+    Takes a few seconds.  Raises `CompileError`, `ExportError`, OSError, and `ProblemError` where the folder cannot be written.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = name or f"mega_moe_{config.arch}_m{config.block_m}"
-    files = Export(*(folder / one for one in (f"{name}.o", f"{name}.so", RUNTIME, f"{name}.json")))
-    entry, arguments = compile_object(config, files.object)
-    shutil.copyfile(find_runtime(), files.runtime)
-    link(files)
-    manifest = {
+    folder, name = Path(folder), f"mega_moe-{kernel_name(config)}" if name is None else name
+    files, compiler = Export.within(folder, name), find_compiler()
+    require_writable("folder", folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as beside:
+        made = Export.within(Path(beside), name)
+        entry, arguments = compile_object(config, made.object)
+        shutil.copyfile(find_runtime(), made.runtime)
+        link(made, compiler)
+        manifest = describe_export(config, name, entry, arguments)
+        made.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for new, path in zip(made.files, files.files, strict=True):
+            os.replace(new, path)
+    return files
+
+
+def describe_export(config: Config, name: str, entry: str, arguments: list[dict[str, str]]) -> dict[str, Any]:
+    """The manifest, as JSON values."""
+    return {
         "name": name,
-        "library": files.library.name,
+        "library": f"{name}.so",
         "function": FUNCTION,
         "arch": config.arch,
         "kernel": entry,
@@ -79,8 +99,6 @@ def export_kernel(config: Config, folder: Path | str, name: str | None = None) -
         "sources": source_digest(),
         "dsl": dsl_version(),
     }
-    files.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    return files
 
 
 def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]]]:
@@ -119,14 +137,23 @@ def find_runtime() -> Path:
     raise ExportError(f"the installed DSL has no {RUNTIME}")
 
 
-def link(files: Export) -> None:
+def find_compiler() -> list[str]:
+    """The C compiler's command, with the options that `$CC` gives it.  Raises `ExportError`."""
+    given = os.environ.get("CC") or "cc"
+    try:
+        command = shlex.split(given)
+    except ValueError:  # a quotation without an end
+        command = []
+    if not command or shutil.which(command[0]) is None:
+        raise ExportError(f"CC = {given!r}: must be an installed C compiler, with options or without")
+    return command
+
+
+def link(files: Export, compiler: list[str]) -> None:
     """Makes the shared library.  Raises `ExportError` with what the compiler says."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise ExportError("no C compiler to link with: install one, or set CC")
     # TVM FFI's own symbols come from the process that loads the library.
     command = [
-        compiler,
+        *compiler,
         "-shared",
         "-o",
         str(files.library),
@@ -137,4 +164,4 @@ def link(files: Export) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise ExportError(f"{compiler} cannot link {files.object}\n{done.stderr.strip()}")
+        raise ExportError(f"{shlex.join(compiler)} cannot link {files.object.name}\n{done.stderr.strip()}")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from megamoe_dsl.compile import compile_kernel
 from megamoe_dsl.config import KernelConfig
 from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.export import Export, ExportError, export_kernel
+from megamoe_dsl.kernels.mega_moe.target import Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.artifact_store import ArtifactError
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
@@ -103,16 +105,86 @@ def test_a_manifest_of_other_sources_is_refused(exported: Export, tmp_path: Path
     with pytest.raises(ArtifactError, match="other sources"):
         ExportedKernel(path)
     assert ExportedKernel(path, any_sources=True).argument_names
-    path.write_text("{}")
+
+
+@pytest.mark.parametrize("field", ["sources", "library", "function", "arguments", "config", "config.kind", "config.problem", "all"])
+def test_a_damaged_manifest_is_refused(field: str, exported: Export, tmp_path: Path) -> None:
+    manifest = {**json.loads(exported.manifest.read_text()), "library": str(exported.library)}
+    place, _, name = field.rpartition(".")
+    values = manifest[place] if place else manifest
+    path = tmp_path / "kernel.json"
+    for damaged in ({}, {name: None}, {name: 5}, {name: {"colour": 1}}):
+        kept = {one: value for one, value in values.items() if one != name} | damaged
+        path.write_text(json.dumps([] if field == "all" else {**manifest, place: kept} if place else kept))
+        with pytest.raises(ArtifactError, match=r"kernel\.json: "):
+            ExportedKernel(path)
+    path.write_text("{")
     with pytest.raises(ArtifactError, match="not a manifest"):
         ExportedKernel(path)
 
 
-def test_a_missing_compiler_is_an_error_that_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    files = Export(*(tmp_path / name for name in ("k.o", "k.so", export_module.RUNTIME, "k.json")))
-    with pytest.raises(ExportError, match="set CC"):
-        export_module.link(files)
+@pytest.mark.parametrize("changes", [{"library": "gone.so"}, {"library": "kernel.json"}, {"function": "other"}])
+def test_a_library_that_does_not_load_is_refused(changes: dict[str, str], exported: Export, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.json"
+    path.write_text(json.dumps({**json.loads(exported.manifest.read_text()), "library": str(exported.library), **changes}))
+    with pytest.raises(ArtifactError, match="cannot be loaded or has no"):
+        ExportedKernel(path)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "name", "message"),
+    [
+        ("no-such-compiler", "k", "CC = 'no-such-compiler': must be an installed C compiler"),
+        ("cc '", "k", 'CC = "cc \'": must be an installed C compiler'),
+        *(("cc", name, f"name = {name!r}: must be a file name without a folder") for name in ("", "..", "../k", "a/b", "/k", "k\0")),
+        ("cc", "libcute_dsl_runtime", "name = 'libcute_dsl_runtime': must be a file name without a folder, other than"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_made(
+    compiler: str, name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(ExportError) as refused:
+        export_kernel(CONFIGS["sm_90a"], tmp_path / "new", name)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def fake_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object with a constant, in place of a compiled kernel."""
+
+    def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]]]:
+        source = f"const int block_m = {config.block_m};"
+        subprocess.run(["cc", "-fPIC", "-c", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
+        return "kernel", []
+
+    monkeypatch.setattr(export_module, "compile_object", compile_object)
+
+
+@pytest.mark.usefixtures("fake_object")
+@pytest.mark.parametrize("compiler", ["false", "cc -no-such-option"])
+def test_what_cannot_be_linked_leaves_an_older_export_as_it_was(compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = CONFIGS["sm_90a"]
+    files = export_kernel(config, tmp_path, "k").files
+    before = [one.read_bytes() for one in files]
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(ExportError, match=f"{compiler} cannot link k.o"):
+        export_kernel(config.replace(block_m=32), tmp_path, "k")
+    assert [one.read_bytes() for one in files] == before and set(tmp_path.iterdir()) == set(files)
+
+
+@pytest.mark.usefixtures("fake_object")
+def test_kernels_of_several_shapes_share_a_folder(tmp_path: Path) -> None:
+    """And one runtime, which a process that has loaded it keeps: it is replaced, not rewritten."""
+    config = CONFIGS["sm_90a"]
+    first = export_kernel(config, tmp_path)
+    assert "sm_90a-256x128-e4-k2-r2-t64-m" in first.manifest.name
+    runtime = first.runtime.stat().st_ino
+    with first.runtime.open("rb"):
+        second = export_kernel(config.replace(problem=replace(config.problem, num_ranks=1)), tmp_path)
+        assert second.runtime.stat().st_ino != runtime
+    assert len(list(tmp_path.iterdir())) == len({*first.files, *second.files}) == 7
 
 
 def test_the_command_writes_all_files(tmp_path: Path) -> None:

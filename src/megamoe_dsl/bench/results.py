@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .point import Point
+
 
 class ResultsError(ValueError):
     """A file is not one that a run wrote."""
@@ -27,7 +29,42 @@ class Results:
     def read(cls, path: Path) -> Results:
         """Raises `ResultsError`."""
         try:
-            found = json.loads(path.read_text())
-            return cls(path.name, found["gpu"], tuple(found["records"]))
+            found = json.loads(path.read_text(encoding="utf-8"))
+            gpu, records = found["gpu"], tuple(found["records"])
         except (OSError, ValueError, LookupError, TypeError):
             raise ResultsError(path) from None
+        if not isinstance(gpu, str) or not all(map(is_record, records)):
+            raise ResultsError(path)
+        return cls(path.name, gpu, records)
+
+
+def is_record(record: Any) -> bool:
+    """Whether it has a name and, where variants were timed, a point and their times."""
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+        return False
+    if "variants" not in record:
+        return True
+    timed = record["variants"]
+    return is_point(record.get("point")) and isinstance(timed, dict) and all(map(is_timed, timed.values()))
+
+
+def is_point(values: Any) -> bool:
+    """Whether they are the fields of a `Point`."""
+    try:
+        point = Point(**values)
+        point.problem.check_num_tokens(point.tokens, "tokens")
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def is_timed(times: Any) -> bool:
+    """Whether they are a variant's: of a check, which may be missing, back to back, and as a graph unless that is None."""
+    if not isinstance(times, dict) or not isinstance(times.get("check") or {}, dict) or "graph_us" not in times:
+        return False
+    return is_spread(times.get("us")) and (times["graph_us"] is None or is_spread(times["graph_us"]))
+
+
+def is_spread(times: Any) -> bool:
+    """Whether repeats are summed up: their median and the fastest, in microseconds."""
+    return isinstance(times, dict) and all(isinstance(times.get(name), int | float) for name in ("median", "low"))

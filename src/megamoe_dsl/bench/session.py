@@ -17,6 +17,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from ..cache import require_writable
 from ..config_sm90 import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..problem import ProblemError
@@ -42,6 +43,7 @@ class Session:
 
     host           whose GPUs it runs on
     artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
+    out            folder of the JSON files
     peer           folder with the peer's wheels, or None
     variants       time every kernel in the folder that fits a point, not only the configured one
     soak           0, or consecutive launches per point to compare instead of timing
@@ -63,7 +65,7 @@ class Session:
     other_sources: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `HostError` and `ProblemError`."""
+        """Makes the folder `out` if need be.  Raises `HostError` and `ProblemError`."""
         self.host.check(self.points)
         if self.soak < 0:
             raise ProblemError("soak", self.soak, "0 or a number of launches")
@@ -72,6 +74,11 @@ class Session:
                 raise ProblemError("remote", point.remote, "None with a soak, which has routings of its own")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
+        if self.soak and self.trace:
+            raise ProblemError("trace", self.trace, "False with a soak")
+        if self.peer is not None and not Path(self.peer).is_dir():
+            raise ProblemError("peer", self.peer, "None or a folder with the peer's unpacked wheels")
+        require_writable("out", self.out)
 
 
 def configs_of(
@@ -181,7 +188,6 @@ def run_session(session: Session) -> Results:
     host, store = session.host, ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
     head = heading(session.peer)
-    session.out.mkdir(parents=True, exist_ok=True)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
 

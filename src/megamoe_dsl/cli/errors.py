@@ -14,9 +14,16 @@ BAD_INPUT = 2
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Every error class that this package defines is written for its user; any other error is a bug and keeps its traceback."""
+    """Every error class that this package defines is written for its user; any other error is a bug and keeps its traceback.
+
+    But for text that stdout cannot encode: that is the environment's.
+    """
     try:
         yield
+    except UnicodeEncodeError as error:
+        missing = ascii(error.object[error.start])
+        typer.echo(f"error: encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8", err=True)
+        raise typer.Exit(BAD_INPUT) from None
     except Exception as error:
         if not (type(error).__module__.startswith("megamoe_dsl.") or isinstance(error, OSError)):
             raise

@@ -12,7 +12,7 @@ from .errors import one_line_errors
 from .shape import (
     SM100,
     Arch,
-    BlockM,
+    BlockMOfArch,
     Clamp,
     Experts,
     Hidden,
@@ -39,12 +39,12 @@ def export(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockM = None,
+    block_m: BlockMOfArch = None,
     lead: Lead = None,
     stages: Stages = None,
     arch: Arch = SM100,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the files; architecture and tile by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the files; mega_moe with architecture, shape and tile by default.")] = None,
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
@@ -66,6 +66,6 @@ def export(
 
         with Console(stderr=True).status("compiling and linking"):
             files = export_kernel(config, folder, name)
-    console.print(problem_table(problem), config_table(config), sep="\n")
-    console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
-    console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)
+        console.print(problem_table(problem), config_table(config), sep="\n")
+        console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
+        console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)

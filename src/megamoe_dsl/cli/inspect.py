@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..problem import ProblemError
 from .errors import one_line_errors
 from .shape import (
     SM100,
     Arch,
-    BlockM,
+    BlockMOfArch,
     Clamp,
     Experts,
     Hidden,
@@ -58,7 +59,7 @@ def inspect(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockM = None,
+    block_m: BlockMOfArch = None,
     lead: Lead = None,
     stages: Stages = None,
     arch: Arch = SM100,
@@ -76,6 +77,9 @@ def inspect(
     """
     console = wide_console()
     with one_line_errors():
+        if as_json and diff is not None:
+            raise ProblemError("--diff", str(diff), "left out with --json")
+        before = None if diff is None else read_json(diff)
         problem = build_problem(
             tokens if max_tokens is None else max_tokens,
             preset_name=preset,
@@ -99,13 +103,10 @@ def inspect(
             ptx.write_text(artifact.ptx, encoding="utf-8")
         if sass is not None:
             sass.write_text(artifact.sass, encoding="utf-8")
-        found = inspection.as_dict()
-        if diff is not None:
-            changes = differences(read_json(diff), found)
         if as_json:
-            typer.echo(json.dumps(found, indent=2))
-        elif diff is not None:
-            print_changes(console, diff, changes)
+            typer.echo(json.dumps(inspection.as_dict(), indent=2))
+        elif diff is not None and before is not None:
+            print_changes(console, diff, differences(before, inspection.as_dict()))
         else:
             print_inspection(console, inspection)
 
@@ -211,6 +212,9 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
         console.print(Text(f"Nothing differs from {path}."))
         return
     table = ruled(f"Against {path}", "what", "before", "after")
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].min_width = min(max(len(one.path) for one in changes), console.width // 2)  # names in one piece, where they fit
     for one in changes:
         table.add_row(one.path, str(one.before), str(one.after))
     console.print(table)

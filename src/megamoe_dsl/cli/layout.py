@@ -53,5 +53,5 @@ def layout(
         if svg is None:
             console.print(render(picture, console.width))
         else:
-            svg.write_text(to_svg(picture))
+            svg.write_text(to_svg(picture), encoding="utf-8")
             console.print(f"{picture.title}: {svg}", soft_wrap=True)

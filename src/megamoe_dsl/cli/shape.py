@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ..config import KernelConfig, require
+from ..config import TIERS, KernelConfig, require
+from ..config_sm90 import BLOCK_M as SM90_BLOCK_M
 from ..config_sm90 import Sm90Config
 from ..presets import preset
 from ..problem import Problem, ProblemError
 
 SHAPE, TILE = "Problem", "Configuration"
+
+
+def either(values: Sequence[int]) -> str:
+    """8, 16 or 32"""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}"
+
+
+SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(SM90_BLOCK_M)
 
 Hidden = Annotated[int | None, typer.Option(help="Channels of x and y.", rich_help_panel=SHAPE)]
 Intermediate = Annotated[int | None, typer.Option(help="Channels between the two linears.", rich_help_panel=SHAPE)]
@@ -20,8 +31,10 @@ Topk = Annotated[int | None, typer.Option(help="Experts per token.", rich_help_p
 Ranks = Annotated[int | None, typer.Option(help="GPUs of the NVLink domain.", rich_help_panel=SHAPE)]
 Clamp = Annotated[float | None, typer.Option(help="Activation clamp; none by default.", rich_help_panel=SHAPE)]
 PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; other options replace its fields.", rich_help_panel=SHAPE)]
-BlockM = Annotated[
-    int | None, typer.Option(help="Tokens of a tile: 16, 32, 64, 96, 128 or 192 (SM90: 8 to 128). Chosen by default.", rich_help_panel=TILE)
+BlockM = Annotated[int | None, typer.Option(help=f"Tokens of a tile: {SM100_TILES}. Chosen by default.", rich_help_panel=TILE)]
+BlockMOfArch = Annotated[
+    int | None,
+    typer.Option("--block-m", help=f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", rich_help_panel=TILE),
 ]
 Lead = Annotated[int | None, typer.Option(help="Experts that Linear1 is ahead of Linear2. Chosen by default.", rich_help_panel=TILE)]
 Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]

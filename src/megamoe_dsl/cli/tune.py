@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
+    from ..bench.verdict import Verdict
 
 TOKENS = ",".join(str(1 << n) for n in range(14))
 TABLE = "Table"
@@ -58,8 +59,7 @@ def tune(
         if files and compile_only:
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
         if files:
-            for found in [Results.read(file) for file in files]:
-                enter(found, tables)
+            enter([Results.read(file) for file in files], tables)
             return
         points = points_of(preset, tokens, ranks, experts_per_rank, remote)
         if compile_only:
@@ -68,41 +68,67 @@ def tune(
 
         from ..bench.arguments import passed
         from ..bench.session import Session, run_session
+        from ..cache import require_writable
 
         session = Session(points, Host.find(), artifacts, out, variants=True, watchdog_ms=watchdog_ms)
+        require_writable("tables", tables)
         compile_candidates(points, session.host, artifacts, needed=False)
         found = run_session(session)
-        enter(found, tables)
+        enter([found], tables)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)
 
 
 def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool) -> None:
-    """Makes the kernels that the folder lacks, where the DSL is.  Raises `ArtifactError` where it is not and `needed`."""
+    """Makes the kernels that the folder lacks, where the DSL is.
+
+    Raises `ArtifactError` where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written.
+    """
     from ..bench.candidates import candidates
+    from ..cache import load_one, require_writable
     from ..compile_workers import compile_into
-    from ..runtime.artifact_store import ArtifactError, dsl_version
+    from ..runtime.artifact_store import ArtifactError, ArtifactStore, dsl_version
 
     if dsl_version() is None:
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
     configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens, host)))
+    store = ArtifactStore(artifacts)
+    if any(load_one(store, config) is None for config in configs):
+        require_writable("artifacts", artifacts)
     typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
 
 
-def enter(found: Results, folder: Path) -> None:
-    """Writes the winners of a run into the table of its GPU, and prints a line per point."""
-    from ..bench.variant import variant_text
-    from ..bench.verdict import tune as judge_all
+def enter(runs: list[Results], folder: Path) -> None:
+    """Writes the winners of runs, one after the other, into the tables of their GPUs, and prints a line per point.
 
-    before = Table.read(found.gpu, folder)
-    after, verdicts = judge_all(before, found)
-    shown = ruled(found.name, "point", "configuration", "us", "verdict")
+    Nothing is written before all are judged.  Raises `TableError`, and `ProblemError` where a table changes and cannot be written.
+    """
+    from ..bench.verdict import tune as judge_all
+    from ..cache import require_writable
+
+    before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
+    after, judged = dict(before), []
+    for found in runs:
+        after[found.gpu], verdicts = judge_all(after[found.gpu], found)
+        judged.append((found.name, verdicts))
+    changed = [table for gpu, table in after.items() if table != before[gpu]]
+    if changed:
+        require_writable("tables", folder)
+    for name, verdicts in judged:
+        print_verdicts(name, verdicts)
+    for table in changed:
+        typer.echo(f"wrote {table.write(folder)}: {len(table.entries)} entries")
+
+
+def print_verdicts(name: str, verdicts: list[Verdict]) -> None:
+    """Those of the run with this name, a line each."""
+    from ..bench.variant import variant_text
+
+    shown = ruled(name, "point", "configuration", "us", "verdict")
     for one in verdicts:
         entry = one.entry
         shown.add_row(one.name, variant_text(entry.choice) if entry else "", f"{entry.us:.1f}" if entry else "", one.reason)
     wide_console().print(shown)
-    if after != before:
-        typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")

@@ -88,6 +88,15 @@ def read_config(values: dict[str, Any]) -> AnyConfig:
     return config
 
 
+def kernel_name(config: AnyConfig) -> str:
+    """Architecture, shape, tile and eight digits of the whole configuration, for the name of a file: no two configurations share one."""
+    p = config.problem
+    text = json.dumps(describe_config(config), sort_keys=True)
+    shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
+    kernel = "pre" if isinstance(config, PreDispatchConfig) else f"m{config.block_m}"
+    return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 class ArtifactStore:
     """A folder of compiled kernels."""
 
@@ -96,15 +105,7 @@ class ArtifactStore:
 
     def path(self, config: AnyConfig) -> Path:
         """Where the kernel of this configuration lies, compiled from the present sources."""
-        return self.folder / f"{self._stem(config)}-{source_digest()}{SUFFIX}"
-
-    @staticmethod
-    def _stem(config: AnyConfig) -> str:
-        p = config.problem
-        text = json.dumps(describe_config(config), sort_keys=True)
-        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
-        kernel = "pre" if isinstance(config, PreDispatchConfig) else f"m{config.block_m}"
-        return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return self.folder / f"{kernel_name(config)}-{source_digest()}{SUFFIX}"
 
     def save(self, artifact: Artifact) -> Path:
         """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
@@ -133,7 +134,7 @@ class ArtifactStore:
         return path
 
     def _files(self, config: AnyConfig) -> list[Path]:
-        return sorted(self.folder.glob(f"{self._stem(config)}-*{SUFFIX}"))
+        return sorted(self.folder.glob(f"{kernel_name(config)}-*{SUFFIX}"))
 
     def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
         """Configurations of this class that have a kernel here, all or those for `problem`.
@@ -211,7 +212,7 @@ class ArtifactStore:
         """One process at a time compiles a configuration, if the folder can be written."""
         from filelock import FileLock
 
-        lock = FileLock(self.folder / f"{self._stem(config)}.lock")
+        lock = FileLock(self.folder / f"{kernel_name(config)}.lock")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()

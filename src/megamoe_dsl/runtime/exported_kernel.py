@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class ExportedKernel:
     """Loads the library that a manifest names.  On GPUs the cubin goes to a device at its first launch there.
 
-    Raises `ArtifactError` for a manifest that is damaged or, unless `any_sources`, made by other sources than those that would lay out its
-    buffers.
+    Raises `ArtifactError` for a manifest that is damaged, for a library that cannot be loaded and, unless `any_sources`, for a manifest
+    made by other sources than those that would lay out its buffers.
 
-        kernel = ExportedKernel("build/mega_moe_sm_90a_m64.json")
+        kernel = ExportedKernel("build/flash.json")  # of megamoe export build --name flash
         kernel(buffers.arguments(peers, y, num_tokens, rank, watchdog_ns), torch.cuda.current_stream().cuda_stream)
     """
 
@@ -29,19 +29,19 @@ class ExportedKernel:
         path = Path(manifest)
         try:
             self.manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            made_by, library = self.manifest["sources"], path.parent / self.manifest["library"]
+            library, function = path.parent / self.manifest["library"], str(self.manifest["function"])
+            self.argument_names: list[str] = [one["name"] for one in self.manifest["arguments"]]
+            """In the order of a launch."""
+            if not any_sources and self.manifest["sources"] != source_digest():
+                raise ArtifactError(f"{path}: exported from other sources; export it again")
+            self.config: AnyConfig = read_config(self.manifest["config"])
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {error}") from None
-        if not any_sources and made_by != source_digest():
-            raise ArtifactError(f"{path}: exported from other sources; export it again")
-        self.config: AnyConfig = read_config(self.manifest["config"])
-        self._module = tvm_ffi.load_module(str(library))
-        self._function = self._module.get_function(self.manifest["function"])
-
-    @property
-    def argument_names(self) -> list[str]:
-        """In the order of a launch."""
-        return [one["name"] for one in self.manifest["arguments"]]
+            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {type(error).__name__}: {error}") from None
+        try:
+            self._module = tvm_ffi.load_module(str(library))
+            self._function = self._module.get_function(function)
+        except (RuntimeError, ValueError, AttributeError) as error:
+            raise ArtifactError(f"{path}: its library {library} cannot be loaded or has no {function}: {error}") from None
 
     def __call__(self, arguments: Sequence[int], stream: int) -> None:
         """Launches on a CUDA stream, given by its address.
