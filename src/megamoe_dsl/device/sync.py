@@ -28,10 +28,10 @@ class Watchdog:
         emit("st.relaxed.sys.global.v4.b32 [{}], {{{}, {}, {}, {}}};", RECORD.address(self.record, first, 0), *words)
 
     def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
-        values = Int64(expected), Int64(observed)
+        values, sm = (Int64(expected), Int64(observed)), cute.arch.block_idx()[0]
         self.write("expected", [Int32(half) for value in values for half in (value, value >> 32)])
         emit("fence.acq_rel.sys;")
-        self.write("wait", [where, self.rank, cute.arch.block_idx()[0], detail])
+        self.write("wait", [where, self.rank, sm, detail])
         emit("fence.acq_rel.sys;")
         emit("trap;")
 
