@@ -92,8 +92,9 @@ class Problem:
 
     def check_num_tokens(self, num_tokens: int, field: str = "num_tokens") -> None:
         """Raises `ProblemError` unless num_tokens is an integer with 0 <= num_tokens <= max_tokens_per_rank."""
-        is_integer = isinstance(num_tokens, int) and not isinstance(num_tokens, bool)
-        if not (is_integer and 0 <= num_tokens <= self.max_tokens_per_rank):
+        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
+            raise ProblemError(field, num_tokens, "an integer")
+        if not 0 <= num_tokens <= self.max_tokens_per_rank:
             raise ProblemError(field, num_tokens, f"between 0 and max_tokens_per_rank = {self.max_tokens_per_rank}")
 
     def expected_tokens_per_expert(self, num_tokens: int) -> float:
