@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cutlass.cute as cute
 import pytest
+from cutlass.base_dsl.common import DSLRuntimeError
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
@@ -39,7 +41,8 @@ def test_help(command: list[str]) -> None:
         (["inspect", "--preset", "flash", "--topk", "33"], "topk = 33: must be at most 32"),
         (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
         (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
-        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a positive finite number"),
+        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--clamp", "1e39"], "activation_clamp = 1e+39: must be None or a number between"),
         (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
         (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
         (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
@@ -121,6 +124,18 @@ def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     assert "5 mismatches" in result.output
     assert "FAIL" in result.output
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["export", "folder"]])
+def test_what_the_dsl_reports_is_a_compile_error(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DSLRuntimeError("no such instruction")
+
+    monkeypatch.setattr(cute, "compile", fail)
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, [*command, *SMALL, "--sms", "4"])
+    assert result.exit_code == 2
+    assert "error: the DSL: " in result.stderr and "no such instruction" in result.stderr and "\x1b" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def case():
         ({"topk": 9}, "topk", "at most num_experts = 8"),
         ({"num_ranks": 33, "num_experts": 33}, "num_ranks", "at most 32"),
         ({"dtypes": "bf16"}, "dtypes", "one of fp8xfp4, fp8xfp8"),
-        ({"activation_clamp": -1.0}, "activation_clamp", "None or a positive finite number"),
+        ({"activation_clamp": -1.0}, "activation_clamp", "None or a number between 2^-126 and 1e+15"),
     ],
     ids=lambda value: str(value),
 )
