@@ -21,6 +21,7 @@ from megamoe_dsl.sim import Deadlock
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
 SIMULATE = ["simulate", *SMALL, "--sms", "2", "--tokens", "3,0"]
+LONG_SUMS = ["--hidden", "16384", "--experts", "1", "--topk", "1", "--ranks", "1", "--tokens", "8"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 
@@ -49,6 +50,14 @@ def test_help(command: list[str]) -> None:
         (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
         (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
         (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
+        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "num_ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--ranks", "-1"], "num_ranks = -1: must be between 1 and 32"),
+        (["simulate", "--preset", "flash", "--ranks", "0"], "num_ranks = 0: must be between 1 and 32"),
+        (
+            [*SIMULATE, "--seed", "18446744073709551615", "--launches", "2"],
+            "seed = 18446744073709551616: must be between",
+        ),
+        ([*SIMULATE, *LONG_SUMS], "expert 0: sums of Linear1 reach"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
