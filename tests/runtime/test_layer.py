@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
@@ -100,6 +102,23 @@ def test_layers_share_a_buffer_and_kernels_share_weights(moe: MegaMoE, case: Cas
     assert small.config != large.config
     with pytest.raises(ProblemError, match=r"num_sms = 2: must be 4, as in every other kernel on this symmetric buffer"):
         MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=moe.symmetric, bf16_inputs=False, reserved_sms=2)
+
+
+@pytest.mark.parametrize("place", [layer, rank_kernel])
+def test_a_layer_that_cannot_be_made_leaves_a_buffer_to_others(
+    case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, place: ModuleType
+) -> None:
+    symmetric = SymmetricBuffer.allocate(PROBLEM, device="cpu")
+
+    def fail(*_: object) -> None:
+        raise ArtifactError("no kernel")
+
+    with monkeypatch.context() as patch, pytest.raises(ArtifactError):
+        patch.setattr(place, "CudaKernel", fail)
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric)
+    assert symmetric.num_sms == 0
+    MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric, bf16_inputs=False, reserved_sms=2)
+    assert symmetric.num_sms == 2
 
 
 BAD = [

@@ -81,14 +81,15 @@ class MegaMoE(torch.nn.Module):
         configs = self.selection.configs(num_sms, gpu_name(device))
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
-        for config in dict.fromkeys(configs.values()):
-            kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
-            shared = kernels[config].buffers
+        self.pre_dispatch: CudaKernel | None = None
+        with self.symmetric.binding(num_sms):
+            for config in dict.fromkeys(configs.values()):
+                kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
+                shared = kernels[config].buffers
+            if bf16_inputs:
+                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
         self.kernels = {bound: kernels[config] for bound, config in configs.items()}
         self.memory = self.kernels[problem.max_tokens_per_rank].buffers
-        self.pre_dispatch: CudaKernel | None = None
-        if bf16_inputs:
-            self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
         self.number = register(self)
 
     def forward(
