@@ -124,7 +124,8 @@ class KernelConfig:
         require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
         require_num_sms(self.num_sms)
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
-        require_two_stages(most, self.smem_plan(1), self.problem)
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
         require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
@@ -283,9 +284,9 @@ def require_num_sms(num_sms: int) -> None:
     require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")
 
 
-def require_two_stages(most: int, plan: SmemPlan | Sm90SmemPlan, problem: Problem) -> None:
-    """The error names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
+def no_room_for_a_ring(problem: Problem, plan: SmemPlan | Sm90SmemPlan) -> ConfigError:
+    """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
     taken = {place.field.name: place.field.num_bytes for place in plan.region}
     rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
     field, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
-    require(most >= 2, f"problem.{field}", value, "small enough to leave SMEM for two stages")
+    return ConfigError(f"problem.{field}", value, "small enough to leave SMEM for two stages")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from .config import REGISTER_FILE, RegisterBudget, experts_with, require, require_integer, require_integers, require_two_stages
+from .config import REGISTER_FILE, RegisterBudget, experts_with, no_room_for_a_ring, require, require_integer, require_integers
 from .layouts.arith import Int
 from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
@@ -111,7 +111,8 @@ class Sm90Config:
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
-        require_two_stages(most, self.smem_plan(1), self.problem)
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
         require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
