@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cutlass.cute as cute
 import pytest
+from cutlass.base_dsl.common import DSLRuntimeError
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
@@ -19,6 +21,7 @@ from megamoe_dsl.sim import Deadlock
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
 SIMULATE = ["simulate", *SMALL, "--sms", "2", "--tokens", "3,0"]
+LONG_SUMS = ["--hidden", "16384", "--experts", "1", "--topk", "1", "--ranks", "1", "--tokens", "8"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 
@@ -46,7 +49,8 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         (["inspect", "--preset", "flash", "--topk", "33"], "topk = 33: must be at most 32"),
         (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
         (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
-        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a positive finite number"),
+        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--clamp", "1e39"], "activation_clamp = 1e+39: must be None or a number between"),
         (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
         (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
         (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
@@ -54,6 +58,14 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
         (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
         (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
+        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "num_ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--ranks", "-1"], "num_ranks = -1: must be between 1 and 32"),
+        (["simulate", "--preset", "flash", "--ranks", "0"], "num_ranks = 0: must be between 1 and 32"),
+        (
+            [*SIMULATE, "--seed", "18446744073709551615", "--launches", "2"],
+            "seed = 18446744073709551616: must be between",
+        ),
+        ([*SIMULATE, *LONG_SUMS], "expert 0: sums of Linear1 reach"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
@@ -132,6 +144,18 @@ def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     assert "5 mismatches" in result.output
     assert "FAIL" in result.output
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["export", "folder"]])
+def test_what_the_dsl_reports_is_a_compile_error(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DSLRuntimeError("no such instruction")
+
+    monkeypatch.setattr(cute, "compile", fail)
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, [*command, *SMALL, "--sms", "4"])
+    assert result.exit_code == 2
+    assert "error: the DSL: " in result.stderr and "no such instruction" in result.stderr and "\x1b" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from megamoe_dsl.compile import compile
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.compile import compile, compile_kernel
+from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 
 
 @pytest.mark.parametrize(("arch", "dtypes", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
@@ -16,6 +17,12 @@ def test_artifact_has_code_resources_and_histogram(arch, dtypes, role):
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
     with pytest.raises(KeyError, match="must be one of"):
         artifact.histogram("nobody")
+
+
+@pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])
+def test_a_kernels_name_can_carry_any_clamp(clamp):
+    problem = Problem(256, 128, 4, 2, 2, 16, dtypes="fp8xfp8", activation_clamp=clamp)
+    assert "activation_clamp" in compile_kernel(Sm90Config.choose(problem, 16, num_sms=4)).entry
 
 
 @pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "dtypes")])

@@ -24,6 +24,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.testing import configs, problems
 
 FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
+FLASH_FP8 = replace(FLASH, dtypes="fp8xfp8")
 PRO = Problem(7168, 3072, 384, 6, num_ranks=8, max_tokens_per_rank=32768)
 EVERY_TIER = pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 BOTH_SHAPES = pytest.mark.parametrize("problem", [FLASH, PRO], ids=["flash", "pro"])
@@ -221,9 +222,30 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
 @pytest.mark.parametrize("field", ["block_m", "lead", "num_sms", "num_stages", "cluster"])
 @pytest.mark.parametrize("value", [2.0, "2", True, None])
 def test_fields_of_sm90_are_integers(field, value):
-    good = Sm90Config(replace(FLASH, dtypes="fp8xfp8"), 128, 2, 132)
+    good = Sm90Config(FLASH_FP8, 128, 2, 132)
     with pytest.raises(ConfigError, match=f"{field} = {value!r}: must be an integer"):
         good.replace(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trace": "no"}, "trace = 'no': must be True or False"),
+        ({"trace": 1}, "trace = 1: must be True or False"),
+        ({"block_m": "16"}, r"block_m = '16': must be one of \(8, 16, 32, 128\)"),
+        ({"gpu": 5}, "gpu = 5: must be None or the name of a GPU"),
+        ({"num_sms": "132"}, "num_sms = '132': must be an integer"),
+    ],
+)
+def test_choose_of_sm90_checks_what_it_is_given(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Sm90Config.choose(FLASH_FP8, 16, **options)
+
+
+@pytest.mark.parametrize(("kind", "problem"), [(KernelConfig, FLASH_FP8), (Sm90Config, FLASH)])
+def test_another_architectures_dtypes_are_refused(kind, problem):
+    with pytest.raises(ConfigError, match=f"problem.dtypes = '{problem.dtypes}': must be fp8xfp"):
+        kind.choose(problem, 16)
 
 
 def test_lead_of_sm90_follows_the_tiles():
@@ -240,10 +262,14 @@ def test_store_block_must_divide_the_tile():
         replace(GOOD, block_m=16)
 
 
-def test_smem_too_small_for_two_stages():
-    huge = replace(FLASH, hidden=256 * 200)
-    with pytest.raises(ConfigError, match=r"problem.hidden = 51200: must be small enough to leave SMEM for two stages"):
-        KernelConfig.choose(huge, 1)
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [(KernelConfig, "hidden", 256 * 200), (KernelConfig, "num_experts", 20000), (Sm90Config, "num_experts", 20000)],
+)
+def test_smem_too_small_for_two_stages(kind, field, value):
+    huge = replace(FLASH if kind is KernelConfig else FLASH_FP8, **{"num_ranks": 1, field: value})
+    with pytest.raises(ConfigError, match=f"problem.{field} = {value}: must be small enough to leave SMEM for two stages"):
+        kind.choose(huge, 1)
 
 
 def test_register_file_overflow(monkeypatch):
@@ -252,15 +278,19 @@ def test_register_file_overflow(monkeypatch):
         replace(GOOD)
 
 
-@pytest.mark.parametrize("num_sms", [0, -2, 3, "148"])
-def test_choose_rejects_the_grid(num_sms):
-    with pytest.raises(ConfigError, match=r"num_sms = .*: must be a positive multiple of 2"):
+@pytest.mark.parametrize(
+    ("num_sms", "allowed"), [*((n, "a positive multiple of 2") for n in (0, -2, 3)), *((n, "an integer") for n in (4.0, "148", True))]
+)
+def test_choose_rejects_the_grid(num_sms, allowed):
+    with pytest.raises(ConfigError, match=f"num_sms = {num_sms!r}: must be {allowed}"):
         KernelConfig.choose(FLASH, 1024, num_sms=num_sms)
 
 
 def test_choose_rejects_tokens_and_blocks():
     with pytest.raises(ProblemError, match=r"num_tokens = 32769: must be between 0 and max_tokens_per_rank = 32768"):
         KernelConfig.choose(FLASH, 32769)
+    with pytest.raises(ProblemError, match=r"num_tokens = 1.0: must be an integer"):
+        KernelConfig.choose(FLASH, 1.0)
     with pytest.raises(ConfigError, match=r"block_m = 8: must be one of \[16, 32, 64, 96, 128, 192\]"):
         KernelConfig.choose(FLASH, 1, block_m=8)
 

@@ -5,6 +5,7 @@ from io import StringIO
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -89,6 +90,15 @@ def test_pool_and_schedule_agree_with_the_sample():
         assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "pool") == count
     blocks = sum(-(-count // CONFIG.block_m) for count in counts) * (CONFIG.l1_n_blocks + CONFIG.l2_n_blocks)
     assert all(int(lane.details[0]) in (blocks // CONFIG.num_clusters, blocks // CONFIG.num_clusters + 1) for lane in schedule.lanes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(config=configs(), data=st.data())
+def test_a_sample_is_what_a_rank_can_receive(config, data):
+    problem, tokens = config.problem, data.draw(st.integers(0, config.problem.max_tokens_per_rank))
+    counts = sample_counts(config, tokens, data.draw(st.integers(0, 100)))
+    assert len(counts) == problem.experts_per_rank and sum(counts) == tokens * problem.topk
+    assert all(0 <= count <= tokens * problem.num_ranks for count in counts)
 
 
 def test_orders_name_every_word_and_chunk_once():

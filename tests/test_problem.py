@@ -33,7 +33,10 @@ REJECTED = [
     ("max_tokens_per_rank", -(-(1 << 27) // 24), "less than 2^27 / 24: pool rows are counted in 32 bits"),
     ("dtypes", "bf16xbf16", ", ".join(DTYPES)),
     ("dtypes", None, ", ".join(DTYPES)),
-    *(("activation_clamp", value, "None or a positive finite number") for value in (0.0, -1.0, math.inf, math.nan, "7", True)),
+    *(
+        ("activation_clamp", value, "None or a number between 2^-126 and 1e+15")
+        for value in (0.0, -1.0, 2.0**-127, 1e16, 10**400, math.inf, math.nan, "7", True)
+    ),
     ("fast_math", "yes", "True or False"),
 ]
 
@@ -65,6 +68,8 @@ def test_topk_is_bounded_by_the_experts():
         ("max_tokens_per_rank", 1),
         ("activation_clamp", 7),
         ("activation_clamp", 10.0),
+        ("activation_clamp", 2.0**-126),
+        ("activation_clamp", 1e15),
         ("fast_math", False),
     ],
 )
@@ -87,9 +92,12 @@ def test_frozen_and_hashable():
     assert len({GOOD, replace(GOOD), replace(GOOD, topk=5)}) == 2
 
 
-@pytest.mark.parametrize("value", [-1, 65, 1.5, True, None])
-def test_num_tokens_out_of_range(value):
-    with pytest.raises(ProblemError, match=r"between 0 and max_tokens_per_rank = 64") as caught:
+RANGE = "between 0 and max_tokens_per_rank = 64"
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(-1, RANGE), (65, RANGE), *((one, "an integer") for one in (1.0, 1.5, True, None))])
+def test_num_tokens_out_of_range(value, allowed):
+    with pytest.raises(ProblemError, match=f"must be {allowed}$") as caught:
         GOOD.check_num_tokens(value, "tokens[3]")
     assert (caught.value.field, caught.value.value) == ("tokens[3]", value)
 

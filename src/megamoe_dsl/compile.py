@@ -9,7 +9,8 @@ import os
 import re
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +28,22 @@ if TYPE_CHECKING:
     from .kernels.target import AnyConfig
 
 KERNELS_FOLDER = Path(__file__).parent / "kernels"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
 
 class CompileError(RuntimeError):
     """The kernel does not compile."""
+
+
+@contextmanager
+def naming_the_compiler() -> Iterator[None]:
+    """Turns an error that the DSL reports into `CompileError`: its own words, without colours; the DSL's error is the cause."""
+    from cutlass.base_dsl.common import DSLBaseError
+
+    try:
+        yield
+    except DSLBaseError as error:
+        raise CompileError(f"the DSL: {COLOURS.sub('', str(error))}") from error
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,7 @@ def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
         options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}"
         options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
-        with attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
+        with naming_the_compiler(), attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
             compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__

@@ -17,6 +17,7 @@ from .problem import Problem
 
 if TYPE_CHECKING:
     from .layouts.smem_plan import SmemPlan
+    from .layouts.smem_plan_sm90 import Sm90SmemPlan
     from .layouts.tmem_plan import TmemPlan
 
 SMEM_CAPACITY = 232448  # bytes a CTA can use on sm_100 (227 KiB)
@@ -111,6 +112,7 @@ class KernelConfig:
     num_stages: int = 0
 
     def __post_init__(self) -> None:
+        require(self.problem.dtypes == "fp8xfp4", "problem.dtypes", self.problem.dtypes, "fp8xfp4")
         require_integers(self, "block_m", "store_block_m", "epilogue_warpgroups", "lead", "num_sms", "num_stages")
         require(
             self.block_m in CANDIDATE_BLOCK_M and self.block_m >= 16, "block_m", self.block_m, "one of " + str([t.block_m for t in TIERS])
@@ -122,7 +124,8 @@ class KernelConfig:
         require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
         require_num_sms(self.num_sms)
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
-        require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
         require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
@@ -266,14 +269,24 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
         raise ConfigError(field, value, allowed)
 
 
+def require_integer(field: str, value: object) -> None:
+    require(isinstance(value, int) and not isinstance(value, bool), field, value, "an integer")
+
+
 def require_integers(config: object, *names: str) -> None:
     """Fields of a configuration."""
     for name in names:
-        value = getattr(config, name)
-        require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
+        require_integer(name, getattr(config, name))
 
 
 def require_num_sms(num_sms: int) -> None:
-    require(
-        isinstance(num_sms, int) and num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}"
-    )
+    require_integer("num_sms", num_sms)
+    require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")
+
+
+def no_room_for_a_ring(problem: Problem, plan: SmemPlan | Sm90SmemPlan) -> ConfigError:
+    """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
+    taken = {place.field.name: place.field.num_bytes for place in plan.region}
+    rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
+    field, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
+    return ConfigError(f"problem.{field}", value, "small enough to leave SMEM for two stages")

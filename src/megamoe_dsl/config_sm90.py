@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from .config import REGISTER_FILE, RegisterBudget, experts_with, require, require_integers
+from .config import REGISTER_FILE, RegisterBudget, experts_with, no_room_for_a_ring, require, require_integer, require_integers
 from .layouts.arith import Int
 from .layouts.smem_plan_sm90 import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
@@ -103,6 +103,7 @@ class Sm90Config:
     def __post_init__(self) -> None:
         require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
         require_integers(self, "block_m", "lead", "num_sms", "num_stages", "cluster")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
         local = self.problem.experts_per_rank
         require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
@@ -110,7 +111,8 @@ class Sm90Config:
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
-        require(most >= 2, "problem.hidden", self.problem.hidden, "small enough to leave SMEM for two stages")
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
         require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
@@ -123,8 +125,12 @@ class Sm90Config:
         """The configuration for `num_tokens` tokens on every rank: what was measured on `gpu`, as torch names it, where a point is near;
         else, for another GPU, with None and for a given `block_m` what the heuristics choose.  `overrides` replace fields."""
         problem.check_num_tokens(num_tokens)
+        require_integer("num_sms", num_sms)
+        require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
         expected = problem.expected_tokens_per_expert(num_tokens)
         block_m = overrides.get("block_m")
+        if block_m is not None:
+            require(block_m in BLOCK_M, "block_m", block_m, f"one of {BLOCK_M}")
         entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
         if entry is not None:
             return cls.measured(problem, entry).replace(**overrides)

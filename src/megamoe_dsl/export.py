@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cache import require_writable
-from .compile import CompileError
+from .compile import CompileError, naming_the_compiler
 from .runtime.artifact_store import describe_config, dsl_version, kernel_name, source_digest
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]
     with tempfile.TemporaryDirectory() as directory:
         options = f"--enable-tvm-ffi --gpu-arch={config.arch} --keep-cubin --dump-dir={directory}"
         # With a stream argument: the caller's current stream is only known to TVM FFI where an argument is a tensor.
-        compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)
+        with naming_the_compiler():
+            compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)
         cubin = compiled.__cubin__
     if not cubin:
         raise CompileError("the DSL kept no cubin")

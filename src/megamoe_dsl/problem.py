@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 
 DTYPES = ("fp8xfp4", "fp8xfp8")
 """Activation x weight combinations.
@@ -15,6 +14,8 @@ fp8xfp8  E4M3 x E4M3, one FP32 scale per token and 128 channels, and per 128 x 1
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
 MAX_ARRIVAL_BITS = 64  # the L2 arrival mask has one bit per 64 intermediate channels
+MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
+MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
@@ -37,7 +38,7 @@ class Problem:
     num_ranks             GPUs of the NVLink domain, 1 to 32
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
     dtypes                one of `DTYPES`
-    activation_clamp      None, or c > 0: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
+    activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
     fast_math             approximate exponential and reciprocal in SwiGLU
 
     Raises `ProblemError`, which names field, value and what is allowed.
@@ -71,8 +72,8 @@ class Problem:
         self._require("dtypes", self.dtypes in DTYPES, "one of " + ", ".join(DTYPES))
         clamp = self.activation_clamp
         is_number = isinstance(clamp, (int, float)) and not isinstance(clamp, bool)
-        clamp_ok = clamp is None or (is_number and isfinite(clamp) and clamp > 0)
-        self._require("activation_clamp", clamp_ok, "None or a positive finite number")
+        clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)
+        self._require("activation_clamp", clamp_ok, f"None or a number between 2^-126 and {MAX_CLAMP:g}")
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(clamp))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
@@ -92,8 +93,9 @@ class Problem:
 
     def check_num_tokens(self, num_tokens: int, field: str = "num_tokens") -> None:
         """Raises `ProblemError` unless num_tokens is an integer with 0 <= num_tokens <= max_tokens_per_rank."""
-        is_integer = isinstance(num_tokens, int) and not isinstance(num_tokens, bool)
-        if not (is_integer and 0 <= num_tokens <= self.max_tokens_per_rank):
+        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
+            raise ProblemError(field, num_tokens, "an integer")
+        if not 0 <= num_tokens <= self.max_tokens_per_rank:
             raise ProblemError(field, num_tokens, f"between 0 and max_tokens_per_rank = {self.max_tokens_per_rank}")
 
     def expected_tokens_per_expert(self, num_tokens: int) -> float:

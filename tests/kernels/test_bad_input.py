@@ -37,7 +37,7 @@ def case():
         ({"topk": 9}, "topk", "at most num_experts = 8"),
         ({"num_ranks": 33, "num_experts": 33}, "num_ranks", "at most 32"),
         ({"dtypes": "bf16"}, "dtypes", "one of fp8xfp4, fp8xfp8"),
-        ({"activation_clamp": -1.0}, "activation_clamp", "None or a positive finite number"),
+        ({"activation_clamp": -1.0}, "activation_clamp", "None or a number between 2^-126 and 1e+15"),
     ],
     ids=lambda value: str(value),
 )
@@ -105,6 +105,10 @@ def transposed(t: torch.Tensor) -> torch.Tensor:
     return t.view(torch.uint8).t().contiguous().t().view(t.dtype) if t.itemsize == 1 else t.t().contiguous().t()
 
 
+def meta(t: torch.Tensor) -> torch.Tensor:
+    return t.to("meta")
+
+
 def misaligned(t: torch.Tensor) -> torch.Tensor:
     return torch.empty(t.numel() + 1, dtype=t.dtype)[1:].view(t.shape)
 
@@ -133,6 +137,8 @@ BAD: dict[str, tuple[Callable[[Given], Given], str, Any, str]] = {
         *("inputs[1].topk_weights.dtype", torch.bfloat16, "torch.float32"),
     ),
     "topk_weights width": (changed(1, topk_weights=lambda t: t[:, :1].contiguous()), "inputs[1].topk_weights.shape", (4, 1), "(4, 3)"),
+    "x elsewhere": (changed(1, x=meta), "inputs[1].x.device", torch.device("meta"), "cpu"),
+    "topk_idx elsewhere": (changed(0, topk_idx=meta), "inputs[0].topk_idx.device", torch.device("meta"), "cpu"),
     "y dtype": (output(0, lambda t: t.float()), "y[0].dtype", torch.float32, "torch.bfloat16"),
     "y rows": (output(1, lambda t: t[:3]), "y[1].shape", (3, 256), "(4, 256)"),
     "y strides": (output(1, transposed), "y[1].stride()", (1, 4), "contiguous"),
@@ -180,6 +186,25 @@ def test_misaligned_output(idle_layer):
 def test_wrong_number_of_weights():
     with pytest.raises(ProblemError, match=r"len\(weights\) = 1: must be num_ranks = 2"):
         SimulatedMoE(artifact(config(LAYER)), case().weights[:1])
+
+
+def test_output_elsewhere(idle_layer):
+    moe, (ranks, y) = idle_layer
+    with pytest.raises(ProblemError, match=r"y\[1\]\.device = .*meta.*: must be cpu"):
+        moe(ranks, [y[0], meta(y[1])])
+
+
+def test_weights_elsewhere():
+    one = case().weights[1]
+    gone = dataclasses.replace(one, **{field.name: meta(getattr(one, field.name)) for field in dataclasses.fields(one)})
+    with pytest.raises(ProblemError, match=r"weights\[1\]\.device = .*meta.*: must be cpu"):
+        SimulatedMoE(artifact(config(LAYER)), [case().weights[0], gone])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+def test_a_watchdog_that_could_not_wait_is_refused(limit):
+    with pytest.raises(ProblemError, match=f"watchdog_ns = {limit}: must be a whole number of nanoseconds"):
+        SimulatedMoE(artifact(config(LAYER)), case().weights, watchdog_ns=limit)
 
 
 @pytest.mark.parametrize("name", ["l1", "l1_sf", "l2", "l2_sf"])

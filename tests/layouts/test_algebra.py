@@ -143,6 +143,17 @@ def test_composition(a, b):
     assert result.size == b.size and (not isinstance(b.shape, tuple) or result.rank == b.rank)
 
 
+@pytest.mark.parametrize("a", [Layout(()), Layout((4, ())), Layout((2, (3, ())))], ids=str)
+@pytest.mark.parametrize("b", [Layout(()), Layout(1), Layout((2, 6)), Layout(24)], ids=str)
+def test_composition_with_a_layout_that_ends_without_a_mode(a, b):
+    """Beyond a's size it gives what it gives for 0 there."""
+    assert values(composition(a, b)) == [a(i) for i in values(b)]
+
+
+def test_division_of_a_layout_without_modes():
+    assert logical_divide(Layout(()), 1) == Layout((1, 1), (0, 0))
+
+
 @EXAMPLES
 @given(layouts("nested", extents=POWERS), layouts("nested", extents=POWERS, max_size=32))
 def test_composition_of_powers_of_two_is_always_defined(a, b):

@@ -314,6 +314,10 @@ def test_errors_name_the_field():
         reference.promoted_matmul(case.x[0], case.x_sf[0][:, :1], own.l1[0], own.l1_sf[0])
     with pytest.raises(ProblemError, match="rank = 2: must be between 0 and num_ranks - 1 = 1"):
         random_weights(SMALL, 2, seed=0)
+    with pytest.raises(ProblemError, match=r"seed = 18446744073709551616: must be between -2\^63 and 2\^64 - 1$"):
+        random_case(SMALL, [2, 2], seed=1 << 64)
+    with pytest.raises(ProblemError, match=r"seed = 35184372088832: must be between -2\^63 and 2\^64 - 1 when multiplied by 1000003"):
+        random_weights(SMALL, 0, seed=1 << 45)
     old = random_case(dataclasses.replace(SMALL, dtypes="fp8xfp4"), [2, 2], seed=1, exact=False)
     with pytest.raises(ValueError, match="accumulate: 'hopper', allowed for fp8xfp4"):
         old.reference("hopper")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
+from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
@@ -102,6 +104,23 @@ def test_layers_share_a_buffer_and_kernels_share_weights(moe: MegaMoE, case: Cas
         MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=moe.symmetric, bf16_inputs=False, reserved_sms=2)
 
 
+@pytest.mark.parametrize("place", [layer, rank_kernel])
+def test_a_layer_that_cannot_be_made_leaves_a_buffer_to_others(
+    case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, place: ModuleType
+) -> None:
+    symmetric = SymmetricBuffer.allocate(PROBLEM, device="cpu")
+
+    def fail(*_: object) -> None:
+        raise ArtifactError("no kernel")
+
+    with monkeypatch.context() as patch, pytest.raises(ArtifactError):
+        patch.setattr(place, "CudaKernel", fail)
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric)
+    assert symmetric.num_sms == 0
+    MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric, bf16_inputs=False, reserved_sms=2)
+    assert symmetric.num_sms == 2
+
+
 BAD = [
     ({"x": torch.zeros(5, 512)}, r"x\.dtype"),
     ({"x": torch.zeros(512)}, r"x\.shape"),
@@ -111,16 +130,16 @@ BAD = [
     ({"topk_idx": torch.zeros(5, 2, dtype=torch.int32)}, r"topk_idx\.dtype"),
     ({"topk_idx": torch.zeros(2, 5, dtype=torch.int64).T}, r"topk_idx\.stride"),
     ({"topk_weights": torch.zeros(4, 2)}, r"topk_weights\.shape"),
-    ({"out": torch.zeros(5, 512)}, r"y\.dtype"),
-    ({"out": torch.zeros(4, 512, dtype=torch.bfloat16)}, r"y\.shape"),
-    ({"out": torch.zeros(5 * 512 + 1, dtype=torch.bfloat16)[1:].view(5, 512)}, r"y\.data_ptr"),
-    ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
+    ({"out": torch.zeros(5, 512)}, r"^out\.dtype"),
+    ({"out": torch.zeros(4, 512, dtype=torch.bfloat16)}, r"^out\.shape"),
+    ({"out": torch.zeros(5 * 512 + 1, dtype=torch.bfloat16)[1:].view(5, 512)}, r"^out\.data_ptr"),
+    ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens, padding included, and max_tokens_"),
     ({"num_tokens_bound": 65}, r"num_tokens_bound = 65"),
     ({"num_tokens_bound": -5}, r"num_tokens_bound = -5: must be None"),
     ({"padded_tokens": -1}, r"padded_tokens = -1"),
     ({"padded_tokens": 4}, r"padded_tokens = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
     ({"padded_tokens": 65}, r"padded_tokens = 65"),
-    ({"padded_tokens": 9, "num_tokens_bound": 8}, r"num_tokens_bound = 8: must be between this rank's 9 tokens"),
+    ({"padded_tokens": 9, "num_tokens_bound": 8}, r"num_tokens_bound = 8: must be between this rank's 9 tokens, padding included"),
     ({"topk_idx": torch.zeros(5, dtype=torch.int64), "check": True}, r"topk_idx\.shape"),
     ({"topk_idx": torch.full((5, 2), 4), "check": True}, r"topk_idx = 4: must be -1 or an expert"),
     ({"topk_idx": torch.full((5, 2), 1), "check": True}, r"topk_idx = 1: must be at most once in a row"),

@@ -12,6 +12,13 @@ _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal da
 _MARGIN = 2.0**-20
 
 
+class CaseError(RuntimeError):
+    """A shape has no data whose sums are exact."""
+
+    def __init__(self, expert: int, why: str) -> None:
+        super().__init__(f"expert {expert}: {why}; take data within an error bound instead: --random, or exact=False")
+
+
 def draw_integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
     """int64, low <= value < high, on the generator's device."""
     return torch.randint(low, high, shape, generator=generator, device=generator.device)
@@ -30,10 +37,14 @@ def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> to
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
-    """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`."""
+    """Cauchy-Schwarz: any partial sum of left @ right^T is at most |left| |right|; every product must be a multiple of `unit`.
+
+    Raises:
+        CaseError: when a sum could need more bits than FP32 has.
+    """
     largest = float(left.norm(dim=1).max() * right.norm(dim=1).max()) / unit
     if largest >= 2.0**FP32_BITS:
-        raise RuntimeError(f"expert {job.expert}: Linear1 sums reach {largest:.3g} units, allowed: below 2^{FP32_BITS}")
+        raise CaseError(job.expert, f"sums of Linear1 reach {largest:.3g} units, and FP32 counts to 2^{FP32_BITS}")
 
 
 def fragile(values: torch.Tensor, block: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from megamoe_dsl.cases import fp8xfp4, fp8xfp8
 from megamoe_dsl.cases.case import Case
-from megamoe_dsl.cases.common import fragile
+from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, input_layout
@@ -16,6 +16,8 @@ from megamoe_dsl.reference import linear1, requantize, route, swiglu
 from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 
 _MAX_REDRAWS = 200
+_SEEDS = range(-(1 << 63), 1 << 64)  # what a torch generator takes
+_RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
@@ -36,7 +38,7 @@ def random_case(
     Args:
         problem: the layer.
         tokens: tokens of each rank, 0 allowed.
-        seed: equal seeds give equal cases.
+        seed: equal seeds give equal cases; from -2^63 to 2^64 - 1.
         mask, skew, target_expert: see `random_routing`.
         exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data with block
             magnitudes over several binades.
@@ -45,9 +47,11 @@ def random_case(
         The `Case`.
 
     Raises:
-        ProblemError: when an argument does not fit `problem`.
-        RuntimeError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
+        ProblemError: when an argument does not fit `problem`, or `seed` is out of range.
+        CaseError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
     """
+    if seed not in _SEEDS:
+        raise ProblemError("seed", seed, "between -2^63 and 2^64 - 1")
     generator = torch.Generator().manual_seed(seed)
     make = _generators(problem)
     topk_idx = random_routing(problem, tokens, generator, mask, skew, target_expert)
@@ -83,7 +87,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
             break
         weight[rows] = _topk_weights([len(rows)], generator)
     else:
-        raise RuntimeError(f"expert {job.expert}: {len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
+        raise CaseError(job.expert, f"{len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
     return requantize(values, case.problem.dtypes)
@@ -101,7 +105,10 @@ class TokenInputs(NamedTuple):
 def _rank_generator(problem: Problem, rank: int, seed: int, device: torch.device | str) -> torch.Generator:
     if not 0 <= rank < problem.num_ranks:
         raise ProblemError("rank", rank, f"between 0 and num_ranks - 1 = {problem.num_ranks - 1}")
-    return torch.Generator(device).manual_seed(seed * 1_000_003 + rank)
+    start = seed * _RANKS_APART + rank
+    if start not in _SEEDS:
+        raise ProblemError("seed", seed, f"between -2^63 and 2^64 - 1 when multiplied by {_RANKS_APART}")
+    return torch.Generator(device).manual_seed(start)
 
 
 def random_weights(problem: Problem, rank: int, seed: int, device: torch.device | str = "cpu", exact: bool = False) -> ExpertWeights:
@@ -119,7 +126,7 @@ def random_weights(problem: Problem, rank: int, seed: int, device: torch.device 
         The `ExpertWeights`.
 
     Raises:
-        ProblemError: when `rank` is out of range.
+        ProblemError: when `rank` or `seed` is out of range.
     """
     make = _generators(problem)
     generator = _rank_generator(problem, rank, seed, device)

@@ -75,7 +75,7 @@ def _sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -
 
 
 def check_linear1(job: ExpertInputs) -> None:
-    """Raises RuntimeError unless the sums of Linear1 are exact: every product is a multiple of the smallest scales times 1 times 0.5."""
+    """Raises CaseError unless the sums of Linear1 are exact: every product is a multiple of the smallest scales times 1 times 0.5."""
     unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.l1_sf).min()) * 0.5
     assert_sums_exact(job, dequantize_e4m3(job.x, job.x_sf), dequantize_e2m1(job.l1, job.l1_sf), unit)
 

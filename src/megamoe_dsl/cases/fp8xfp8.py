@@ -92,7 +92,7 @@ def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.T
 
 
 def check_linear1(job: ExpertInputs) -> None:
-    """Raises RuntimeError unless the FP32 sums of Linear1 are exact in any order (partial sums fit 12 bits by construction)."""
+    """Raises CaseError unless the FP32 sums of Linear1 are exact in any order (partial sums fit 12 bits by construction)."""
     unit = float(job.x_sf.min()) * float(job.l1_sf.min())
     assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.l1, job.l1_sf), unit)
 

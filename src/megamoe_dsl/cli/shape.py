@@ -11,7 +11,7 @@ from ..config import TIERS, KernelConfig, require
 from ..config_sm90 import BLOCK_M as SM90_BLOCK_M
 from ..config_sm90 import Sm90Config
 from ..presets import preset
-from ..problem import Problem, ProblemError
+from ..problem import MAX_RANKS, Problem, ProblemError
 
 SHAPE, TILE = "Problem", "Configuration"
 
@@ -93,6 +93,8 @@ def given_only(options: dict[str, int | None]) -> dict[str, Any]:
 
 def parse_tokens(text: str, num_ranks: int) -> list[int]:
     """One number per rank, as in 13,7; a single number stands for every rank.  Raises `ProblemError`."""
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise ProblemError("num_ranks", num_ranks, f"between 1 and {MAX_RANKS}")
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:

@@ -70,8 +70,8 @@ def simulate(
     """
     console = Console()
     with one_line_errors():
-        num_ranks = ranks or (2 if preset is None else None)
-        counts = parse_tokens(tokens, num_ranks or 8)
+        num_ranks = 2 if ranks is None and preset is None else ranks
+        counts = parse_tokens(tokens, 8 if num_ranks is None else num_ranks)
         problem = build_problem(
             max(1, *counts),
             preset_name=preset,

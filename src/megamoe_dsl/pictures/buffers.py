@@ -49,10 +49,19 @@ def draw_symmetric(config: KernelConfig, tokens: int) -> Picture:
 
 
 def sample_counts(config: KernelConfig, tokens: int, seed: int = 0) -> list[int]:
-    """Tokens of each local expert: a normal approximation of uniform routing, the same for every call with a seed."""
-    mean = config.problem.expected_tokens_per_expert(tokens)
-    random = Random(seed)
-    return [max(0, round(random.gauss(mean, mean**0.5))) for _ in range(config.problem.experts_per_rank)]
+    """Tokens of each local expert, tokens * topk together, as many as a rank sends; the same for every call with a seed.
+
+    A normal approximation of uniform routing: each expert's share of what the experts before it have left.  No expert has more tokens than
+    there are on all ranks, for a token names it once.
+    """
+    problem, random = config.problem, Random(seed)
+    left, most, counts = tokens * problem.topk, tokens * problem.num_ranks, list[int]()
+    for experts in range(problem.experts_per_rank, 0, -1):
+        mean = left / experts
+        drawn = round(random.gauss(mean, (mean * (1 - 1 / experts)) ** 0.5))
+        counts.append(min(max(drawn, 0, left - most * (experts - 1)), most, left))
+        left -= counts[-1]
+    return counts
 
 
 def draw_pool(config: KernelConfig, tokens: int) -> Picture:

@@ -40,17 +40,17 @@ NAME_BYTES = 256
 CAPABILITIES = {(10, 0): "sm_100a", (9, 0): "sm_90a"}
 
 
-def target_named(arch: str) -> Target:
-    """Raises `ProblemError` with the known names."""
+def target_named(arch: str, field: str = "arch") -> Target:
+    """Raises `ProblemError` with the known names; `field` is where this one comes from."""
     if arch not in TARGETS:
-        raise ProblemError("arch", arch, "one of " + ", ".join(TARGETS))
+        raise ProblemError(field, arch, "one of " + ", ".join(TARGETS))
     return TARGETS[arch]
 
 
 def target_at_hand() -> Target:
     """What `MEGAMOE_ARCH` names, else the first local GPU, else SM100.  Raises `ProblemError` for a name that is unknown."""
     if asked := os.environ.get(ARCH_VARIABLE):
-        return target_named(asked)
+        return target_named(asked, ARCH_VARIABLE)
     return local_target() or TARGETS["sm_100a"]
 
 

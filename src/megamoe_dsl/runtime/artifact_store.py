@@ -139,7 +139,8 @@ class ArtifactStore:
     def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
         """Configurations of this class that have a kernel here, all or those for `problem`.
 
-        Damaged files and configurations of other sources are left out.
+        Damaged files, and configurations with fields that these sources do not know or values that they refuse, are left out; a kernel that
+        other sources compiled for a known configuration is not (`load` refuses it unless told otherwise).
         """
         seen = set()
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
@@ -29,6 +29,12 @@ def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tup
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
 
 
+def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Raises `ProblemError` unless the tensor is on this device."""
+    if tensor.device != device:
+        raise ProblemError(f"{name}.device", tensor.device, str(device))
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tokens of one rank, T of them.
@@ -48,9 +54,12 @@ class Inputs:
     def num_tokens(self) -> int:
         return self.x.shape[0]
 
-    def check(self, problem: Problem, owner: str = "") -> None:
-        """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it."""
+    def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
+        """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it: `check_layout`, another device than this
+        one, `check_experts`."""
         self.check_layout(problem, owner)
+        for field in fields(self):
+            check_device(f"{owner}{field.name}", getattr(self, field.name), device)
         self.check_experts(problem, owner)
 
     def check_layout(self, problem: Problem, owner: str = "") -> None:
@@ -81,6 +90,16 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
     check_tensor(name, y, torch.bfloat16, shape)
     if y.data_ptr() % 16:
         raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
+
+
+def check_weights(problem: Problem, weights: ExpertWeights) -> None:
+    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device."""
+    if not isinstance(weights, ExpertWeights):
+        raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
+    weights.validate(problem)
+    for name in ("l1_sf", "l2", "l2_sf"):
+        if getattr(weights, name).device != weights.l1.device:
+            raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.l1.device}, where weights.l1 is")
 
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
@@ -158,7 +177,7 @@ class RankBuffers:
 
     def load(self, inputs: Inputs) -> None:
         """Copies a rank's tokens into the symmetric buffer, after checking them."""
-        inputs.check(self.config.problem)
+        inputs.check(self.config.problem, self.sym.device)
         self.store(inputs)
 
     def store(self, inputs: Inputs, rows: int = 0) -> None:

@@ -22,7 +22,7 @@ from ..config_pre_dispatch import PreDispatchConfig
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights
 from .artifact_store import ArtifactStore
-from .buffers import Inputs, RankBuffers, check_output, check_tensor
+from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
 from .cuda_kernel import CudaKernel
 from .custom_op import mega_moe as mega_moe_op
 from .custom_op import mega_moe_out, register
@@ -49,6 +49,12 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantising BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
+
+    The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
+
+    A launch waits for the other ranks with a CTA on every SM it uses.  A collective, or another kernel that waits for other ranks, on
+    another stream needs `reserved_sms`: without them, ranks that issue the two in different order can wait for one another until the
+    watchdog traps.
 
     Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
     """
@@ -81,14 +87,15 @@ class MegaMoE(torch.nn.Module):
         configs = self.selection.configs(num_sms, gpu_name(device))
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
-        for config in dict.fromkeys(configs.values()):
-            kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
-            shared = kernels[config].buffers
+        self.pre_dispatch: CudaKernel | None = None
+        with self.symmetric.binding(num_sms):
+            for config in dict.fromkeys(configs.values()):
+                kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
+                shared = kernels[config].buffers
+            if bf16_inputs:
+                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
         self.kernels = {bound: kernels[config] for bound, config in configs.items()}
         self.memory = self.kernels[problem.max_tokens_per_rank].buffers
-        self.pre_dispatch: CudaKernel | None = None
-        if bf16_inputs:
-            self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
         self.number = register(self)
 
     def forward(
@@ -142,8 +149,8 @@ class MegaMoE(torch.nn.Module):
         tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
         rows = tokens if padded_tokens < 0 else padded_tokens
         self.selection.check("padded_tokens", rows, tokens)
-        check_output("y", y, (rows, self.problem.hidden))
-        self._check_device("y", y)
+        check_output("out", y, (rows, self.problem.hidden))
+        self._check_device("out", y)
         bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
         if x_sf is None:
             assert self.pre_dispatch is not None
@@ -179,8 +186,7 @@ class MegaMoE(torch.nn.Module):
     def _check_device(self, name: str, tensor: torch.Tensor) -> None:
         """The buffer's, which is the current one: a launch takes the current device's stream."""
         device = self.symmetric.sym.device
-        if tensor.device != device:
-            raise ProblemError(f"{name}.device", tensor.device, str(device))
+        check_device(name, tensor, device)
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the layer is")
 
@@ -197,16 +203,6 @@ class MegaMoE(torch.nn.Module):
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long."""
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
-
-
-def check_weights(problem: Problem, weights: ExpertWeights) -> None:
-    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device."""
-    if not isinstance(weights, ExpertWeights):
-        raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
-    weights.validate(problem)
-    for name in ("l1_sf", "l2", "l2_sf"):
-        if getattr(weights, name).device != weights.l1.device:
-            raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.l1.device}, where weights.l1 is")
 
 
 def gpu_name(device: torch.device) -> str:

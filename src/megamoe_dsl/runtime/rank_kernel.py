@@ -29,15 +29,15 @@ class RankKernel:
     ) -> None:
         config = artifact.config
         check_watchdog_ns(watchdog_ns)
-        symmetric.use(config.num_sms)
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, watchdog_ns
-        if isinstance(weights, RankBuffers):
-            self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)
-        else:
-            self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
-        self.kernel = CudaKernel(artifact)
-        self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
-        self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
+        with symmetric.binding(config.num_sms):
+            if isinstance(weights, RankBuffers):
+                self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)
+            else:
+                self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
+            self.kernel = CudaKernel(artifact)
+            self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
+            self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""

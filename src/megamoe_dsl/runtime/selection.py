@@ -1,7 +1,8 @@
 """Which compiled kernel a launch uses.
 
-All ranks of a launch must run the same kernel, but a rank knows only its own number of tokens.  So the choice depends on a bound that all
-ranks give alike: `num_tokens_bound`, at least the tokens of every rank.
+A kernel is fast when its tile suits what a rank receives, which is what all ranks send; but a rank knows only its own number of tokens.  So
+the choice depends on a bound that should be the same on all ranks: `num_tokens_bound`, at least the tokens of every rank.  Where ranks give
+different bounds, results stay right: the kernels of one problem lay out the symmetric buffer alike, and tiles are a rank's own affair.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Selection:
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
         """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.
 
-        Raises `ProblemError` when this rank has more tokens than the hint, or the hint exceeds the capacity.
+        Raises `ProblemError` when this rank has more tokens, padding included, than the hint, or the hint exceeds the capacity.
         """
         if num_tokens_bound is None:
             return self.problem.max_tokens_per_rank
-        self.check("num_tokens_bound", num_tokens_bound, num_tokens)
+        self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
         return self.bounds[bisect_left(self.bounds, max(1, num_tokens_bound))]
 
-    def check(self, field: str, value: int, num_tokens: int) -> None:
-        """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity."""
+    def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
+        """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity; `counted` says what was counted."""
         capacity = self.problem.max_tokens_per_rank
         if not num_tokens <= value <= capacity:
-            raise ProblemError(field, value, f"between this rank's {num_tokens} tokens and max_tokens_per_rank = {capacity}")
+            raise ProblemError(field, value, f"between this rank's {num_tokens} {counted} and max_tokens_per_rank = {capacity}")

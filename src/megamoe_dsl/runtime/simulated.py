@@ -10,10 +10,11 @@ from ..compile import Artifact
 from ..problem import ProblemError
 from ..quant import ExpertWeights
 from ..sim import GlobalMemory, Launch, Report, Simulator
-from .buffers import Inputs, RankBuffers, check_output
-from .watchdog import naming_the_wait
+from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
+from .watchdog import check_watchdog_ns, naming_the_wait
 
 WATCHDOG_NS = 10**12
+CPU = torch.device("cpu")
 
 
 class SimulatedMoE:
@@ -23,6 +24,8 @@ class SimulatedMoE:
     seed, race   scheduling seed and race detector of the simulator
     watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
     progress     called about once a second with warp instructions and seconds so far
+
+    Raises `ProblemError` or ValueError when weights or watchdog_ns do not fit.
     """
 
     def __init__(
@@ -35,11 +38,10 @@ class SimulatedMoE:
         watchdog_ns: int = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        problem = artifact.config.problem
-        if len(weights) != problem.num_ranks:
-            raise ProblemError("len(weights)", len(weights), f"num_ranks = {problem.num_ranks}")
+        check_watchdog_ns(watchdog_ns)
         self.artifact = artifact
-        self.problem = problem
+        self.problem = artifact.config.problem
+        self._check_weights(weights)
         self.watchdog_ns = watchdog_ns
         self.ranks = [RankBuffers(artifact.config, w) for w in weights]
         self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64)
@@ -54,12 +56,13 @@ class SimulatedMoE:
         if len(inputs) != self.problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
         for rank, one in enumerate(inputs):
-            one.check(self.problem, f"inputs[{rank}].")
+            one.check(self.problem, CPU, f"inputs[{rank}].")
         if y is None:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16) for one in inputs]
         if len(y) != self.problem.num_ranks:
             raise ProblemError("len(y)", len(y), f"num_ranks = {self.problem.num_ranks}")
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
+            check_device(f"y[{rank}]", out, CPU)
             check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
         for buffers, one in zip(self.ranks, inputs, strict=True):
             buffers.load(one)
@@ -72,12 +75,16 @@ class SimulatedMoE:
 
     def load_weights(self, weights: Sequence[ExpertWeights]) -> None:
         """Replaces the weights of all ranks, in place.  Raises `ProblemError` or ValueError when they do not fit."""
-        if len(weights) != self.problem.num_ranks:
-            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
-        for one in weights:
-            one.validate(self.problem)
+        self._check_weights(weights)
         for buffers, one in zip(self.ranks, weights, strict=True):
             buffers.load_weights(one)
+
+    def _check_weights(self, weights: Sequence[ExpertWeights]) -> None:
+        if len(weights) != self.problem.num_ranks:
+            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        for rank, one in enumerate(weights):
+            check_weights(self.problem, one)
+            check_device(f"weights[{rank}]", one.l1, CPU)
 
     def _memory(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
         """All that the kernels may touch in one launch; reading y is an error."""

@@ -6,6 +6,8 @@ Several layers of one `Problem` may share a buffer, as long as their launches fo
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +32,7 @@ class SymmetricBuffer:
 
     sym      uint8, this rank's buffer (layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
-    num_sms  CTAs of the launches so far, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
+    num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
     order    int32 [1] on the device, which every call is said to change (custom_op.py)
     watchdog the record of a wait that exceeded its limit, of whatever kernel on this buffer (watchdog.py)
     """
@@ -91,11 +93,21 @@ class SymmetricBuffer:
     def num_bytes(self) -> int:
         return self.sym.numel()
 
-    def use(self, num_sms: int) -> None:
-        """Notes the grid of a kernel that is going to run on this buffer.  Raises `ProblemError` when earlier ones had another."""
-        if self.num_sms not in (0, num_sms):
-            raise ProblemError("num_sms", num_sms, f"{self.num_sms}, as in every other kernel on this symmetric buffer")
+    @contextmanager
+    def binding(self, num_sms: int) -> Iterator[None]:
+        """Notes the grid of kernels that are made inside, to run on this buffer; forgets it when that fails.
+
+        Raises `ProblemError` when earlier kernels had another grid.
+        """
+        before = self.num_sms
+        if before not in (0, num_sms):
+            raise ProblemError("num_sms", num_sms, f"{before}, as in every other kernel on this symmetric buffer")
         self.num_sms = num_sms
+        try:
+            yield
+        except BaseException:
+            self.num_sms = before
+            raise
 
     def who_waits(self) -> str:
         """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); empty without a group."""

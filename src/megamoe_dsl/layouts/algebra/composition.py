@@ -51,6 +51,11 @@ def by_mode(operation: Callable[[Layout, Tiler], Layout], a: Layout, tilers: tup
 def _continued(a: Layout) -> list[tuple[int, int]]:
     """A's leaves, coalesced, except that the stride of the last one says how A continues beyond its size, even from an extent of 1."""
     leaves = [leaf for leaf in coalesce(a).leaves if leaf[0] > 1]
+    last = a.shape
+    while isinstance(last, tuple) and last:
+        last = last[-1]
+    if last == ():  # takes what is left of an index, and gives 0 for it
+        return [*leaves, (1, 0)]
     extent, stride = a.leaves[-1]
     if extent == 1 and not (leaves and leaves[-1][0] * leaves[-1][1] == stride):
         leaves.append((1, stride))
