@@ -249,6 +249,7 @@ def check(folder: Path, pattern: str) -> bool:
     names = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(pattern + SUFFIX))
     if not names:
         sys.exit(f"{folder} has no case {pattern}: run `prepare` first")
+    os.environ.update(CONCURRENT)  # before CUDA is there
     passed = True
     by_ranks: dict[int, list[str]] = {}
     for name in names:
@@ -300,7 +301,6 @@ def main() -> None:
     if given.mode == "prepare":
         prepare(given.folder, given.jobs)
         return
-    os.environ.update(CONCURRENT)  # before CUDA is there
     passed = check(given.folder, given.which or "*") if given.mode == "check" else once(given.folder, given.which or ONCE)
     sys.exit(not passed)
 

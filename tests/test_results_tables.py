@@ -20,8 +20,8 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261121-204719", "time-20261121-204752")),
-        ("docs/hopper.md", ("trace-20261121-204829", "trace-20261121-204843")),
+        ("README.md", ("time-20261122-001944", "time-20261122-002021")),
+        ("docs/hopper.md", ("trace-20261122-002058", "trace-20261122-002113")),
     ],
 )
 def test_document_has_the_table(document: str, files: tuple[str, ...]) -> None:

@@ -128,7 +128,8 @@ def _run_once(
                 failed_at = now
             if not ready and (folder / READY).exists():
                 ready, last, limit = True, now, limit_s
-            if now - last > limit or (failed_at is not None and now - failed_at > grace_s):
+            patience = grace_s if done < len(jobs) else 0.0  # with all jobs done there is nothing more to say
+            if now - last > limit or (failed_at is not None and now - failed_at > patience):
                 break
             time.sleep(POLL_S)
         codes = [process.exitcode for process in processes]  # None: alive
