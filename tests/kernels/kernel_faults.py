@@ -86,9 +86,7 @@ RULES = (
     Rule("proxy fence of the other space", r"fence\.proxy\.async\.[\w:]+;", lambda m: other_space(m[0])),
     Rule("tensor map fence dropped", r"fence\.proxy\.tensormap[^;]*;", gone),
     Rule("tensor map fence of a smaller scope", r"fence\.proxy\.tensormap[^;]*;", swap(".sys", ".gpu")),
-    Rule(
-        "system fence dropped", r"fence\.acq_rel\.sys;(?!\s*// end inline asm(?:\s*mov[^;]*;)*\s*// begin inline asm\s*(?:trap|st))", gone
-    ),
+    Rule("system fence dropped", r"fence\.acq_rel\.sys;(?!\s*// end inline asm\s*// begin inline asm\s*(?:trap|st))", gone),
     Rule("release made relaxed", r"\bred\.release\.\w+\.[^;]*;", swap(".release", ".relaxed")),
     Rule("release of a smaller scope", r"\bred\.release\.\w+\.[^;]*;", lambda m: smaller_scope(m[0])),
     Rule("acquire made relaxed", r"ld\.acquire\.\w+\.[^;]*;", swap(".acquire", ".relaxed"), together=True),

@@ -134,3 +134,9 @@ def test_describe_names_every_wait():
     assert counts == "rank 3, SM 17, dispatch: wait COUNTS (local expert 1) exceeded its limit: expected 0x4, saw 0x2 ranks"
     assert barrier is not None and barrier.startswith("rank 3, SM 17, combine: wait RANK (rank barrier BEFORE_COMBINE)")
     assert describe([0] * (RECORD.size // 4)) is None
+
+
+def test_a_record_of_two_waits_is_described_all_the_same():
+    """Waits that give up at once write one record: a barrier's may have another's detail."""
+    text = describe([int(Wait.GRID), 3, 17, 47, 9, 1, 8, 2])
+    assert text is not None and text.startswith("rank 3, SM 17, dispatch or combine: wait GRID (rank barrier 47) exceeded its limit")

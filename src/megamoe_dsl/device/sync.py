@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +22,18 @@ class Watchdog:
     limit_ns: Int64
     rank: Int32
 
-    def write(self, first: str, words: Sequence[Any]) -> None:
-        """Four words from the field `first` on, in one store: those of two waits that give up together do not mix."""
-        emit("st.relaxed.sys.global.v4.b32 [{}], {{{}, {}, {}, {}}};", RECORD.address(self.record, first, 0), *words)
+    def write(self, name: str, value: Any, index: int = 0) -> None:
+        emit("st.relaxed.sys.global.b32 [{}], {};", RECORD.address(self.record, name, index), value)
 
     def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
-        values, sm = (Int64(expected), Int64(observed)), cute.arch.block_idx()[0]
-        self.write("expected", [Int32(half) for value in values for half in (value, value >> 32)])
+        self.write("rank", self.rank)
+        self.write("sm", cute.arch.block_idx()[0])
+        self.write("detail", detail)
+        for name, value in (("expected", expected), ("observed", observed)):
+            self.write(name, Int32(value))
+            self.write(name, Int32(Int64(value) >> 32), 1)
         emit("fence.acq_rel.sys;")
-        self.write("wait", [where, self.rank, sm, detail])
+        self.write("wait", where)
         emit("fence.acq_rel.sys;")
         emit("trap;")
 

@@ -18,7 +18,6 @@ class Wait(IntEnum):
     RANK = 5  # all CTAs: every rank at a rank barrier
 
 
-# Two groups of four words: a kernel writes each in one store.
 RECORD = Region.stack(
     "watchdog",
     Field("wait", (1,), U32),
@@ -49,7 +48,9 @@ def describe(words: list[int]) -> str | None:
     name, what = Wait(wait), str(detail)
     if name in PHASE:
         phase = PHASE[name]
-    else:
+    elif detail in PHASE_OF_BARRIER:
         phase, what = PHASE_OF_BARRIER[RankBarrier(detail)], RankBarrier(detail).name
+    else:  # two waits gave up at once and wrote one record: the detail is the other's
+        phase = "dispatch or combine"
     seen = f"{observed >> 32:#x} ranks" if name == Wait.COUNTS else f"{observed:#x}"
     return f"rank {rank}, SM {sm}, {phase}: wait {name.name} ({DETAIL[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
