@@ -20,7 +20,7 @@ RESULTS = ROOT / "bench" / "results"
 @pytest.mark.parametrize(
     ("document", "files"),
     [
-        ("README.md", ("time-20261122-001944", "time-20261122-002021")),
+        ("README.md", ("time-20261122-005241", "time-20261122-005313")),
         ("docs/hopper.md", ("trace-20261122-002058", "trace-20261122-002113")),
     ],
 )
