@@ -65,7 +65,7 @@ class SimulatedMoE:
             check_device(f"y[{rank}]", out, CPU)
             check_output(f"y[{rank}]", out, (one.num_tokens, self.problem.hidden))
         for buffers, one in zip(self.ranks, inputs, strict=True):
-            buffers.load(one)
+            buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
         self.simulator.memory = self._memory(outputs)

@@ -31,9 +31,9 @@ def build_fence(ins: Instruction, b: Binder) -> Straight:
 
     def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None and for_host:
-            maps = w.cta.state.setdefault("acquired maps", {})
+            maps, where = w.cta.state.setdefault("acquired maps", {}), address(w)
             for lane in w.lanes(mask):
-                maps.setdefault(int(address(w)[lane]), []).append((w.agent, w.clock.at(w.agent)))
+                maps.setdefault(int(where[lane]), []).append((w.agent, w.clock.at(w.agent)))
 
     return Straight(run)
 
