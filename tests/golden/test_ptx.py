@@ -3,8 +3,8 @@
 A commit that changes a kernel on purpose takes new digests (`make golden`) and says so.
 """
 
-import pytest
 import ptx_digests
+import pytest
 
 
 @pytest.mark.parametrize("name", ptx_digests.CASES)
