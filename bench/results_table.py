@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 TIME_COLUMNS = (
-    *("Shape, tokens per rank", "ours: launches / graph", "peer", "peer / ours"),
-    *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / peer"),
+    *("Shape, tokens per rank", "ours: launches / graph", "baseline", "baseline / ours"),
+    *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / baseline"),
 )
 TRACE_COLUMNS = {
     "counts": ("wait counts",),
@@ -32,16 +32,16 @@ def label(record: dict[str, Any]) -> str:
 
 def time_cells(record: dict[str, Any]) -> list[str]:
     """One timed point."""
-    best, peer, slowest = record["best"], record["peer"], record["slowest_rank"]
+    best, baseline, slowest = record["best"], record["baseline"], record["slowest_rank"]
     return [
         label(record),
         f"{best['us']:.0f} / {best['graph_us']:.0f}",
-        f"{peer['us']['median']:.0f} / {peer['graph_us']['median']:.0f}",
+        f"{baseline['us']['median']:.0f} / {baseline['graph_us']['median']:.0f}",
         f"{best['ratio']:.2f} / {best['graph_ratio']:.2f}",
         f"{best['tflops_per_rank']:.0f}",
         f"{slowest['bound_us']:.0f} ({slowest['bound_by'].upper()})",
         f"{best['fraction_of_slowest_rank']:.2f}",
-        f"{record['symmetric_bytes'] / 2**20:.0f} / {peer['symmetric_bytes'] / 2**20:.0f}",
+        f"{record['symmetric_bytes'] / 2**20:.0f} / {baseline['symmetric_bytes'] / 2**20:.0f}",
     ]
 
 
@@ -54,12 +54,12 @@ def trace_cells(record: dict[str, Any]) -> list[str]:
 
 
 def table(files: Sequence[Path]) -> str:
-    """All points of the files that were timed beside the peer, or traced."""
+    """All points of the files that were timed beside the baseline, or traced."""
     records = [record for file in files for record in json.loads(file.read_text())["records"]]
     if any("trace" in record for record in records):
         head, rows = ["Shape, tokens per rank", "us", "first multiply at", *TRACE_COLUMNS], [trace_cells(one) for one in records]
     else:
-        head, rows = list(TIME_COLUMNS), [time_cells(one) for one in records if "peer" in one]
+        head, rows = list(TIME_COLUMNS), [time_cells(one) for one in records if "baseline" in one]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import workspace
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, Grid, render, to_svg
 from megamoe_dsl.pictures.buffers import sample_counts
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs
 
-CONFIG = KernelConfig.choose(preset("flash").problem(256), 256)
+CONFIG = Sm100Config.choose(preset("flash").problem(256), 256)
 
 
 def draw(name, config=CONFIG, tokens=256):
@@ -88,7 +88,7 @@ def test_pool_and_schedule_agree_with_the_sample():
     assert [int(lane.details[0]) for lane in pool.lanes] == counts[: len(pool.lanes)]
     for lane, count in zip(pool.lanes, counts, strict=False):
         assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "pool") == count
-    blocks = sum(-(-count // CONFIG.block_m) for count in counts) * (CONFIG.l1_n_blocks + CONFIG.l2_n_blocks)
+    blocks = sum(-(-count // CONFIG.block_m) for count in counts) * (CONFIG.fc1_n_blocks + CONFIG.fc2_n_blocks)
     assert all(int(lane.details[0]) in (blocks // CONFIG.num_clusters, blocks // CONFIG.num_clusters + 1) for lane in schedule.lanes)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..pictures import PICTURES, render, to_svg
 from .errors import one_line_errors
-from .shape import BlockM, Clamp, Experts, Hidden, Intermediate, Lead, PresetName, Ranks, Stages, Topk, build_config, build_problem
+from .shape import BlockM, Clamp, Experts, Hidden, Intermediate, Lookahead, PresetName, Ranks, Stages, Topk, build_config, build_problem
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
 DEFAULT_PRESET = "flash"
@@ -28,7 +28,7 @@ def layout(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
     block_m: BlockM = None,
-    lead: Lead = None,
+    lookahead: Lookahead = None,
     stages: Stages = None,
     sms: Annotated[int, typer.Option(help="CTAs of the grid, an even number.")] = 148,
     svg: Annotated[Path | None, typer.Option(help="Write the picture to this file instead.", metavar="FILE")] = None,
@@ -48,7 +48,7 @@ def layout(
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config(problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
+        config = build_config(problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
         picture = PICTURES[what.value](config, tokens)
         if svg is None:
             console.print(render(picture, console.width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from .buffers import draw_pool, draw_symmetric, draw_workspace
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 from .chip import draw_smem, draw_tmem
@@ -13,7 +13,7 @@ from .schedule import draw_schedule
 from .svg import to_svg
 from .terminal import render
 
-PICTURES: dict[str, Callable[[KernelConfig, int], Picture]] = {
+PICTURES: dict[str, Callable[[Sm100Config, int], Picture]] = {
     "workspace": draw_workspace,
     "symmetric": draw_symmetric,
     "pool": draw_pool,

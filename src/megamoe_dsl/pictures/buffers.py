@@ -7,12 +7,12 @@ from random import Random
 from ..kernels.mega_moe.layouts.pool import pool_blocks
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.mega_moe.layouts.workspace import pool_tokens, workspace
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.region import Region
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
 
-KINDS = {"x": "input", "x_sf": "scales", "topk_idx": "input", "topk_weights": "input", "l1_sf": "scales", "l2_sf": "scales"}
+KINDS = {"x": "input", "x_sf": "scales", "topk_idx": "input", "topk_weights": "input", "fc1_sf": "scales", "fc2_sf": "scales"}
 POOL_EXPERTS = 24  # lanes of the pool's picture
 
 
@@ -27,13 +27,13 @@ def region_chart(region: Region, kinds: dict[str, str], default: str) -> BarChar
     return BarChart(tuple(lanes), region.size, "bytes", ("shape", "offset", "size"))
 
 
-def draw_workspace(config: KernelConfig, tokens: int) -> Picture:
+def draw_workspace(config: Sm100Config, tokens: int) -> Picture:
     region = workspace(config.problem)
     note = f"Control words of one rank, {in_bytes(region.size)}. Zero before the first launch; a launch leaves all but the counters zero."
     return Picture("Workspace", note, (region_chart(region, {}, "control"),))
 
 
-def draw_symmetric(config: KernelConfig, tokens: int) -> Picture:
+def draw_symmetric(config: Sm100Config, tokens: int) -> Picture:
     whole, control = symmetric_buffer(config.problem), {p.field.name for p in workspace(config.problem)}
     kinds = dict.fromkeys(control, "control") | KINDS | {"combine": "output"}
     shown = [p for p in whole if p.field.name not in control]
@@ -48,7 +48,7 @@ def draw_symmetric(config: KernelConfig, tokens: int) -> Picture:
     return Picture("Symmetric buffer", note, (BarChart((first, *lanes), chart.extent, chart.unit, chart.headings),))
 
 
-def sample_counts(config: KernelConfig, tokens: int, seed: int = 0) -> list[int]:
+def sample_counts(config: Sm100Config, tokens: int, seed: int = 0) -> list[int]:
     """Tokens of each local expert, tokens * topk together, as many as a rank sends; the same for every call with a seed.
 
     A normal approximation of uniform routing: each expert's share of what the experts before it have left.  No expert has more tokens than
@@ -64,7 +64,7 @@ def sample_counts(config: KernelConfig, tokens: int, seed: int = 0) -> list[int]
     return counts
 
 
-def draw_pool(config: KernelConfig, tokens: int) -> Picture:
+def draw_pool(config: Sm100Config, tokens: int) -> Picture:
     counts, block_m = sample_counts(config, tokens), config.block_m
     first = pool_blocks(counts, block_m)
     shown = min(len(counts), POOL_EXPERTS)

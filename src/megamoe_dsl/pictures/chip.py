@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
 from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
 from .amount import in_bytes
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
@@ -26,7 +26,7 @@ KINDS = {
 PHASES = (("main", "dispatch, tiles"), ("combine", "combine"))
 
 
-def draw_smem(config: KernelConfig, tokens: int) -> Picture:
+def draw_smem(config: Sm100Config, tokens: int) -> Picture:
     """Rows are address intervals between any two field boundaries, columns the phases; barriers are drawn as one field."""
     region = config.smem.region
     spans: list[tuple[int, int, str, str, str | None]] = []
@@ -59,7 +59,7 @@ def draw_smem(config: KernelConfig, tokens: int) -> Picture:
     return Picture("Shared memory over time", note, (Grid(tuple(t for _, t in PHASES), tuple(labels), tuple(rows), tuple(heights)),))
 
 
-def draw_tmem(config: KernelConfig, tokens: int) -> Picture:
+def draw_tmem(config: Sm100Config, tokens: int) -> Picture:
     plan = config.tmem
     parts = [(f"accumulator {i}", plan.accumulator(i), plan.accumulator(i) + config.block_m, "epilogue") for i in range(ACCUMULATORS)]
     parts += [("token scales", plan.sfa, plan.sfb, "scales"), ("weight scales", plan.sfb, plan.used, "scales")]

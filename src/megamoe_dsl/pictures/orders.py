@@ -6,14 +6,14 @@ from ..hardware.bank_conflicts import wavefronts
 from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
 from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.algebra import idx2crd
 from .chart import Cell, Grid, Picture
 
 BANK_ROW = 128  # bytes: all 32 banks
 
 
-def draw_scales(config: KernelConfig, tokens: int) -> Picture:
+def draw_scales(config: Sm100Config, tokens: int) -> Picture:
     """Each cell is a word: the row whose four scales it holds."""
     row_of = {utccp_atom()(row): row for row in range(QUARTER * COLUMNS)}
     rows = tuple(
@@ -33,7 +33,7 @@ def draw_scales(config: KernelConfig, tokens: int) -> Picture:
     return Picture("Scale factors in UTCCP order", note, (grid,))
 
 
-def draw_swizzle(config: KernelConfig, tokens: int) -> Picture:
+def draw_swizzle(config: Sm100Config, tokens: int) -> Picture:
     return Picture(
         "Swizzles and banks",
         "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. The colours are chunks: a "

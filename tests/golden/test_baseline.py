@@ -1,4 +1,4 @@
-"""Not worse than the peer: every static figure of bench/peer_static.json, against the committed figures of the same tier.
+"""Not worse than the baseline: every static figure of bench/baseline_static.json, against the committed figures of the same tier.
 
 SMEM is not compared: more of it is deeper rings, and what counts is that it fits (tests/kernels/test_resources.py).
 """
@@ -6,39 +6,39 @@ SMEM is not compared: more of it is deeper rings, and what counts is that it fit
 import golden_figures as figures
 import pytest
 
-from megamoe_dsl.inspect import Peer, find_peer
+from megamoe_dsl.inspect import Baseline, find_baseline
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 
 TILES = [tier.block_m for tier in TIERS]
 
 WORSE: dict[str, tuple[tuple[int, ...], str]] = {
-    # Both waits of a tile, for the L1 and for the L2 arrivals of its tokens, have a watchdog (clock, limit, who waits for what), about 25
-    # instructions that run only when the tokens are not there yet; the peer's watchdogs are in its barriers.  Finding the next tile takes
-    # some 25 more where both phases alternate.  Once per tile, beside 16 or 32 K blocks of 25 instructions against 53.
+    # Both waits of a tile, for the Linear1 and for the Linear2 arrivals of its tokens, have a watchdog (clock, limit, who waits for what),
+    # about 25 # instructions that run only when the tokens are not there yet; the baseline's watchdogs are in its barriers.  Finding the
+    # next tile takes # some 25 more where both phases alternate.  Once per tile, beside 16 or 32 K blocks of 25 instructions against 53.
     "token_loader_tile": ((16, 32, 64, 96, 128, 192), "a watchdog in both waits, two phases that alternate"),
-    # A token is summed in four pieces of 1024 channels, by different warps, so that few tokens still use every SM; the peer's warp takes a
-    # whole token.  The set-up of a piece counts four times, and so do the loads of all six slots, which are issued at once; the peer issues
-    # one load per slot inside its loop.  A slot itself costs 168 against 217.
+    # A token is summed in four pieces of 1024 channels, by different warps, so that few tokens still use every SM; the baseline's warp
+    # takes a # whole token.  The set-up of a piece counts four times, and so do the loads of all six slots, which are issued at once; the
+    # baseline issues # one load per slot inside its loop.  A slot itself costs 168 against 217.
     "combine_token": ((16, 32, 64, 96, 128, 192), "four pieces per token, loads of all slots at once"),
 }
-"""Measures that are larger than the peer's, at which tiles, and why."""
+"""Measures that are larger than the baseline's, at which tiles, and why."""
 
 
-def peer_of(block_m: int) -> Peer:
-    peer = find_peer(figures.config_of("sm_100a", "flash", block_m))
-    assert peer is not None
-    return peer
+def baseline_of(block_m: int) -> Baseline:
+    baseline = find_baseline(figures.config_of("sm_100a", "flash", block_m))
+    assert baseline is not None
+    return baseline
 
 
 def larger_measures(block_m: int) -> dict[str, str]:
     """Measure to "ours > theirs"."""
     ours = figures.read("sm_100a", "flash", block_m)["measures"]
-    theirs = peer_of(block_m).measures
+    theirs = baseline_of(block_m).measures
     return {key: f"{ours[key]['instructions']} > {value}" for key, value in theirs.items() if ours[key]["instructions"] > value}
 
 
 @pytest.mark.parametrize("block_m", TILES)
-def test_no_measure_is_larger_than_the_peers_without_a_reason(block_m: int) -> None:
+def test_no_measure_is_larger_than_the_baselines_without_a_reason(block_m: int) -> None:
     excused = {key for key, (tiles, _) in WORSE.items() if block_m in tiles}
     assert {key: values for key, values in larger_measures(block_m).items() if key not in excused} == {}
 
@@ -52,7 +52,7 @@ def test_no_excuse_outlives_its_reason(key: str) -> None:
 
 @pytest.mark.parametrize("block_m", TILES)
 def test_resources_are_not_worse(block_m: int) -> None:
-    ours, theirs = figures.read("sm_100a", "flash", block_m), peer_of(block_m).resources
+    ours, theirs = figures.read("sm_100a", "flash", block_m), baseline_of(block_m).resources
     assert ours["config"]["stages"] >= theirs["stages"]
     assert ours["resources"]["stack_bytes"] == 0 <= theirs["spill_bytes"]
     assert ours["resources"]["registers"] <= theirs["registers"]

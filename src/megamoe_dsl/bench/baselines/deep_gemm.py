@@ -9,21 +9,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..cases import TokenInputs
-from ..problem import Problem
-from ..quant import ExpertWeights
-from .timing import synchronize
+from ...cases import TokenInputs
+from ...problem import Problem
+from ...quant import ExpertWeights
+from ..timing import synchronize
 
 
-class Peer:
-    """One layer of the peer.  `site` is the folder that its wheels are unpacked in."""
+class DeepGemm:
+    """One layer of the baseline.  `site` is the folder that its wheels are unpacked in."""
 
     def __init__(self, site: str, problem: Problem, weights: ExpertWeights) -> None:
         if site not in sys.path:
             sys.path.insert(0, site)
         self.library: Any = importlib.import_module("deep_gemm")
         self.problem = problem
-        self.weights = self.library.transform_weights_for_mega_moe_sm90((weights.l1, weights.l1_sf), (weights.l2, weights.l2_sf))
+        self.weights = self.library.transform_weights_for_mega_moe_sm90((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf))
         self.buffer: Any = None
 
     @property
@@ -48,8 +48,8 @@ class Peer:
         synchronize()
 
     def __call__(self, y: torch.Tensor) -> None:
-        l1, l2 = self.weights
-        self.library.fp8_mega_moe(y, l1, l2, self.buffer, activation_clamp=self.problem.activation_clamp)
+        fc1, fc2 = self.weights
+        self.library.fp8_mega_moe(y, fc1, fc2, self.buffer, activation_clamp=self.problem.activation_clamp)
 
     def free(self) -> None:
         """Frees the buffer; all ranks together."""

@@ -23,17 +23,17 @@ BY_ROLE = {Role.TOKEN_LOADER: (1, Activity.LOAD), Role.WEIGHT_LOADER: (1, Activi
 @pytest.fixture(scope="module", params=[16, 128], ids=["columns", "rows"])
 def subject(request: pytest.FixtureRequest) -> tuple[Sm90Config, HopperCase]:
     moe = problem(24, intermediate=256, hidden=512, num_experts=16, topk=4)
-    kernel = config(moe, num_sms=SMS, block_m=request.param, lead=2, num_stages=3, trace=True)
+    kernel = config(moe, num_sms=SMS, block_m=request.param, lookahead=2, num_stages=3, trace=True)
     return kernel, hopper_case(moe, (24, 13), 0, exact=False)
 
 
 def sequence(kernel: Sm90Config, counts: list[int]) -> Iterator[int]:
     """The blocks of a launch, in order, as stamps carry them."""
-    blocks = Scheduler.start(kernel, HostTable.of(counts, kernel.block_m), 0).settle()
+    blocks = Scheduler.start(kernel, HostTable.of(counts, kernel.block_m), 0).advance_to_valid()
     while blocks.valid():
         block = blocks.block()
         yield 2 * (block.pool_block * 256 + block.n_block) + block.phase
-        blocks = blocks.forward(1).settle()
+        blocks = blocks.forward(1).advance_to_valid()
 
 
 def dealt(layer: Layer, case: HopperCase) -> list[list[list[int]]]:
