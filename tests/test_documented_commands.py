@@ -73,5 +73,5 @@ def test_scripts_exist_and_take_their_options() -> None:
 def test_commands_are_found() -> None:
     everything = "\n".join(page.read_text() for page in PAGES)
     assert len(commands(everything, "megamoe")) >= 25 and len(commands(everything, "python")) >= 15
-    assert commands("`megamoe tune --from FILE [--tables DIR]`, later", "megamoe") == [["megamoe", "tune", "--from", "FILE", "--tables", "DIR"]]
+    assert commands("`megamoe tune --from F [--tables D]`, later", "megamoe") == [["megamoe", "tune", "--from", "F", "--tables", "D"]]
     assert commands("```console\npython a.py --x   # why\n```", "python") == [["python", "a.py", "--x"]]
