@@ -66,12 +66,6 @@ def test_the_index_names_every_record_once_and_no_other(plain: dict[str, bytes],
     assert sorted(named_in(history)) == sorted(archived)
 
 
-def test_links_lead_to_files() -> None:
-    for page in (*PAGES, INDEX):
-        targets = [one.split("#")[0] for one in re.findall(r"\]\(([^)\s]+)[^)]*\)", page.read_text()) if "://" not in one]
-        assert [one for one in targets if one and not (page.parent / one).exists()] == [], page.name
-
-
 def test_archives_depend_on_their_records_alone(archives: dict[str, dict[str, bytes]]) -> None:
     for name, records in archives.items():
         assert lzma.decompress((RESULTS / name).read_bytes()) == tar(records), name
