@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from megamoe_dsl.config import SMEM_CAPACITY, ConfigError, KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import workspace
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
 from megamoe_dsl.layouts.algebra import Layout
-from megamoe_dsl.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.layouts.workspace import workspace
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_colour
 from megamoe_dsl.pictures.pool import EXPERTS

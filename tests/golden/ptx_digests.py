@@ -9,11 +9,12 @@ from pathlib import Path
 
 import golden_figures as figures
 
-from megamoe_dsl.compile import Artifact, compile_kernel
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_pre_dispatch import PreDispatchConfig
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.kernels.target import AnyConfig
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.registry import AnyConfig
 from megamoe_dsl.presets import PRESETS
 
 FILE = Path(__file__).parent / "ptx_digests.txt"

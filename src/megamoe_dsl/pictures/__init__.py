@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 from .orders import draw_scales, draw_swizzle
 from .pool import draw_pool
 from .regions import draw_symmetric, draw_workspace
 from .schedule import draw_schedule
 from .smem import draw_smem
-from .subject import Config
 from .svg import to_svg
 from .terminal import render
 from .timeline import draw_timeline
@@ -37,7 +37,6 @@ __all__ = [
     "Bar",
     "BarChart",
     "Cell",
-    "Config",
     "Grid",
     "Lane",
     "Picture",

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import zip_longest
 
-from ..layouts.tile import DISPATCH_WARPS
+from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
+from ..kernels.mega_moe.target import Config
 from ..schedule import LINEAR1, Block
 from .schedule import k_blocks
-from .subject import Config
 from .workers import Worker, of_cluster, taken_at_run_time
 
 DISPATCH = 1.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..layouts.pool import pool_blocks
-from ..layouts.workspace import pool_tokens
+from ..kernels.mega_moe.layouts.pool import pool_blocks
+from ..kernels.mega_moe.layouts.workspace import pool_tokens
+from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Lane, Picture
-from .subject import Config, sample_counts
+from .subject import sample_counts
 
 EXPERTS = 24  # lanes of the picture
 

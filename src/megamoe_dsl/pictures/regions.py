@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.mega_moe.layouts.workspace import workspace
+from ..kernels.mega_moe.target import Config
 from ..layouts.region import Region
-from ..layouts.symmetric import symmetric_buffer
-from ..layouts.workspace import workspace
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
-from .subject import Config
 
 KINDS = {
     "x": "inputs",

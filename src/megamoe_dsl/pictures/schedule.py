@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..kernels.mega_moe.target import Config
 from ..schedule import LINEAR1, Block
 from .chart import Bar, BarChart, Lane, Picture
-from .subject import Config, sample_counts
+from .subject import sample_counts
 from .workers import in_turn, some_workers, taken_at_run_time, worker_word, workers
 
 LANES = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..config import SMEM_CAPACITY
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY
+from ..kernels.mega_moe.target import Config
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
-from .subject import Config
 
 KINDS = {
     "weights": "weights",
@@ -84,6 +84,7 @@ def draw_smem(config: Config, tokens: int) -> Picture:
     note = (
         f"Bytes of one CTA, {config.smem.region.size:,} of {SMEM_CAPACITY:,} allocated, {config.num_stages} stages. When every token has "
         "been pulled and every tile is finished, the combine slots take the place of the ring. To scale, but for fields narrower than a "
-        "line, which are drawn as a line; numbers in bars count stages and warps. Free is what no field of the phase uses, alignment included."
+        "line, which are drawn as a line; numbers in bars count stages and warps. Free is what no field of the phase uses, alignment "
+        "included."
     )
     return Picture("Shared memory over time", note, (BarChart(tuple(lanes), SMEM_CAPACITY, "bytes", ("offset", "parts", "size")),))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from ..config import ConfigError, KernelConfig
-from ..config_sm90 import Sm90Config
-
-Config = KernelConfig | Sm90Config
+from ..config_error import ConfigError
+from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.target import Config
 
 
 def require_sm100(config: Config, picture: str, why: str) -> KernelConfig:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Lane, Picture
 from .paper_launch import DISPATCH, PaperLaunch
 from .schedule import tile_kind
-from .subject import Config, sample_counts
+from .subject import sample_counts
 from .workers import Worker, some_workers, worker_word, workers
 
 LANES = 6

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..layouts.barriers import ACCUMULATORS
-from ..layouts.tmem_plan import TMEM_COLUMNS, TMEM_LANES
+from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
+from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Lane, Picture
-from .subject import Config, require_sm100
+from .subject import require_sm100
 
 
 def draw_tmem(config: Config, tokens: int) -> Picture:

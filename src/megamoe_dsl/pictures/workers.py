@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..kernels.mega_moe.target import Config
 from ..schedule import Block, Scheduler
-from .subject import Config
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 
 from ..async_groups import AsyncCopy, groups_of
 from ..errors import SimError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
 
 from ..errors import SimError
 from ..memory import SHARED_BASE
