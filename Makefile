@@ -3,7 +3,7 @@
 #   make test      lint, types, tests
 #   make lint      ruff and mypy
 #   make format    ruff, in place
-#   make golden    takes the compiled kernels' present figures as those to compare with (tests/golden)
+#   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
 #   make pictures  the README's drawings, from the layouts
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
@@ -56,4 +56,5 @@ test: lint
 
 golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -k figures
+	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
 	git diff --stat -- tests/golden

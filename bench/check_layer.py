@@ -19,13 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
-from megamoe_dsl.config_pre_dispatch import PreDispatchConfig
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.runtime.selection import Selection

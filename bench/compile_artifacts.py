@@ -15,14 +15,14 @@ from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 
+from megamoe_dsl.artifact.cache import require_writable
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import points_given
-from megamoe_dsl.cache import require_writable
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import ConfigError
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
 SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megamoe_dsl.inspect import Instruction, Listing
-from megamoe_dsl.inspect.flow import Flow
-from megamoe_dsl.inspect.measures_sm90 import WGMMAS_PER_K_BLOCK
+from megamoe_dsl.kernels.mega_moe.sm90.measures import WGMMAS_PER_K_BLOCK
+from megamoe_dsl.sass.flow import Flow
 
 
 @dataclass(frozen=True)

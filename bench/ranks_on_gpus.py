@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.snapshot import Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.cases import TokenInputs, random_weights
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.layouts.smem_plan_sm90 import TILE_ROWS
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.smem_plan import TILE_ROWS
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
 from megamoe_dsl.runtime.watchdog import naming_the_wait

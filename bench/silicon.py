@@ -29,14 +29,14 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.config_sm90 import BLOCK_M
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
-from megamoe_dsl.runtime.artifact_store import source_digest
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from ranks_on_gpus import CONCURRENT
 
@@ -96,8 +96,8 @@ def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
 
 def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
-    from megamoe_dsl.compile import compile_kernel
-    from megamoe_dsl.config_sm90 import Sm90Config
+    from megamoe_dsl.artifact.compile import compile_kernel
+    from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
     from megamoe_dsl.runtime.simulated import SimulatedMoE
 
     torch.set_num_threads(1)

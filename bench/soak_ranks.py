@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import result_file
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import points_given
@@ -31,10 +32,9 @@ from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from ranks_on_gpus import CONCURRENT, Rank, let_gpus_see_each_other, ranks_of, synchronize, synchronize_all
 
 

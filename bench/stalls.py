@@ -25,12 +25,12 @@ from typing import Any
 
 import result_file
 from compare_kernels import points_of
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.inspect.flow import Flow
-from megamoe_dsl.inspect.sass import Listing
-from megamoe_dsl.inspect.source import function_of
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.sass.flow import Flow
+from megamoe_dsl.sass.listing import Listing
+from megamoe_dsl.sass.source import function_of
 
 ALIKE = 0.95  # of the instructions of two builds, of which one has line info
 METRICS = {

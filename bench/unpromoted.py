@@ -16,11 +16,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from megamoe_dsl.config_sm90 import Sm90Config
 from megamoe_dsl.device import wgmma
 from megamoe_dsl.device.mbarrier import wait
 from megamoe_dsl.device.ring import Ring
 from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_m
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context, give_back
 
 

@@ -33,7 +33,7 @@ from threading import Event, Timer
 
 import result_file
 from megamoe_dsl.bench.session import without_folders
-from megamoe_dsl.config_sm90 import NUM_SMS
+from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS
 from megamoe_dsl.presets import PRESETS
 
 BENCH = Path(__file__).parent

@@ -21,11 +21,11 @@ import torch
 
 import result_file
 from compare_kernels import points_of
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import preset
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 from rowwise_recipe import DATA, RECIPES, distance, draw, unquantised
 
 POINTS = ",".join(f"{name}:{tokens}" for name in ("flash", "pro") for tokens in (512, 2048, 8192))

@@ -1,5 +1,9 @@
 """The layout algebra: derive an order instead of restating it, and ask it questions."""
 
+from megamoe_dsl.hardware.bank_conflicts import wavefronts
+from megamoe_dsl.hardware.fragments import stmatrix_b8, tmem_16x256b
+from megamoe_dsl.hardware.scale_factors import utccp_row
+from megamoe_dsl.hardware.swizzle import SW128
 from megamoe_dsl.layouts.algebra import (
     Layout,
     complement,
@@ -11,10 +15,6 @@ from megamoe_dsl.layouts.algebra import (
     row_major,
     swizzled,
 )
-from megamoe_dsl.layouts.bank_conflicts import wavefronts
-from megamoe_dsl.layouts.fragments import stmatrix_b8, tmem_16x256b
-from megamoe_dsl.layouts.scale_factors import utccp_row
-from megamoe_dsl.layouts.swizzle import SW128
 
 # A layout maps coordinates to indices. An index of its domain is a coordinate too: the first mode runs fastest.
 tile = Layout((4, 8), (8, 1))

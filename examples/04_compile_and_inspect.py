@@ -1,9 +1,9 @@
 """A configuration compiles without a GPU; the artifact says what every role became."""
 
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import Inspection, differences
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.problem import Problem
 
 shape = {"hidden": 1024, "intermediate": 512, "num_experts": 16, "topk": 4, "num_ranks": 2, "max_tokens_per_rank": 256}

@@ -2,9 +2,9 @@
 
 import torch
 
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE

@@ -4,8 +4,8 @@ import subprocess
 import sys
 import tempfile
 
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.export import export_kernel
+from megamoe_dsl.artifact.export import export_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
 LOAD = """

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
 from megamoe_dsl.device.mbarrier import arrive
-from megamoe_dsl.kernels.mega_moe.sm90 import deal
+from megamoe_dsl.kernels.mega_moe.sm90 import tile_scheduler as deal
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
 from megamoe_dsl.runtime.simulated import SimulatedMoE

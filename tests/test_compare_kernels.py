@@ -12,16 +12,16 @@ import torch
 
 import compare_kernels
 import result_file
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench import history
 from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.history import BATCHES
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs
-from megamoe_dsl.compile import Artifact
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
 MOE = Problem(512, 256, 2, 1, 1, 24, dtypes="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from megamoe_dsl.compile import compile, compile_kernel
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.artifact.compile import compile, compile_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 
 

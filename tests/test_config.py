@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.config import (
-    REGISTER_FILE,
-    SMEM_CAPACITY,
-    TIERS,
-    ConfigError,
-    KernelConfig,
-    choose_lead,
-    choose_registers,
-    choose_tier,
-)
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.config import REGISTER_FILE
+from megamoe_dsl.kernels.mega_moe.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig, choose_lead, choose_registers, choose_tier
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.testing import configs, problems
@@ -273,7 +266,7 @@ def test_smem_too_small_for_two_stages(kind, field, value):
 
 
 def test_register_file_overflow(monkeypatch):
-    monkeypatch.setattr("megamoe_dsl.config.REGISTER_FILE", 64 * 1024 - 2048)
+    monkeypatch.setattr("megamoe_dsl.kernels.mega_moe.sm100.config.REGISTER_FILE", 64 * 1024 - 2048)
     with pytest.raises(ConfigError, match=r"registers = .*: must be at most 63488 in all, got 64512"):
         replace(GOOD)
 

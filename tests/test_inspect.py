@@ -4,16 +4,17 @@ import shutil
 
 import pytest
 
-from megamoe_dsl.compile import Artifact, compile_kernel
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_peer
-from megamoe_dsl.inspect import sass as sass_module
-from megamoe_dsl.inspect.flow import Flow
-from megamoe_dsl.inspect.overtaken_loads import NO_SCOREBOARD, overtaken_loads
-from megamoe_dsl.inspect.sass import find_nvdisasm, highest_named, kind_of, parse
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.sass import listing as sass_module
+from megamoe_dsl.sass.flow import Flow
+from megamoe_dsl.sass.listing import find_nvdisasm, highest_named, kind_of, parse
+from megamoe_dsl.sass.overtaken_loads import NO_SCOREBOARD, overtaken_loads
 
 NESTED = """
 .text.kernel:

@@ -10,10 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
-from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import workspace
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.layouts.algebra import Layout
-from megamoe_dsl.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.layouts.workspace import workspace
 from megamoe_dsl.pictures import PICTURES, BarChart, Grid, render, to_svg
 from megamoe_dsl.pictures.buffers import sample_counts
 from megamoe_dsl.presets import preset

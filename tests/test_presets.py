@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl import cache, compile_workers
-from megamoe_dsl.compile import Artifact, CompileError
+from megamoe_dsl.artifact import cache
+from megamoe_dsl.artifact import workers as compile_workers
+from megamoe_dsl.artifact.artifact import Artifact, CompileError
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.presets import PRESETS, compiled
 from megamoe_dsl.presets.compiled import ARCH_VARIABLE, TARGETS, CompiledPreset, Target, choose, configs_up_to, target_at_hand
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.artifact_store import ArtifactStore
 
 IMPORT = """
 import json, sys, time

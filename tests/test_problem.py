@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.layouts.pool import padded_sf_rows
-from megamoe_dsl.layouts.workspace import pool_tokens
+from megamoe_dsl.kernels.mega_moe.layouts.pool import padded_sf_rows
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import pool_tokens
 from megamoe_dsl.problem import DTYPES, MAX_RANKS, MAX_TOPK, Problem, ProblemError
 from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
 
@@ -142,7 +142,7 @@ def test_worst_routing_sends_everything_to_one_rank():
 
 def test_import_is_light():
     code = (
-        "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule, megamoe_dsl.layouts.symmetric, megamoe_dsl.layouts.smem_plan\n"
+        "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule, megamoe_dsl.kernels.mega_moe.layouts.symmetric, megamoe_dsl.kernels.mega_moe.sm100.smem_plan\n"
         "assert megamoe_dsl.Problem and megamoe_dsl.KernelConfig and 'TIERS' in dir(megamoe_dsl)\n"
         "assert not {'torch', 'cutlass', 'numpy'} & set(sys.modules), set(sys.modules)"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import stalls
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
 SOURCE = """"Kernel Name","mega_moe",

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from megamoe_dsl import compile_workers
+from megamoe_dsl.artifact import store as artifact_store
+from megamoe_dsl.artifact import workers as compile_workers
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import session
 from megamoe_dsl.bench.candidates import candidates
 from megamoe_dsl.bench.host import Host
@@ -19,11 +22,8 @@ from megamoe_dsl.bench.variant import read_variant, variant_name
 from megamoe_dsl.bench.verdict import judge
 from megamoe_dsl.bench.verdict import tune as tune_table
 from megamoe_dsl.cli import app
-from megamoe_dsl.compile import Artifact
-from megamoe_dsl.config import ConfigError
-from megamoe_dsl.config_sm90 import Sm90Config, cluster_sizes
-from megamoe_dsl.runtime import artifact_store
-from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl import config_sm90
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_fields, variant_fields
 from megamoe_dsl.bench.verdict import beats, median
-from megamoe_dsl.config_sm90 import NUM_SMS, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90 import config as config_sm90
+from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import TARGETS, choose, configs_up_to
 from megamoe_dsl.problem import Problem

@@ -10,9 +10,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Problem": "problem",
     "ProblemError": "problem",
-    "KernelConfig": "config",
-    "ConfigError": "config",
-    "TIERS": "config",
+    "KernelConfig": "kernels.mega_moe.sm100.config",
+    "ConfigError": "config_error",
+    "TIERS": "kernels.mega_moe.sm100.config",
     "ExpertWeights": "quant",
     "MegaMoE": "runtime.layer",
     "mega_moe": "runtime.layer",

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from .config import SMEM_CAPACITY, TIERS, KernelConfig
-from .config_sm90 import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
+from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
+from .kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig
+from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
-from .layouts.tile import CLUSTER
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
 
 MASKED = -1  # topk_idx of a slot that names no expert

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import TIERS, KernelConfig
-from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.store import dsl_version
 from megamoe_dsl.inspect import Inspection, differences
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, KernelConfig
 from megamoe_dsl.presets import PRESETS
-from megamoe_dsl.runtime.artifact_store import dsl_version
 
 FOLDER = Path(__file__).parent
 MAX_TOKENS, TOKENS = 8192, 128

@@ -6,8 +6,8 @@ SMEM is not compared: more of it is deeper rings, and what counts is that it fit
 import golden_figures as figures
 import pytest
 
-from megamoe_dsl.config import TIERS
 from megamoe_dsl.inspect import Peer, find_peer
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 
 TILES = [tier.block_m for tier in TIERS]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from megamoe_dsl.compile import Artifact, compile_kernel
-from megamoe_dsl.config import REGISTER_FILE
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernels.mega_moe.config import REGISTER_FILE
 from megamoe_dsl.kernels.mega_moe.target import Config
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from kernel_faults import Fault, all_faults
 from mega_moe_runs import Layer, artifact, config, problem
 
+from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.compile import Artifact
 from megamoe_dsl.sim import Deadlock, SimError
 
 SUBJECTS = 2

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.compile import Artifact, compile_kernel
-from megamoe_dsl.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.runtime.buffers import Inputs

@@ -12,7 +12,7 @@ import torch
 from mega_moe_runs import artifact, config, inputs, problem
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.config import ConfigError
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE

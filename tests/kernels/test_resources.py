@@ -6,10 +6,10 @@
 import pytest
 from chip_fit import compile_fitting
 
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import SMEM_CAPACITY, TIERS, KernelConfig
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.layouts.tmem_plan import TMEM_COLUMNS
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig
 from megamoe_dsl.presets import PRESETS
 
 MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it takes one to four

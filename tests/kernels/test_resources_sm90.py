@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from chip_fit import compile_fitting
 
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config_sm90 import BLOCK_M, SMEM_CAPACITY, Sm90Config
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
-from megamoe_dsl.kernels.mega_moe.sm90 import deal, tokens_as_n
+from megamoe_dsl.kernels.mega_moe.sm90 import tile_scheduler as deal
+from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_n
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, SMEM_CAPACITY, Sm90Config
 from megamoe_dsl.presets import PRESETS
 
 STAGES = {8: 6, 16: 6, 32: 5, 128: 4}

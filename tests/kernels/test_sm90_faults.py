@@ -16,7 +16,7 @@ from mega_moe_runs import artifact
 from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
-from megamoe_dsl.compile import Artifact
+from megamoe_dsl.artifact.artifact import Artifact
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 ORDERS = {"columns": 16, "rows": 128}

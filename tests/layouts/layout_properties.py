@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
-from megamoe_dsl.layouts.barriers import MBarrier
+from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import SmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
+from megamoe_dsl.layouts.mbarrier import MBarrier
 from megamoe_dsl.layouts.region import Region
-from megamoe_dsl.layouts.smem_plan import SmemPlan
-from megamoe_dsl.layouts.tmem_plan import TmemPlan
 from megamoe_dsl.problem import Problem
 
 SMEM_CAPACITY = 232448

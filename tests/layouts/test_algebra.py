@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.hardware.swizzle import Swizzle
 from megamoe_dsl.layouts.algebra import (
     AlgebraError,
     ComposedLayout,
@@ -34,7 +35,6 @@ from megamoe_dsl.layouts.algebra import (
     zipped_divide,
     zipped_product,
 )
-from megamoe_dsl.layouts.swizzle import Swizzle
 from megamoe_dsl.testing import layouts
 
 POWERS = (1, 2, 4, 8)

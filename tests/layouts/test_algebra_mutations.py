@@ -3,10 +3,10 @@
 import pytest
 import test_device_expressions as checks
 
-from megamoe_dsl.layouts import epilogue_tile
+from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
+from megamoe_dsl.hardware.scale_order import pool_scales
+from megamoe_dsl.kernels.mega_moe.sm100 import epilogue_tile
 from megamoe_dsl.layouts.algebra import Layout, join
-from megamoe_dsl.layouts.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.layouts.scale_order import pool_scales
 
 
 def exchanged(fragment, first, second):

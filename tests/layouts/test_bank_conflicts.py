@@ -2,9 +2,9 @@
 
 import pytest
 
-from megamoe_dsl.layouts.bank_conflicts import fewest_wavefronts, wavefronts
-from megamoe_dsl.layouts.combine_vectors import vector_address
-from megamoe_dsl.layouts.epilogue_tile import l1_store_address, l2_read_address, l2_read_row, l2_write_address
+from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
+from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import vector_address
+from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import l1_store_address, l2_read_address, l2_read_row, l2_write_address
 
 LANES = range(32)
 WARPS = range(4)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_offsets, check_pool, check_region, check_views
 
-from megamoe_dsl.config import TIERS, KernelConfig
-from megamoe_dsl.layouts.pool import (
+from megamoe_dsl.hardware.scale_factors import pool_sf_row
+from megamoe_dsl.kernels.mega_moe.layouts.pool import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,
     SMALLEST_BLOCK_M,
@@ -17,10 +17,10 @@ from megamoe_dsl.layouts.pool import (
     pool_blocks,
     pool_capacity,
 )
+from megamoe_dsl.kernels.mega_moe.layouts.symmetric import map_to_rank, symmetric_buffer
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens, workspace
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, KernelConfig
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
-from megamoe_dsl.layouts.scale_factors import pool_sf_row
-from megamoe_dsl.layouts.symmetric import map_to_rank, symmetric_buffer
-from megamoe_dsl.layouts.workspace import RankBarrier, pool_tokens, workspace
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.testing import problems, routings, worst_routing
 

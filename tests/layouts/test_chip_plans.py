@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_barrier_table, check_deepest, check_smem_plan, check_tmem_plan
 
-from megamoe_dsl.config import SMEM_CAPACITY, TIERS
-from megamoe_dsl.layouts.barriers import NamedBarrier, barrier_table
-from megamoe_dsl.layouts.combine_plan import BUDGET, LARGEST_CHUNK, CombinePlan
-from megamoe_dsl.layouts.smem_plan import SmemPlan
-from megamoe_dsl.layouts.tmem_plan import TmemPlan
+from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import BUDGET, LARGEST_CHUNK, CombinePlan
+from megamoe_dsl.kernels.mega_moe.layouts.named_barrier import NamedBarrier
+from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS
+from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import SmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
 from megamoe_dsl.testing import configs
 
 PLAN = SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)

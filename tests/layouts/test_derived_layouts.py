@@ -6,16 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.layouts.accumulator import CTA, accumulators, pair_m128, pair_m256
+from megamoe_dsl.hardware.accumulator import CTA, accumulators, pair_m128, pair_m256
+from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
+from megamoe_dsl.hardware.operand_tile import k_step, operand_tile, swizzle_atom, unpacked_fp4_row
+from megamoe_dsl.hardware.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row, utccp_row_inverse
+from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, tmem_scales, utccp_atom, utccp_order, utccp_source, weight_scales
+from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import combine_channels
+from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
 from megamoe_dsl.layouts.algebra import Layout, XorSwizzle, coalesce, idx2crd, left_inverse, right_inverse
-from megamoe_dsl.layouts.combine_vectors import combine_channels
-from megamoe_dsl.layouts.fragments import load_columns, stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
-from megamoe_dsl.layouts.gate_up import gate_up_rows
-from megamoe_dsl.layouts.operand_tile import k_step, operand_tile, swizzle_atom, unpacked_fp4_row
-from megamoe_dsl.layouts.scale_factors import CHANNELS_PER_WORD, pool_sf_row, utccp_row, utccp_row_inverse
-from megamoe_dsl.layouts.scale_order import pool_scales, scale_bytes, tmem_scales, utccp_atom, utccp_order, utccp_source, weight_scales
-from megamoe_dsl.layouts.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.layouts.tmem_plan import TmemPlan
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes

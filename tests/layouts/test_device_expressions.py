@@ -6,12 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.config import TIERS
-from megamoe_dsl.layouts.accumulator import accumulators
-from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
-from megamoe_dsl.layouts.combine_plan import CombinePlan
-from megamoe_dsl.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
-from megamoe_dsl.layouts.epilogue_tile import (
+from megamoe_dsl.hardware.accumulator import accumulators
+from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
+from megamoe_dsl.hardware.operand_tile import k_step, operand_tile
+from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
+from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
+from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
+from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
+from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
+from megamoe_dsl.kernels.mega_moe.layouts.tile import BLOCK_K
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
+from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
     HALF_BYTES,
     L1_CHANNELS,
     l1_scale,
@@ -23,12 +28,8 @@ from megamoe_dsl.layouts.epilogue_tile import (
     l2_tile,
     l2_write_address,
 )
-from megamoe_dsl.layouts.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.layouts.gate_up import gate_up_rows
-from megamoe_dsl.layouts.operand_tile import k_step, operand_tile
-from megamoe_dsl.layouts.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
-from megamoe_dsl.layouts.scale_order import pool_scales, scale_bytes, weight_scales
-from megamoe_dsl.layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
+from megamoe_dsl.kernels.mega_moe.sm100.tile import BLOCK_N, CLUSTER
+from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.testing import configs
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from megamoe_dsl.hardware.fragments import stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
 from megamoe_dsl.layouts.algebra import Layout, composition, same_function
-from megamoe_dsl.layouts.fragments import stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
 
 ROW_MAJOR_LANES = 32
 

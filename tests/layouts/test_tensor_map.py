@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 
 ADDRESS = 0x7F0012340000
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from megamoe_dsl.compile import Artifact
-from megamoe_dsl.layouts.tensor_map import TensorMap
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.runtime import layer, rank_kernel
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl import cache
-from megamoe_dsl.compile import Artifact
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.artifact import cache
+from megamoe_dsl.artifact import store as artifact_store
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime import artifact_store
-from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
 
 CONFIG = KernelConfig.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
 SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, dtypes="fp8xfp8"), 16, num_sms=2)
@@ -143,9 +143,9 @@ def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled:
 
 PROCESS = """
 import sys, time
-from megamoe_dsl.runtime import artifact_store
-from megamoe_dsl.runtime.artifact_store import ArtifactStore, read_config
-from megamoe_dsl.compile import Artifact
+from megamoe_dsl.artifact import store as artifact_store
+from megamoe_dsl.artifact.store import ArtifactStore, read_config
+from megamoe_dsl.artifact.artifact import Artifact
 import json
 config = read_config(json.loads(sys.argv[2]))
 def compile_kernel(config):

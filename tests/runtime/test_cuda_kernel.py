@@ -2,8 +2,8 @@
 
 import pytest
 
-from megamoe_dsl.config import ConfigError
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 

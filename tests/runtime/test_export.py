@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from megamoe_dsl import export as export_module
+from megamoe_dsl.artifact import export as export_module
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
+from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.cli import app
-from megamoe_dsl.compile import compile_kernel
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
-from megamoe_dsl.export import Export, ExportError, export_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.kernels.mega_moe.target import Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.artifact_store import ArtifactError
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
 
 CONFIGS = {

@@ -9,13 +9,13 @@ import pytest
 import torch
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
 from megamoe_dsl.runtime import layer, rank_kernel
-from megamoe_dsl.runtime.artifact_store import ArtifactError, ArtifactStore
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 

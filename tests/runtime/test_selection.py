@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megamoe_dsl import config_sm90
+from megamoe_dsl.kernels.mega_moe.sm90 import config as config_sm90
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.tuned import DEFAULT_GPU, Table

@@ -21,8 +21,8 @@ from schedule_properties import (
     oracle,
 )
 
-from megamoe_dsl.config import KernelConfig
-from megamoe_dsl.config_sm90 import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import LINEAR1, LINEAR2, Block, HostTable, Scheduler
 from megamoe_dsl.testing import configs, configs_sm90, problems, token_counts

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megamoe_dsl.config import TIERS, KernelConfig
-from megamoe_dsl.config_sm90 import BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, KernelConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import HostTable, Scheduler
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from megamoe_dsl.layouts.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim import formats, umma
 from megamoe_dsl.sim.instruction_descriptor import InstructionDescriptor, InstructionDescriptorError
 from megamoe_dsl.sim.smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..config_sm90 import BLOCK_M, Sm90Config, cluster_sizes
+from ..kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config, cluster_sizes
 from ..problem import Problem
 from .host import Host
 

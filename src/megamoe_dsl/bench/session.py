@@ -17,11 +17,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from ..cache import require_writable
-from ..config_sm90 import Sm90Config
+from ..artifact.cache import require_writable
+from ..artifact.store import ArtifactError, ArtifactStore, dsl_version, source_digest
+from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..problem import ProblemError
-from ..runtime.artifact_store import ArtifactError, ArtifactStore, dsl_version, source_digest
 from ..tuned import DEFAULT_GPU
 from .host import Host
 from .point import Layer, Point, measure_point

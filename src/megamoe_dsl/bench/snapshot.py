@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..hardware.scale_factors import CHANNELS_PER_WORD
+from ..kernels.mega_moe.layouts.pool import pool_blocks
 from ..kernels.mega_moe.target import Config
-from ..layouts.pool import pool_blocks
-from ..layouts.scale_factors import CHANNELS_PER_WORD
 from ..problem import Problem
 from ..runtime.buffers import RankBuffers
 

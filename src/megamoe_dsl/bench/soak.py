@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..artifact.store import ArtifactStore
 from ..cases import random_inputs
 from ..kernels.mega_moe.target import Config
-from ..runtime.artifact_store import ArtifactStore
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Check, Expectation, sample_rows

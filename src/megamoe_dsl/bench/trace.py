@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..artifact.store import ArtifactStore
+from ..kernels.mega_moe.layouts.trace import TILE_ACTIVITIES, Activity, Role
 from ..kernels.mega_moe.target import Config
-from ..layouts.trace import TILE_ACTIVITIES, Activity, Role
-from ..runtime.artifact_store import ArtifactStore
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .history import run_earlier_batches

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from typing import Any
 
-from ..config import require
-from ..config_sm90 import Sm90Config
+from ..config_error import require
+from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.target import Config
 from ..problem import Problem
 

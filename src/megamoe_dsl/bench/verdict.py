@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigError
-from ..config_sm90 import NUM_SMS, Sm90Config
+from ..config_error import ConfigError
+from ..kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from ..tuned import Entry, Share, Table
 from .point import Point
 from .results import Results

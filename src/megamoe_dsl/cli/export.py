@@ -62,7 +62,7 @@ def export(
         )
         config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
 
-        from ..export import export_kernel
+        from ..artifact.export import export_kernel
 
         with Console(stderr=True).status("compiling and linking"):
             files = export_kernel(config, folder, name)

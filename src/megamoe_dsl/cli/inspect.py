@@ -93,7 +93,7 @@ def inspect(
         )
         config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
 
-        from ..compile import compile_kernel
+        from ..artifact.compile import compile_kernel
         from ..inspect import Inspection, differences
 
         with Console(stderr=True).status("compiling and reading SASS"):

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config import TIERS, KernelConfig, require
-from ..config_sm90 import BLOCK_M as SM90_BLOCK_M
-from ..config_sm90 import Sm90Config
+from ..config_error import require
+from ..kernels.mega_moe.sm90.config import BLOCK_M as SM90_BLOCK_M
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import TIERS, KernelConfig
 from ..presets import preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 

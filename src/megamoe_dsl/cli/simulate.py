@@ -85,8 +85,8 @@ def simulate(
         config = build_config(problem, max(counts), sms, block_m=block_m, lead=lead, num_stages=stages)
         console.print(problem_table(problem), config_table(config), sep="\n")
 
+        from ..artifact.compile import compile_kernel
         from ..cases import random_case
-        from ..compile import compile_kernel
         from ..runtime.simulated import SimulatedMoE
 
         with console.status("compiling"):

@@ -9,12 +9,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
-from ..config_sm90 import Sm90Config
+from ..kernels.mega_moe.config import REGISTER_FILE
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
 from ..problem import Problem
 
 if TYPE_CHECKING:
-    from ..compile import Artifact
+    from ..artifact.artifact import Artifact
 
 
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:

@@ -66,9 +66,9 @@ def tune(
             compile_candidates(points, Host.measured(), artifacts, needed=True)
             return
 
+        from ..artifact.cache import require_writable
         from ..bench.arguments import passed
         from ..bench.session import Session, run_session
-        from ..cache import require_writable
 
         session = Session(points, Host.find(), artifacts, out, variants=True, watchdog_ms=watchdog_ms)
         require_writable("tables", tables)
@@ -84,10 +84,10 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
 
     Raises `ArtifactError` where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written.
     """
+    from ..artifact.cache import load_one, require_writable
+    from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
+    from ..artifact.workers import compile_into
     from ..bench.candidates import candidates
-    from ..cache import load_one, require_writable
-    from ..compile_workers import compile_into
-    from ..runtime.artifact_store import ArtifactError, ArtifactStore, dsl_version
 
     if dsl_version() is None:
         if needed:
@@ -106,8 +106,8 @@ def enter(runs: list[Results], folder: Path) -> None:
 
     Nothing is written before all are judged.  Raises `TableError`, and `ProblemError` where a table changes and cannot be written.
     """
+    from ..artifact.cache import require_writable
     from ..bench.verdict import tune as judge_all
-    from ..cache import require_writable
 
     before = {found.gpu: Table.read(found.gpu, folder) for found in runs}
     after, judged = dict(before), []

@@ -6,28 +6,42 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import cutlass._mlir.ir as mlir
 from cutlass._mlir_helpers.op import loc_transform
 
 ir: Any = mlir  # built at import, unknown to type checkers
+DEVICE_CODE = ("cutlass", __name__.rpartition(".")[0])
+"""Who imports from these traces operations; plans and layouts, which do not, are arithmetic on a role's behalf."""
+
+
+def _traces(frame: FrameType, known: dict[str, bool]) -> bool:
+    """Whether the frame's file is one of device code."""
+    name = frame.f_code.co_filename
+    if name not in known:
+        values = list(frame.f_globals.values())
+        origins = [getattr(one, "__module__", None) or getattr(one, "__name__", "") for one in values]
+        known[name] = any(isinstance(origin, str) and origin.startswith(DEVICE_CODE) for origin in origins)
+    return known[name]
 
 
 @contextmanager
 def attribute_lines(folder: Path) -> Iterator[None]:
-    """Operations traced inside are attributed to the innermost Python frame whose file lies in `folder`, where there is one.
+    """Operations traced inside are attributed to the innermost Python frame of device code whose file lies in `folder`, where there is one.
 
     Left alone, the DSL names the innermost frame of all: for most operations a line of a helper, the same in every role.
     """
     prefix = f"{folder}/"
+    known: dict[str, bool] = {}
 
     def transform(location: Any) -> Any:
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_filename.startswith(prefix):
+            if frame.f_code.co_filename.startswith(prefix) and _traces(frame, known):
                 return ir.Location.file(frame.f_code.co_filename, frame.f_lineno, 0)
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return location
 
     with loc_transform(transform):

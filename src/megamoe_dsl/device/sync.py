@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..layouts.watchdog import RECORD, Wait
+from ..layouts.watchdog import RECORD
 from .memory import load_acquire_u32, load_acquire_u64
 from .ptx import emit
 
@@ -83,7 +84,7 @@ class HighWordGrewBy:
 
 
 @cute.jit
-def spin(condition, watchdog: Watchdog, where: cutlass.Constexpr[Wait], detail: Int32):
+def spin(condition, watchdog: Watchdog, where: cutlass.Constexpr[IntEnum], detail: Int32):
     """Polls until the condition holds and returns the value that met it.  Call it from whole warps or from single threads alike."""
     value = condition.read()
     if not condition.met(value):

@@ -1,12 +1,12 @@
 """What an artifact says: registers, memory maps, barriers; instructions per role and unit of work, and loads overtaken, from its SASS."""
 
+from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
+from ..sass.overtaken_loads import OvertakenLoad
+from .baseline import Peer, find_peer
 from .difference import Change, differences
 from .inspection import Inspection
 from .measures import InspectionError, Measure
-from .overtaken_loads import OvertakenLoad
-from .peer import Peer, find_peer
 from .registers import RegisterUse
-from .sass import DisassemblyError, Instruction, Listing, disassemble
 
 __all__ = [
     "Change",

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..compile import Artifact
-from ..config import REGISTER_FILE, SMEM_CAPACITY, KernelConfig
-from ..config_sm90 import Sm90Config
-from ..layouts.barriers import MBarrier
+from ..artifact.artifact import Artifact
+from ..hardware.tmem import TMEM_COLUMNS
+from ..kernels.mega_moe.config import REGISTER_FILE
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
+from ..layouts.mbarrier import MBarrier
 from ..layouts.region import Placement
-from ..layouts.tmem_plan import TMEM_COLUMNS
+from .baseline import Peer, find_peer
 from .measures import Measure, mega_moe_config
-from .peer import Peer, find_peer
 from .registers import RegisterUse, register_use
 
 

@@ -8,12 +8,12 @@ branch taken, and divided by the units an iteration covers, as the anchors show:
 
 from __future__ import annotations
 
-from ..config import KernelConfig
-from ..config_sm90 import Sm90Config
-from .measurer import InspectionError, Measure, Measurer
-from .measures_sm90 import measure_sm90
-from .measures_sm100 import measure_sm100
-from .sass import Listing
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm90.measures import measure_sm90
+from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.measures import measure_sm100
+from ..sass.listing import Listing
+from ..sass.measurer import InspectionError, Measure, Measurer
 
 __all__ = ["InspectionError", "Measure", "measure_all", "mega_moe_config"]
 

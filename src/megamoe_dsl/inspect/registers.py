@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flow import Flow
-from .measurer import InspectionError
-from .sass import Listing
+from ..sass.flow import Flow
+from ..sass.listing import Listing
+from ..sass.measurer import InspectionError
 
 if TYPE_CHECKING:
     from ..kernels.mega_moe.target import Config

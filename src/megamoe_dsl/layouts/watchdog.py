@@ -1,22 +1,8 @@
-"""The record that a kernel leaves when a wait on global memory exceeds its limit, and the message it becomes."""
+"""The record that a kernel leaves when a wait on global memory exceeds its limit; what its numbers mean is the kernel's to say."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from .region import U32, Field, Region
-from .workspace import RankBarrier
-
-
-class Wait(IntEnum):
-    """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
-
-    COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
-    L1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
-    L2_ARRIVAL = 3  # token loader: L1 output of a pool block
-    GRID = 4  # SM 0: all CTAs at a rank barrier
-    RANK = 5  # all CTAs: every rank at a rank barrier
-
 
 RECORD = Region.stack(
     "watchdog",
@@ -27,30 +13,4 @@ RECORD = Region.stack(
     Field("expected", (2,), U32),
     Field("observed", (2,), U32),
 )
-
-DETAIL = {
-    Wait.COUNTS: "local expert",
-    Wait.L1_ARRIVAL: "pool block",
-    Wait.L2_ARRIVAL: "pool block",
-    Wait.GRID: "rank barrier",
-    Wait.RANK: "rank barrier",
-}
-PHASE = {Wait.COUNTS: "dispatch", Wait.L1_ARRIVAL: "Linear1", Wait.L2_ARRIVAL: "Linear2"}
-PHASE_OF_BARRIER = {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"}
-
-
-def describe(words: list[int]) -> str | None:
-    """Message for a record of eight words: rank, phase, and barrier, expert or block; None when no watchdog has fired."""
-    wait, rank, sm, detail, *values = (w & 0xFFFFFFFF for w in words)
-    if not wait:
-        return None
-    expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
-    name, what = Wait(wait), str(detail)
-    if name in PHASE:
-        phase = PHASE[name]
-    elif detail in PHASE_OF_BARRIER:
-        phase, what = PHASE_OF_BARRIER[RankBarrier(detail)], RankBarrier(detail).name
-    else:  # two waits gave up at once and wrote one record: the detail is the other's
-        phase = "dispatch or combine"
-    seen = f"{observed >> 32:#x} ranks" if name == Wait.COUNTS else f"{observed:#x}"
-    return f"rank {rank}, SM {sm}, {phase}: wait {name.name} ({DETAIL[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
+"""`wait` is written last and is not zero: which wait it was."""

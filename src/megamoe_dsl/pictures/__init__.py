@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..config import KernelConfig
+from ..kernels.mega_moe.sm100.config import KernelConfig
 from .buffers import draw_pool, draw_symmetric, draw_workspace
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 from .chip import draw_smem, draw_tmem

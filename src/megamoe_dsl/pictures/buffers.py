@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from ..config import KernelConfig
-from ..layouts.pool import pool_blocks
+from ..kernels.mega_moe.layouts.pool import pool_blocks
+from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.mega_moe.layouts.workspace import pool_tokens, workspace
+from ..kernels.mega_moe.sm100.config import KernelConfig
 from ..layouts.region import Region
-from ..layouts.symmetric import symmetric_buffer
-from ..layouts.workspace import pool_tokens, workspace
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..config import SMEM_CAPACITY, KernelConfig
-from ..layouts.barriers import ACCUMULATORS
-from ..layouts.tmem_plan import TMEM_COLUMNS, TMEM_LANES
+from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
+from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
 from .amount import in_bytes
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 

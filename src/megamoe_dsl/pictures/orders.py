@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..config import KernelConfig
+from ..hardware.bank_conflicts import wavefronts
+from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
+from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
+from ..hardware.swizzle import CHUNK
+from ..kernels.mega_moe.sm100.config import KernelConfig
 from ..layouts.algebra import idx2crd
-from ..layouts.bank_conflicts import wavefronts
-from ..layouts.operand_tile import CORE_ROWS, swizzle_atom
-from ..layouts.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
-from ..layouts.swizzle import CHUNK
 from .chart import Cell, Grid, Picture
 
 BANK_ROW = 128  # bytes: all 32 banks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import KernelConfig
+from ..kernels.mega_moe.sm100.config import KernelConfig
 from ..schedule import LINEAR1, Scheduler
 from .buffers import sample_counts
 from .chart import Bar, BarChart, Lane, Picture

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..config_sm90 import NUM_SMS
+from ..kernels.mega_moe.sm90.config import NUM_SMS
 from ..kernels.mega_moe.target import Config, choose_config
 from ..problem import Problem, ProblemError
 from ..tuned import DEFAULT_GPU
 from .shapes import Preset, preset
 
 if TYPE_CHECKING:
-    from ..compile import Artifact
+    from ..artifact.artifact import Artifact
 
 ARCH_VARIABLE = "MEGAMOE_ARCH"
 MAX_TOKENS = 8192
@@ -107,7 +107,7 @@ class CompiledPreset:
 
         Raises `ProblemError` and `CompileError`.
         """
-        from ..cache import load_or_compile_all
+        from ..artifact.cache import load_or_compile_all
 
         target = target or target_at_hand()
         one = preset(name)

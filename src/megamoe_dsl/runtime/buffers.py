@@ -9,11 +9,11 @@ from functools import cached_property
 
 import torch
 
+from ..hardware.tensor_map import TensorMap
+from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.mega_moe.layouts.trace import trace_buffer
+from ..kernels.mega_moe.layouts.watchdog import describe
 from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
-from ..layouts.symmetric import symmetric_buffer
-from ..layouts.tensor_map import TensorMap
-from ..layouts.trace import trace_buffer
-from ..layouts.watchdog import describe
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
 from .watchdog import new_record
@@ -116,7 +116,7 @@ class RankBuffers:
     weights   the local experts' weights in kernel order
     maps      uint8 table of tensor maps, made by `encode`
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
-    trace     stamps of a traced kernel (layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
+    trace     stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
     def __init__(

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from ..compile import Artifact
-from ..config import require
-from ..config_pre_dispatch import PreDispatchConfig
-from ..layouts.tensor_map import TensorMap
+from ..artifact.artifact import Artifact
+from ..config_error import require
+from ..hardware.tensor_map import TensorMap
+from ..kernels.pre_dispatch.config import PreDispatchConfig
 
 
 class CudaError(RuntimeError):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .artifact_store import ArtifactError, read_config, source_digest
+from ..artifact.store import ArtifactError, read_config, source_digest
 
 if TYPE_CHECKING:
-    from ..kernels.target import AnyConfig
+    from ..kernels.registry import AnyConfig
 
 
 class ExportedKernel:

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from ..cache import cache_folder
-from ..config_pre_dispatch import PreDispatchConfig
+from ..artifact.cache import cache_folder
+from ..artifact.store import ArtifactStore
+from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights
-from .artifact_store import ArtifactStore
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
 from .cuda_kernel import CudaKernel
 from .custom_op import mega_moe as mega_moe_op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..compile import Artifact
+from ..artifact.artifact import Artifact
 from ..quant import ExpertWeights
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..compile import Artifact
+from ..artifact.artifact import Artifact
 from ..problem import ProblemError
 from ..quant import ExpertWeights
 from ..sim import GlobalMemory, Launch, Report, Simulator

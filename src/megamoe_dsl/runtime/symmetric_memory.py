@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..layouts.symmetric import symmetric_buffer
+from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..problem import Problem, ProblemError
 from .watchdog import new_record, who_waits
 
@@ -30,7 +30,7 @@ def disable_multicast() -> None:
 class SymmetricBuffer:
     """One rank's part, and where the others' are.
 
-    sym      uint8, this rank's buffer (layouts/symmetric.py), zero before the first launch
+    sym      uint8, this rank's buffer (kernels/mega_moe/layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
     num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
     order    int32 [1] on the device, which every call is said to change (custom_op.py)

@@ -30,9 +30,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..config import KernelConfig
+from ..kernels.mega_moe.layouts.pool import pool_blocks
+from ..kernels.mega_moe.sm100.config import KernelConfig
 from ..layouts.arith import Int, ceil_div, div, minimum, select
-from ..layouts.pool import pool_blocks
 
 LINEAR1, LINEAR2 = 0, 1
 ALTERNATE = 16  # turns; 8 and 32 made no difference (docs/hopper.md)

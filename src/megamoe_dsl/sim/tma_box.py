@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from megamoe_dsl.layouts.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim.swizzle import IndexArray, swizzle
 
 PADDING_POISON = 0xEE

@@ -8,9 +8,9 @@ import cutlass.cute as cute
 
 from ...device.memory import fence_async_global
 from ...device.sync import Equals32, Equals64, spin
-from ...layouts.watchdog import Wait
 from ...schedule import LINEAR1
 from .context import Context
+from .layouts.watchdog import Wait
 from .table import as_signed64
 
 

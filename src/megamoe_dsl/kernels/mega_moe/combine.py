@@ -22,8 +22,8 @@ from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
 from ...layouts.arith import div
-from ...layouts.combine_vectors import VECTOR, vector_address
 from .context import Context
+from .layouts.combine_vectors import VECTOR, vector_address
 from .routing import expert_of
 
 

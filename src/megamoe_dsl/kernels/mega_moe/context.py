@@ -11,23 +11,23 @@ from cutlass import Int32, Int64
 from ...device.memory import load_constant_u64
 from ...device.sync import Watchdog
 from ...layouts.region import Region
-from ...layouts.symmetric import symmetric_buffer
+from .layouts.symmetric import symmetric_buffer
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Run-time arguments of a launch on one rank; pointers are 64-bit addresses.
 
-    sym              this rank's symmetric buffer (layouts/symmetric.py)
+    sym              this rank's symmetric buffer (kernels/mega_moe/layouts/symmetric.py)
     peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
     maps             table of tensor maps (maps.py)
     y                bf16 [num_tokens, hidden], the output
     stats            i32[experts_per_rank] to which received tokens are added, or 0
     num_tokens       tokens of this rank
     rank             this rank's index
-    watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
+    watchdog         record for a wait that exceeds its limit (kernels/mega_moe/layouts/watchdog.py)
     watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (layouts/trace.py), or 0
+    trace            stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), or 0
     """
 
     sym: Int64
@@ -78,5 +78,5 @@ class Context:
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
-        """Shared address of an mbarrier (layouts/barriers.py)."""
+        """Shared address of an mbarrier (kernels/mega_moe/sm100/barriers.py)."""
         return self.shared(f"{name}_barrier", index)

@@ -12,13 +12,13 @@ from cutlass import Int32
 from ...device.mbarrier import wait
 from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
-from ...layouts.barriers import NamedBarrier
-from ...layouts.trace import Activity, Role
 from .clean import clean_workspace
 from .context import Context
+from .exchange_counts import THREADS, tell
+from .layouts.named_barrier import NamedBarrier
+from .layouts.trace import Activity, Role
 from .pull import pull_tokens
 from .rank_barrier import Group
-from .tell import THREADS, tell
 from .trace import begin, stamp
 
 

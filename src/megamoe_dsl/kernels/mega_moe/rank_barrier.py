@@ -1,7 +1,8 @@
 """Barriers over all CTAs of all ranks (article 3.3.1 and 4.1.5).
 
 Every CTA of a rank adds itself to `grid_arrivals`; SM 0 waits for all of them and tells every rank through `rank_signal`; every CTA that
-goes on watches its own rank's signal.  Counters only grow: the targets follow from the number of launches (layouts/workspace.py).
+goes on watches its own rank's signal.  Counters only grow: the targets follow from the number of launches
+(layouts/workspace.py).
 
 A group of warps takes part together.  `threads` synchronises it before thread 0 arrives and after thread 0 has seen the signal, so what
 any thread of the group wrote before is visible to all threads of all groups after.
@@ -19,9 +20,9 @@ from cutlass import Int32
 from ...device.memory import load_u32, reduce_add_u32
 from ...device.sync import Equals32, spin
 from ...device.warp import named_barrier
-from ...layouts.watchdog import Wait
-from ...layouts.workspace import RankBarrier
 from .context import Context
+from .layouts.watchdog import Wait
+from .layouts.workspace import RankBarrier
 
 
 @dataclass(frozen=True)

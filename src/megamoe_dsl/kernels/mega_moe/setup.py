@@ -8,7 +8,7 @@ import cutlass.cute as cute
 from ...device.mbarrier import fence_init, init
 from ...device.tma import acquire_tensor_map, prefetch_tensor_map
 from ...device.warp import elect
-from ...layouts.tensor_map import DESCRIPTOR_BYTES
+from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from .context import Context
 
 

@@ -17,15 +17,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...config import KernelConfig
 from ...device.mbarrier import arrive, wait
 from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...layouts.watchdog import Wait
 from ...schedule import Scheduler
 from .context import Context
+from .layouts.watchdog import Wait
+from .sm100.config import KernelConfig
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...config import KernelConfig
-from ...config_sm90 import Sm90Config
-from ...layouts.tensor_map import TensorMap
+from ...hardware.tensor_map import TensorMap
 from ...problem import Problem
 from .sm90 import maps as sm90_maps
+from .sm90.config import Sm90Config
 from .sm100 import maps as sm100_maps
+from .sm100.config import KernelConfig
 
 Config = KernelConfig | Sm90Config
 

@@ -1,4 +1,4 @@
-"""Stamps of a traced kernel (layouts/trace.py).  Without `config.trace` nothing of this is compiled."""
+"""Stamps of a traced kernel (kernels/mega_moe/layouts/trace.py).  Without `config.trace` nothing of this is compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cutlass import Int32, Int64
 
 from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store_u64
 from ...device.warp import sync_warp
-from ...layouts.trace import CAPACITY, STAMP, Activity, Role, trace_buffer
 from .context import Context
+from .layouts.trace import CAPACITY, STAMP, Activity, Role, trace_buffer
 
 
 def detail_of(tile: Any) -> Any:

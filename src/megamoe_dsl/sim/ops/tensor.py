@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 
 from ..async_groups import AsyncCopy, groups_of
 from ..errors import SimError

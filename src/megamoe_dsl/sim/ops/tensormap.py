@@ -6,7 +6,7 @@ arrays": the host has copied the map there, so the scope is `.sys`.  A map in pa
 
 from __future__ import annotations
 
-from megamoe_dsl.layouts.tensor_map import DESCRIPTOR_BYTES
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
 
 from ..errors import SimError
 from ..interfaces import Warp

@@ -8,9 +8,9 @@ from typing import Any
 import cutlass
 from cutlass import Int64
 
-from ....config import KernelConfig
-from ....layouts.tensor_map import DESCRIPTOR_BYTES
+from ....hardware.tensor_map import DESCRIPTOR_BYTES
 from ..context import Context
+from .config import KernelConfig
 from .maps import PHASE_STRIDE
 
 

@@ -18,17 +18,18 @@ from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
-from ....layouts.barriers import ACCUMULATORS, NamedBarrier
-from ....layouts.tile import WARPS_PER_GROUP
-from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1, Block
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
+from ..layouts.named_barrier import NamedBarrier
+from ..layouts.tile import WARPS_PER_GROUP
+from ..layouts.workspace import RankBarrier
 from ..rank_barrier import Group, rank_barrier
 from ..table import next_block, start_walk
 from .context import Sm100Context
-from .epilogue_l1 import finish_l1
-from .epilogue_l2 import finish_l2
+from .epilogue_fc1 import finish_l1
+from .epilogue_fc2 import finish_l2
+from .tile import ACCUMULATORS
 
 
 @dataclass(frozen=True)

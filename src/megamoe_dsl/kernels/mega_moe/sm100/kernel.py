@@ -17,22 +17,23 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....config import KernelConfig
 from ....device import tcgen05
 from ....device.cluster import sync_cluster
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
 from ....device.warp import set_max_registers, smem_base
-from ....layouts.tile import CLUSTER, DISPATCH_WARPS, LOADER_WARPS
 from ..context import Arguments
 from ..dispatch import dispatch
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
 from ..table import fill_table
+from .config import KernelConfig
 from .context import Sm100Context
 from .epilogue import epilogue
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .mma import issue_mma
+from .tile import CLUSTER
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS

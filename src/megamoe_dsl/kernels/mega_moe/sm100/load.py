@@ -19,12 +19,13 @@ from ....device.ring import Ring
 from ....device.tma import load_tile
 from ....device.warp import elect
 from ....layouts.arith import select
-from ....layouts.tile import BLOCK_K, BLOCK_N, CLUSTER
 from ....schedule import LINEAR1
 from ..arrival import wait_operands
+from ..layouts.tile import BLOCK_K
 from ..table import next_block, start_walk
 from .context import Sm100Context
 from .maps import Map
+from .tile import BLOCK_N, CLUSTER
 
 
 @cute.jit

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from ....config import KernelConfig
-from ....layouts.scale_factors import CHANNELS_PER_WORD
-from ....layouts.symmetric import symmetric_buffer
-from ....layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from ....layouts.tile import BLOCK_K, BLOCK_N
+from ....hardware.scale_factors import CHANNELS_PER_WORD
+from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ..layouts.symmetric import symmetric_buffer
+from ..layouts.tile import BLOCK_K
+from .config import KernelConfig
+from .tile import BLOCK_N
 
 PHASE_STRIDE = 4 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 

@@ -16,12 +16,12 @@ from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
+from ....hardware.scale_factors import SF_ATOM_BYTES
 from ....layouts.arith import select
-from ....layouts.barriers import ACCUMULATORS
-from ....layouts.scale_factors import SF_ATOM_BYTES
 from ....schedule import LINEAR1
 from ..table import next_block, start_walk
 from .context import Sm100Context
+from .tile import ACCUMULATORS
 
 
 @cute.jit

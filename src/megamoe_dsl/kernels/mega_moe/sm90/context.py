@@ -9,16 +9,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....config_sm90 import Sm90Config
 from ....device.cluster import in_cta
 from ....device.mbarrier import arrive, arrive_cluster
 from ....device.ring import Ring
 from ....device.warp import named_barrier
-from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS
-from ....layouts.tensor_map import DESCRIPTOR_BYTES
+from ....hardware.tensor_map import DESCRIPTOR_BYTES
 from ..context import Arguments, Context
+from ..layouts.named_barrier import NamedBarrier
+from .config import Sm90Config
 from .maps import PHASE_STRIDE
+from .smem_plan import MATH_WARPGROUPS
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
 

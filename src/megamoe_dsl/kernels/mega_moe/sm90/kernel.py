@@ -17,18 +17,18 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....config_sm90 import Sm90Config
 from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
-from ....layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..dispatch import dispatch
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
+from .config import Sm90Config
 from .context import Sm90Arguments, Sm90Context
-from .deal import deal_tiles
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math
 from .store import store_tiles
+from .tile_scheduler import deal_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS

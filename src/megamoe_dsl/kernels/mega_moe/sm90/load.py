@@ -20,15 +20,15 @@ from ....device.ring import Ring
 from ....device.tma import load_tile_cta, load_tile_multicast
 from ....device.warp import elect
 from ....layouts.arith import select
-from ....layouts.smem_plan_sm90 import TICKETS, TILE_ROWS
-from ....layouts.tile import BLOCK_K
-from ....layouts.trace import Activity, Role
 from ....schedule import LINEAR1
 from ..arrival import wait_operands
+from ..layouts.tile import BLOCK_K
+from ..layouts.trace import Activity, Role
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, has_few
-from .deal import next_tile
 from .maps import Map
+from .smem_plan import TICKETS, TILE_ROWS
+from .tile_scheduler import next_tile
 
 
 @dataclass(frozen=True)

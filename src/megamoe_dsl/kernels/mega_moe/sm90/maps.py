@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
 
-from ....config_sm90 import Sm90Config
-from ....layouts.smem_plan_sm90 import TILE_ROWS
-from ....layouts.symmetric import symmetric_buffer
-from ....layouts.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from ....layouts.tile import BLOCK_K
+from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ..layouts.symmetric import symmetric_buffer
+from ..layouts.tile import BLOCK_K
+from .config import Sm90Config
+from .smem_plan import TILE_ROWS
 
 
 class Map(IntEnum):

@@ -20,23 +20,23 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....config_sm90 import Sm90Config
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared, load_f32
 from ....device.ring import Ring
 from ....device.warp import named_barrier, shuffle_f32
 from ....layouts.arith import select
-from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import TICKETS
-from ....layouts.trace import Activity, Role
-from ....layouts.workspace import RankBarrier
 from ....schedule import LINEAR1
 from ..combine import combine_tokens
+from ..layouts.named_barrier import NamedBarrier
+from ..layouts.trace import Activity, Role
+from ..layouts.workspace import RankBarrier
 from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
 from . import tokens_as_m, tokens_as_n
+from .config import Sm90Config
 from .context import MATH_THREADS, MathThread, Sm90Context, has_few
-from .deal import Tile, next_tile
+from .smem_plan import TICKETS
+from .tile_scheduler import Tile, next_tile
 from .tokens_as_m import Share
 
 

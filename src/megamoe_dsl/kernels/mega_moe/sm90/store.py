@@ -15,12 +15,12 @@ from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
 from ....layouts.arith import select
-from ....layouts.smem_plan_sm90 import TICKETS
-from ....layouts.tile import BLOCK_K
 from ....schedule import LINEAR1
+from ..layouts.tile import BLOCK_K
 from .context import Sm90Context, has_few
-from .deal import next_tile
 from .maps import Map
+from .smem_plan import TICKETS
+from .tile_scheduler import next_tile
 
 
 @cute.jit

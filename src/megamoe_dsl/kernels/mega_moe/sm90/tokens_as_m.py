@@ -19,29 +19,20 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....config_sm90 import Sm90Config
 from ....device import cast, wgmma
 from ....device.matrix import store_b16
 from ....device.mbarrier import arrive, wait
-from ....device.memory import (
-    fence_async_shared,
-    load_f32,
-    load_shared_f32,
-    load_shared_v4,
-    load_u64,
-    store_f32,
-    store_shared_f32,
-    store_v4,
-)
+from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, load_u64, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.ring import Ring
 from ....device.warp import sync_warp
 from ....layouts.arith import select
-from ....layouts.smem_plan_sm90 import TILE_ROWS
-from ....layouts.tile import BLOCK_K
+from ..layouts.tile import BLOCK_K
 from ..swiglu import activate
+from .config import Sm90Config
 from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
-from .deal import Tile
+from .smem_plan import TILE_ROWS
+from .tile_scheduler import Tile
 
 CHUNKS = 2
 CHUNK_ROWS = TILE_ROWS // CHUNKS

@@ -18,7 +18,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....config_sm90 import Sm90Config
 from ....device import cast, wgmma
 from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive, wait
@@ -26,11 +25,12 @@ from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2,
 from ....device.ptx import emit, emit_to
 from ....device.ring import Ring
 from ....device.warp import named_barrier, sync_warp
-from ....layouts.barriers import NamedBarrier
-from ....layouts.smem_plan_sm90 import MATH_WARPGROUPS, TILE_ROWS
+from ..layouts.named_barrier import NamedBarrier
 from ..swiglu import activate
+from .config import Sm90Config
 from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
-from .deal import Tile
+from .smem_plan import MATH_WARPGROUPS, TILE_ROWS
+from .tile_scheduler import Tile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 BLOCK_BYTES = 64 * 128

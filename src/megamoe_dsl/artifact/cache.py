@@ -1,0 +1,85 @@
+"""Compiled kernels that outlive a process: one folder per user, in which every process looks before it compiles.
+
+The folder is an `ArtifactStore`: `MEGAMOE_CACHE_DIR`, or the platform's cache directory (~/.cache/megamoe_dsl on Linux).  A kernel counts
+as missing when its configuration or architecture, the package's sources or the DSL's version differ, or when its file is damaged; it is
+then compiled and stored again.  A folder that cannot be written costs a warning and the time to compile, never an error.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..problem import ProblemError
+from .store import ArtifactError, ArtifactStore
+
+if TYPE_CHECKING:
+    from ..kernels.registry import AnyConfig
+    from .artifact import Artifact
+
+FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
+
+
+def cache_folder() -> Path:
+    """`MEGAMOE_CACHE_DIR`, or the platform's cache directory of this user.  It need not exist."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:  # a machine that only runs kernels may have torch and nothing else
+        return Path.home() / ".cache" / "megamoe_dsl"
+    return user_cache_path("megamoe_dsl", appauthor=False)
+
+
+def load_or_compile(config: AnyConfig) -> Artifact:
+    """The kernel from the cache, or compiled and, where possible, stored there.
+
+    Raises `CompileError`; `ArtifactError` when the kernel is not there and no DSL is installed.
+    """
+    return ArtifactStore(cache_folder()).get(config)
+
+
+def load_or_compile_all(configs: Sequence[AnyConfig], jobs: int | None = None) -> list[Artifact]:
+    """As `load_or_compile`, for each configuration; missing ones are compiled in `jobs` processes, by default one per usable core."""
+    store = ArtifactStore(cache_folder())
+    found = {config: artifact for config in configs if (artifact := load_one(store, config))}
+    missing = [config for config in dict.fromkeys(configs) if config not in found]
+    with ExitStack() as stack:
+        if missing:
+            from .workers import compile_into
+
+            if error := why_not_writable(store.folder):
+                store.warn_unwritable(error)
+                store = ArtifactStore(stack.enter_context(tempfile.TemporaryDirectory()))
+            compile_into(store.folder, missing, jobs or len(os.sched_getaffinity(0)))
+            found.update({config: store.get(config) for config in missing})
+    return [found[config] for config in configs]
+
+
+def load_one(store: ArtifactStore, config: AnyConfig) -> Artifact | None:
+    """The stored kernel, or None."""
+    try:
+        return store.load(config)
+    except ArtifactError:
+        return None
+
+
+def why_not_writable(folder: Path) -> OSError | None:
+    """What happens to a process that writes into the folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error
+
+
+def require_writable(field: str, folder: Path) -> None:
+    """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
+    if error := why_not_writable(folder):
+        raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})")

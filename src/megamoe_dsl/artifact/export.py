@@ -1,0 +1,169 @@
+"""A kernel as a shared library that a process without the DSL loads through TVM FFI.
+
+`export_kernel` writes into a folder:
+
+NAME.o, NAME.so           launcher and cubin; the library exports one TVM FFI function, `mega_moe`
+libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and error texts, found beside NAME.so
+NAME.json                 manifest: configuration, grid, SMEM, arguments in order; see `runtime/exported_kernel.py`, which reads it
+
+The function takes the kernel's arguments as one tuple of integers (64-bit but for two 32-bit words) and the address of a CUDA stream.
+Linking needs a C compiler, `$CC` with its options or cc; compiling needs no GPU.  Files appear whole, by rename, the manifest last.
+
+The launcher is compiled for the CPU of the machine that exports, AVX-512 included where it has that: with TVM FFI the DSL takes no other
+host target.  Load it on a CPU of that kind or a newer one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .artifact import CompileError
+from .cache import require_writable
+from .compile import naming_the_compiler
+from .store import describe_config, dsl_version, kernel_name, source_digest
+
+if TYPE_CHECKING:
+    from ..kernels.mega_moe.target import Config
+
+FUNCTION = "mega_moe"
+RUNTIME = "libcute_dsl_runtime.so"
+
+
+class ExportError(RuntimeError):
+    """A name for no file, no C compiler, or an object that cannot be linked."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Files of an exported kernel."""
+
+    object: Path
+    library: Path
+    runtime: Path
+    manifest: Path
+
+    @classmethod
+    def within(cls, folder: Path, name: str) -> Export:
+        """Raises `ExportError` for a name that is no file's, or the runtime's."""
+        if name in ("", ".", "..") or set(name) & {"/", "\0"} or name == Path(RUNTIME).stem:
+            raise ExportError(f"name = {name!r}: must be a file name without a folder, other than {Path(RUNTIME).stem}")
+        return cls(*(folder / one for one in (f"{name}.o", f"{name}.so", RUNTIME, f"{name}.json")))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.object, self.library, self.runtime, self.manifest
+
+
+def export_kernel(config: Config, folder: Path | str, name: str | None = None) -> Export:
+    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is mega_moe with architecture,
+    shape and tile.  Files of that name are replaced, once all new ones are there.
+
+    Takes a few seconds.  Raises `CompileError`, `ExportError`, OSError, and `ProblemError` where the folder cannot be written.
+    """
+    folder, name = Path(folder), f"mega_moe-{kernel_name(config)}" if name is None else name
+    files, compiler = Export.within(folder, name), find_compiler()
+    require_writable("folder", folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as beside:
+        made = Export.within(Path(beside), name)
+        entry, arguments = compile_object(config, made.object)
+        shutil.copyfile(find_runtime(), made.runtime)
+        link(made, compiler)
+        manifest = describe_export(config, name, entry, arguments)
+        made.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for new, path in zip(made.files, files.files, strict=True):
+            os.replace(new, path)
+    return files
+
+
+def describe_export(config: Config, name: str, entry: str, arguments: list[dict[str, str]]) -> dict[str, Any]:
+    """The manifest, as JSON values."""
+    return {
+        "name": name,
+        "library": f"{name}.so",
+        "function": FUNCTION,
+        "arch": config.arch,
+        "kernel": entry,
+        "arguments": arguments,
+        "grid": [config.num_sms, 1, 1],
+        "block": [config.num_threads, 1, 1],
+        "cluster": [config.cluster, 1, 1],
+        "dynamic_smem": config.smem.num_bytes,
+        "config": describe_config(config),
+        "sources": source_digest(),
+        "dsl": dsl_version(),
+    }
+
+
+def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]]]:
+    """Writes the object file; the kernel's name in its cubin, and name and type of each argument."""
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch)
+    import cutlass.cute as cute
+    from cutlass.cute.runtime import make_fake_stream
+
+    from ..kernels.registry import entry
+    from .cubin import read_resources
+
+    launch, placeholders = entry(config)
+    with tempfile.TemporaryDirectory() as directory:
+        options = f"--enable-tvm-ffi --gpu-arch={config.arch} --keep-cubin --dump-dir={directory}"
+        # With a stream argument: the caller's current stream is only known to TVM FFI where an argument is a tensor.
+        with naming_the_compiler():
+            compiled = cute.compile(launch, config, placeholders, make_fake_stream(), options=options)
+        cubin = compiled.__cubin__
+    if not cubin:
+        raise CompileError("the DSL kept no cubin")
+    compiled.export_to_c(str(path), function_name=FUNCTION)
+    return next(iter(read_resources(cubin))), describe_arguments(placeholders)
+
+
+def describe_arguments(placeholders: Any) -> list[dict[str, str]]:
+    """Name and type of every field of a kernel's argument dataclass."""
+    return [{"name": one.name, "type": type(getattr(placeholders, one.name)).__name__.lower()} for one in fields(placeholders)]
+
+
+def find_runtime() -> Path:
+    """The DSL's runtime library.  Raises `ExportError`."""
+    from cutlass.cute.runtime import find_runtime_libraries
+
+    for found in find_runtime_libraries(enable_tvm_ffi=True):
+        if Path(found).name == RUNTIME:
+            return Path(found)
+    raise ExportError(f"the installed DSL has no {RUNTIME}")
+
+
+def find_compiler() -> list[str]:
+    """The C compiler's command, with the options that `$CC` gives it.  Raises `ExportError`."""
+    given = os.environ.get("CC") or "cc"
+    try:
+        command = shlex.split(given)
+    except ValueError:  # a quotation without an end
+        command = []
+    if not command or shutil.which(command[0]) is None:
+        raise ExportError(f"CC = {given!r}: must be an installed C compiler, with options or without")
+    return command
+
+
+def link(files: Export, compiler: list[str]) -> None:
+    """Makes the shared library.  Raises `ExportError` with what the compiler says."""
+    # TVM FFI's own symbols come from the process that loads the library.
+    command = [
+        *compiler,
+        "-shared",
+        "-o",
+        str(files.library),
+        str(files.object),
+        f"-L{files.runtime.parent}",
+        f"-l:{RUNTIME}",
+        "-Wl,-rpath,$ORIGIN",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ExportError(f"{shlex.join(compiler)} cannot link {files.object.name}\n{done.stderr.strip()}")

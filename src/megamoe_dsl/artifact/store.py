@@ -1,0 +1,237 @@
+"""Compiled kernels in a folder, one zip file each: a cache (cache.py), and what a machine with GPUs and without the DSL runs.
+
+A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name carries a digest of the configuration and one of the sources that
+the kernel and its host-side layouts come from, so that a kernel never meets a buffer laid out by other code.  It also says which DSL made
+it; where a DSL is installed, a kernel of another version counts as missing.
+
+Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.registry import AnyConfig
+from ..problem import Problem
+from .artifact import Artifact
+from .compile import compile_kernel
+
+PACKAGE = Path(__file__).parents[1]
+SOURCES = (
+    *("kernels", "device", "hardware", "layouts", "schedule"),
+    *("problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
+)
+CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (KernelConfig, Sm90Config, PreDispatchConfig)}
+SUFFIX = ".megamoe.zip"
+DSL = "nvidia-cutlass-dsl"
+
+Kind = TypeVar("Kind", KernelConfig, Sm90Config, PreDispatchConfig)
+
+
+class ArtifactError(RuntimeError):
+    """No usable compiled kernel, and no compiler to make one."""
+
+
+class ArtifactWarning(UserWarning):
+    """The folder cannot be written; kernels are compiled in every process."""
+
+
+@lru_cache
+def source_digest() -> str:
+    """Eight hexadecimal digits of the sources that decide what a kernel and its buffers look like."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        path = PACKAGE / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:8]
+
+
+@lru_cache
+def dsl_version() -> str | None:
+    """Version of the DSL, or None where there is none."""
+    try:
+        return version(DSL) if find_spec("cutlass") is not None else None
+    except PackageNotFoundError:
+        return None
+
+
+def describe_config(config: AnyConfig) -> dict[str, Any]:
+    """A configuration as JSON values."""
+    return {"kind": type(config).__name__, **asdict(config)}
+
+
+def read_config(values: dict[str, Any]) -> AnyConfig:
+    """Inverse of `describe_config`.  Raises `ArtifactError` when a field is unknown."""
+    kind = CONFIGS[values["kind"]]
+    known = {one.name for one in fields(kind)}
+    given = {name: value for name, value in values.items() if name != "kind"}
+    if unknown := given.keys() - known:
+        raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
+    config: AnyConfig = kind(**{**given, "problem": Problem(**given["problem"])})
+    return config
+
+
+def kernel_name(config: AnyConfig) -> str:
+    """Architecture, shape, tile and eight digits of the whole configuration, for the name of a file: no two configurations share one."""
+    p = config.problem
+    text = json.dumps(describe_config(config), sort_keys=True)
+    shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
+    kernel = "pre" if isinstance(config, PreDispatchConfig) else f"m{config.block_m}"
+    return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+class ArtifactStore:
+    """A folder of compiled kernels."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def path(self, config: AnyConfig) -> Path:
+        """Where the kernel of this configuration lies, compiled from the present sources."""
+        return self.folder / f"{kernel_name(config)}-{source_digest()}{SUFFIX}"
+
+    def save(self, artifact: Artifact) -> Path:
+        """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(artifact.config)
+        head = {
+            "config": describe_config(artifact.config),
+            "sources": source_digest(),
+            "dsl": dsl_version(),
+            "seconds": artifact.seconds,
+        }
+        handle, partial = tempfile.mkstemp(dir=self.folder, prefix=path.name, suffix=".partial")
+        try:
+            with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file:
+                file.writestr("config.json", json.dumps(head, indent=1))
+                file.writestr("kernel.cubin", artifact.cubin)
+                file.writestr("kernel.ptx", artifact.ptx)
+            os.chmod(partial, 0o644)
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+        for old in self._files(artifact.config):
+            if old != path:
+                old.unlink(missing_ok=True)
+        return path
+
+    def _files(self, config: AnyConfig) -> list[Path]:
+        return sorted(self.folder.glob(f"{kernel_name(config)}-*{SUFFIX}"))
+
+    def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
+        """Configurations of this class that have a kernel here, all or those for `problem`.
+
+        Damaged files, and configurations with fields that these sources do not know or values that they refuse, are left out; a kernel that
+        other sources compiled for a known configuration is not (`load` refuses it unless told otherwise).
+        """
+        seen = set()
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            try:
+                config = read_config(self._read(path)[0]["config"])
+            except (ArtifactError, LookupError, ValueError, TypeError):
+                continue
+            if isinstance(config, kind) and config not in seen and problem in (None, config.problem):
+                seen.add(config)
+                yield config
+
+    @staticmethod
+    def _read(path: Path) -> tuple[dict[str, Any], str, bytes]:
+        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged or gone."""
+        try:
+            with zipfile.ZipFile(path) as file:
+                return json.loads(file.read("config.json")), file.read("kernel.ptx").decode(), file.read("kernel.cubin")
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError) as error:
+            raise ArtifactError(f"{path}: cannot be read: {error}") from None
+
+    def load(self, config: AnyConfig, *, any_sources: bool = False) -> Artifact:
+        """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
+        `any_sources` takes one that other sources made."""
+        path = self._find(config, any_sources)
+        head, ptx, cubin = self._read(path)
+        made_by, ours = head.get("dsl"), dsl_version()
+        if not any_sources and None not in (made_by, ours) and made_by != ours:
+            raise ArtifactError(f"{path}: made by {DSL} {made_by}, not {ours}")
+        if head.get("config") != json.loads(json.dumps(describe_config(config))) and not any_sources:
+            raise ArtifactError(f"{path}: holds a kernel for another configuration")
+        return Artifact(config, config.arch, ptx, cubin, head.get("seconds", 0.0))
+
+    def origin(self, config: AnyConfig) -> dict[str, str | None]:
+        """Digest of the sources and version of the DSL that made what `load` with `any_sources` loads; raises as it does."""
+        head, *_ = self._read(self._find(config, any_sources=True))
+        return {name: head.get(name) for name in ("sources", "dsl")}
+
+    def _find(self, config: AnyConfig, any_sources: bool) -> Path:
+        path, others = self.path(config), self._files(config)
+        if path.exists():
+            return path
+        if any_sources and others:
+            return others[-1]
+        why = "only one from other sources" if others else "no kernel for it"
+        raise ArtifactError(f"{self.folder} has {why}: {config}")
+
+    def get(self, config: AnyConfig) -> Artifact:
+        """The stored kernel, or a new one, which is stored; a folder that cannot be written costs a warning.
+
+        Raises `ArtifactError` when that takes a DSL that is not installed, and `CompileError`.
+        """
+        try:
+            return self.load(config)
+        except ArtifactError:
+            if find_spec("cutlass") is None:
+                raise
+        with self._lock(config):
+            try:
+                return self.load(config)  # another process may have been quicker
+            except ArtifactError:
+                artifact = compile_kernel(config)
+            try:
+                self.save(artifact)
+            except OSError as error:
+                self.warn_unwritable(error)
+        return artifact
+
+    @contextmanager
+    def _lock(self, config: AnyConfig) -> Iterator[None]:
+        """One process at a time compiles a configuration, if the folder can be written."""
+        from filelock import FileLock
+
+        lock = FileLock(self.folder / f"{kernel_name(config)}.lock")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (OSError, NotImplementedError):
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def warn_unwritable(self, error: OSError) -> None:
+        """Says so once per process and folder."""
+        if self.folder not in _WARNED:
+            _WARNED.add(self.folder)
+            reason = error.strerror or error
+            warnings.warn(f"kernels cannot be stored in {self.folder} ({reason}) and are compiled anew", ArtifactWarning, stacklevel=3)
+
+
+_WARNED: set[Path] = set()

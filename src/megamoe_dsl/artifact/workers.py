@@ -1,0 +1,80 @@
+"""Several processes that compile kernels into one store.
+
+They are plain subprocesses that run this file as a module: `multiprocessing` would import the caller's main script again, which may
+be the one whose import started all this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .artifact import CompileError
+from .store import ArtifactStore, describe_config, read_config
+
+if TYPE_CHECKING:
+    from ..kernels.registry import AnyConfig
+
+DONE = "stored"
+
+
+def compile_into(folder: Path, configs: Sequence[AnyConfig], jobs: int) -> None:
+    """Compiles every configuration whose kernel the folder lacks, `jobs` at a time.  Raises `CompileError`."""
+    jobs = min(jobs, len(configs))
+    if jobs < 2 or not sys.executable:
+        for config in configs:
+            ArtifactStore(folder).get(config)
+        return
+    waiting: queue.SimpleQueue[AnyConfig] = queue.SimpleQueue()
+    for config in configs:
+        waiting.put(config)
+    with ThreadPoolExecutor(jobs) as threads:
+        for one in [threads.submit(feed, folder, waiting) for _ in range(jobs)]:
+            one.result()
+
+
+def feed(folder: Path, waiting: queue.SimpleQueue[AnyConfig]) -> None:
+    """Hands waiting configurations to one process, one at a time."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", __name__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        while not waiting.empty():
+            try:
+                config = waiting.get_nowait()
+            except queue.Empty:
+                break
+            try:
+                process.stdin.write(json.dumps(describe_config(config)) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # its end is seen below
+            answer = process.stdout.readline().strip()
+            if answer != DONE:
+                process.kill()
+                raise CompileError(answer or f"a compiling process ended with exit code {process.wait()}: {config}")
+        process.stdin.close()
+
+
+def main() -> None:
+    """Compiles the configurations on stdin, one JSON object a line; answers each with one line."""
+    store, answers = ArtifactStore(sys.argv[1]), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the DSL prints is no answer
+    for line in sys.stdin:
+        try:
+            store.get(read_config(json.loads(line)))
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}".replace("\n", " "), file=answers, flush=True)
+        else:
+            print(DONE, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

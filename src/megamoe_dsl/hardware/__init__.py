@@ -1,0 +1,1 @@
+"""What chips define: tensor maps, swizzles, register fragments, orders of scale factors, tensor memory.  Pure Python."""

@@ -1,0 +1,44 @@
+"""The CUDA peer's static figures (bench/peer_static.json), for the presets and tiers they were measured on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..kernels.mega_moe.layouts.tile import BLOCK_K
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..presets import preset
+
+PEER_FILE = Path(__file__).parents[3] / "bench" / "peer_static.json"
+PER_K_BLOCK = ("mma_k_block", "token_loader_k_block", "weight_loader_k_block")
+TILE_MEASURE = "token_loader_tile"  # scheduler and wait per tile, on our side
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Figures of the peer for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
+
+    name: str
+    source: str
+    resources: dict[str, int]
+    measures: dict[str, float]
+
+
+def find_peer(config: KernelConfig | Sm90Config, path: Path = PEER_FILE) -> Peer | None:
+    """The peer at this shape and tier; None when it was not measured there (never on SM90), or when this is not a source checkout."""
+    if not path.exists() or not isinstance(config, KernelConfig):
+        return None
+    data = json.loads(path.read_text(encoding="utf-8"))
+    measured, problem = preset(data["preset"]), config.problem
+    fields = ("hidden", "intermediate", "num_experts", "topk")
+    same = all(getattr(measured, name) == getattr(problem, name) for name in fields)
+    tier = next((one for one in data["tiers"] if one["block_m"] == config.block_m), None)
+    if not same or tier is None or (problem.num_ranks, config.num_sms) != (data["num_ranks"], data["num_sms"]):
+        return None
+    measures = {name: tier[name] * BLOCK_K / tier["block_k"] for name in PER_K_BLOCK}
+    measures |= {name: tier[name] for name in ("l1_epilogue_8_tokens", "l2_epilogue_8_tokens")}
+    measures |= {TILE_MEASURE: tier["tile"], **data["all_tiers"]}
+    resources = {name: tier[name] for name in ("stages", "smem_bytes", "registers", "spill_bytes", "instructions")}
+    return Peer(data["name"], data["source"], resources, measures)

@@ -1,0 +1,174 @@
+"""Dispatch warps, first part: who gets how many of this rank's tokens, and which (article 4.1.1 to 4.1.5).
+
+waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog)
+signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
+
+All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
+one ticket per CTA and expert in the workspace.  Of a short list SM 0 does all, with its own counters alone, which is sooner done than all
+CTAs have met.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...device.memory import (
+    atomic_add_shared,
+    atomic_add_u32,
+    fence_sys,
+    load_shared_u32,
+    load_u32,
+    reduce_add_shared,
+    reduce_add_u64_sys,
+    store_shared_u32,
+    store_u32,
+    store_u64,
+)
+from ...layouts.arith import div, minimum
+from .context import Context
+from .layouts.tile import DISPATCH_WARPS
+from .layouts.workspace import RankBarrier
+from .rank_barrier import Group, arrive, collect, next_epoch, pass_by
+from .routing import MASKED, expert_of
+
+THREADS = 32 * DISPATCH_WARPS
+ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
+ONE_REPORT = 1 << 32  # high word of a count: one more contributor
+
+
+@cute.jit
+def tell(ctx: Context, group: Group):
+    """All CTAs."""
+    if num_slots(ctx) <= ALONE:
+        if ctx.sm == 0:
+            tell_alone(ctx, group)
+        pass_by(ctx, group, RankBarrier.BEFORE_PULL)
+    else:
+        tell_together(ctx, group)
+
+
+@cute.jit
+def tell_alone(ctx: Context, group: Group):
+    """SM 0, of at most `ALONE` slots."""
+    clear_counts(ctx, group)
+    places = [group.thread + first for first in range(0, ALONE, THREADS)]
+    # All loads first: one latency for the lot.
+    experts = [expert_if_any(ctx, i) for i in places]
+    for i, expert in zip(places, experts, strict=True):
+        if expert >= 0:
+            send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+    group.sync()
+    send_counts(ctx, group, [load_shared_u32(ctx.shared("expert_count", expert)) for expert in own_experts(ctx, group, last=True)])
+
+
+@cute.jit
+def tell_together(ctx: Context, group: Group):
+    """All CTAs; SM 0 adds up."""
+    count_tokens(ctx, group)
+    take_tickets(ctx, group)
+    send_indices(ctx, group)
+    arrive(ctx, group, RankBarrier.BEFORE_PULL)
+    if ctx.sm == 0:
+        collect(ctx, group, RankBarrier.BEFORE_PULL, next_epoch(ctx))
+        send_counts(ctx, group, [load_u32(ctx.at("expert_send_count", expert)) for expert in own_experts(ctx, group, last=True)])
+
+
+def num_slots(ctx: Context) -> Any:
+    """Length of the flat [token, slot] list."""
+    return ctx.args.num_tokens * ctx.config.problem.topk
+
+
+def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
+    """The experts of a thread: every `THREADS`-th; what lies beyond the last one is for the caller to leave out, or is the `last` one."""
+    experts = ctx.config.problem.num_experts
+    numbers = [group.thread + first for first in range(0, experts, THREADS)]
+    return [minimum(number, experts - 1) for number in numbers] if last else numbers
+
+
+@cute.jit
+def clear_counts(ctx: Context, group: Group):
+    for expert in own_experts(ctx, group):
+        if expert < ctx.config.problem.num_experts:
+            store_shared_u32(ctx.shared("expert_count", expert), 0)
+    group.sync()
+
+
+@cute.jit
+def count_tokens(ctx: Context, group: Group):
+    """SMEM: tokens of this CTA's share per expert."""
+    clear_counts(ctx, group)
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
+        expert = expert_of(ctx, 0, i)
+        if expert >= 0:
+            reduce_add_shared(ctx.shared("expert_count", expert), 1)
+    group.sync()
+
+
+@cute.jit
+def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
+    """Expert of a slot; negative also beyond the last token's."""
+    expert = Int32(MASKED)
+    if token_topk < num_slots(ctx):
+        expert = expert_of(ctx, 0, token_topk)
+    return expert
+
+
+@cute.jit
+def take_tickets(ctx: Context, group: Group):
+    """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert.  All atomics first: one latency for the lot."""
+    experts = own_experts(ctx, group)
+    tickets = [take_ticket(ctx, expert) for expert in experts]
+    for expert, ticket in zip(experts, tickets, strict=True):
+        if expert < ctx.config.problem.num_experts:
+            store_shared_u32(ctx.shared("expert_count", expert), ticket)
+    group.sync()
+
+
+@cute.jit
+def take_ticket(ctx: Context, expert: Int32) -> Int32:
+    """None for an expert without tokens of this CTA."""
+    ticket = Int32(0)
+    if expert < ctx.config.problem.num_experts:
+        tokens = load_shared_u32(ctx.shared("expert_count", expert))
+        if tokens > 0:
+            ticket = atomic_add_u32(ctx.at("expert_send_count", expert), tokens)
+    return ticket
+
+
+@cute.jit
+def send_indices(ctx: Context, group: Group):
+    """To the owner of each expert: the source index of every token it will pull."""
+    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
+        expert = expert_of(ctx, 0, i)
+        if expert >= 0:
+            send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+
+
+def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
+    """`slot` counts this rank's tokens for the expert."""
+    owner = div(expert, ctx.config.problem.experts_per_rank)
+    local = expert - owner * ctx.config.problem.experts_per_rank
+    store_u32(ctx.at_peer(ctx.peer(owner), "src_token_topk_idx", local, ctx.args.rank, slot), token_topk)
+
+
+@cute.jit
+def send_counts(ctx: Context, group: Group, totals: list[Any]):
+    """SM 0: this rank's totals for a thread's own experts, to the owners; then, as the news of them and of the indices, their sums."""
+    problem = ctx.config.problem
+    experts = own_experts(ctx, group)
+    owners = [div(expert, problem.experts_per_rank) for expert in experts]
+    peers = [ctx.peer(minimum(owner, problem.num_ranks - 1)) for owner in owners]
+    for told in cutlass.range_constexpr(2):
+        for expert, total, owner, peer in zip(experts, totals, owners, peers, strict=True):
+            if expert < problem.num_experts:
+                local, tokens = expert - owner * problem.experts_per_rank, Int64(total)
+                if cutlass.const_expr(not told):
+                    store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
+                else:
+                    reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
+        if cutlass.const_expr(not told):
+            fence_sys()

@@ -1,0 +1,1 @@
+"""Where the bytes of the mega kernels' buffers are, on every architecture.  Pure Python."""

@@ -1,0 +1,65 @@
+"""The symmetric buffer of one rank: workspace, inputs, pool and combine rows at the same offsets on every rank (article 3.3.2)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ....hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from ....layouts.arith import Int
+from ....layouts.region import BF16, E4M3, F32, I64, U8, U32, Field, Region
+from ....problem import Problem
+from .pool import padded_sf_rows
+from .workspace import pool_tokens, workspace
+
+TMA_ALIGNMENT = 128  # bytes: bulk copies need 16, whole lines are kinder
+
+
+@lru_cache
+def symmetric_buffer(problem: Problem) -> Region:
+    """One rank's buffer.  T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
+
+    | field           | shape          | written by | read by |
+    |---|---|---|---|
+    | x               | e4m3 [T, H]    | host       | dispatch of any rank |
+    | x_sf            | u8 [T, H/32]   | host       | dispatch of any rank; K-major |
+    | topk_idx        | i64 [T, K]     | host       | dispatch, combine; -1 masks a slot |
+    | topk_weights    | f32 [T, K]     | host       | dispatch of any rank |
+    | l1_acts         | e4m3 [P, H]    | dispatch   | token loader |
+    | l1_sf           | u32 [H/128, P']| dispatch   | token loader; M-major, UTCCP order |
+    | l1_topk_weights | f32 [P]        | dispatch   | L1 epilogue |
+    | l2_acts         | e4m3 [P, I]    | L1 epilogue| token loader |
+    | l2_sf           | u32 [I/128, P']| L1 epilogue| token loader; M-major, UTCCP order |
+    | combine         | bf16 [K, T, H] | L2 epilogue of any rank | combine |
+
+    With fp8xfp8 the scales are FP32, one per 128 channels: x_sf f32 [T, H/128], l1_sf and l2_sf f32 with P' = P, M-major in pool order.
+    Both combinations have one 32-bit word of scales per token and 128 channels.
+    """
+    tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
+    pool = pool_tokens(problem)
+    ue8m0 = problem.dtypes == "fp8xfp4"
+    sf_rows = padded_sf_rows(pool) if ue8m0 else pool
+    word = U32 if ue8m0 else F32
+    x_sf = (
+        Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT)
+        if ue8m0
+        else Field("x_sf", (tokens, hidden // CHANNELS_PER_WORD), F32, TMA_ALIGNMENT)
+    )
+    return Region.stack(
+        "symmetric buffer",
+        workspace(problem),
+        Field("x", (tokens, hidden), E4M3, TMA_ALIGNMENT),
+        x_sf,
+        Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
+        Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
+        Field("l1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
+        Field("l1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
+        Field("l1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
+        Field("l2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
+        Field("l2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
+        Field("combine", (topk, tokens, hidden), BF16, TMA_ALIGNMENT),
+    )
+
+
+def map_to_rank(address: Int, own_base: Int, peer_base: Int) -> Int:
+    """The peer's address of what this rank has at `address`: symmetric buffers agree in their offsets."""
+    return address - own_base + peer_base

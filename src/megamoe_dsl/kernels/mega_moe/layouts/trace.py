@@ -1,0 +1,50 @@
+"""What a traced kernel leaves behind: per warp, when it finished what it was doing (kernels/mega_moe/trace.py, bench/trace.py)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ....layouts.region import U32, U64, Field, Region
+
+CAPACITY = 2048  # stamps of a warp
+
+
+class Role(IntEnum):
+    """Roles that leave stamps: the detail of a warp's first."""
+
+    DISPATCH = 0
+    TOKEN_LOADER = 1
+    WEIGHT_LOADER = 2
+    MATH = 3
+
+
+class Activity(IntEnum):
+    """What the time between a warp's last stamp and this one went into."""
+
+    START = 0  # the warp's first stamp
+    COUNT = 1  # dispatch: counting tokens, sending their indices
+    WAIT_RANKS = 2  # math: every rank has done its tiles
+    PULL = 3  # dispatch: tokens into the pool
+    WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
+    CLEAN = 5  # dispatch: the workspace for the next launch, every rank's too
+    WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
+    WAIT_TOKENS = 7  # token loader: the tile dealt to it, its tokens or L1 outputs
+    LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the deal too)
+    WAIT_STAGE = 9  # math: the tile dealt to it, its first stage
+    MULTIPLY = 10  # math: a tile's K blocks, waits for later stages included
+    WAIT_STORE = 11  # math: the staging buffer
+    EPILOGUE = 12  # math: SwiGLU and scales, or the stores to other ranks
+    COMBINE = 13  # math: the sum of top-k results
+
+
+TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
+"""Those that belong to a tile."""
+
+
+STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
+"""`time` in nanoseconds of %globaltimer; `detail` of a tile is 2 * (pool block * 256 + weight block) + phase."""
+
+
+def trace_buffer(num_sms: int, warps: int) -> Region:
+    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
+    return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))

@@ -1,0 +1,34 @@
+"""Measures of the SM100 mega kernel."""
+
+from __future__ import annotations
+
+from ....sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
+
+MMAS_PER_K_BLOCK = 4
+LOADS_PER_K_BLOCK = 2
+
+
+def measure_sm100(find: Measurer) -> list[Measure]:
+    """All measures.  Raises `InspectionError` when one is missing."""
+    return [
+        *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", MMAS_PER_K_BLOCK),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
+        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK),
+        *measure_epilogue(find),
+        find.dispatch(),
+        *find.combine(),
+    ]
+
+
+def measure_epilogue(find: Measurer) -> list[Measure]:
+    """A pass of each tile function, and the tile loop around both.  A tile of one pass has no loop of its own: then the pass is all that
+    runs for one of the two kinds of tile and not for the other, its set-up included."""
+    first, last = find.accumulator_load("epilogue_fc1."), find.accumulator_load("epilogue_fc2.")
+    tile = find.tile_loop(first, last)
+    passes = [find.either(first, last, tile), find.either(last, first, tile)]
+    units = find.config.store_block_m / TOKENS_PER_UNIT
+    return [
+        find.measure("l1_epilogue_8_tokens", "L1 epilogue", "8 tokens", passes[0], units),
+        find.measure("l2_epilogue_8_tokens", "L2 epilogue", "8 tokens", passes[1], units),
+        find.measure("epilogue_tile", "epilogue", "tile", tile, 1, passes),
+    ]

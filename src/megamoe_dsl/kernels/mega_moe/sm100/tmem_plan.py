@@ -1,0 +1,44 @@
+"""Tensor memory of a CTA: 512 columns of 128 lanes x 32 bits (SM100_FACTS, TMEM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES
+from .tile import ACCUMULATORS
+
+
+@dataclass(frozen=True)
+class TmemPlan:
+    """Columns: two accumulators [0, 2 * block_m), token scales (4 columns per 128 rows), weight scales (4 columns)."""
+
+    block_m: int
+
+    def accumulator(self, index: int) -> int:
+        return index * self.block_m
+
+    @property
+    def sfa(self) -> int:
+        """First column of the token scales."""
+        return ACCUMULATORS * self.block_m
+
+    @property
+    def sfa_columns(self) -> int:
+        return 4 * -(-self.block_m // TMEM_LANES)
+
+    @property
+    def sfb(self) -> int:
+        """First column of the weight scales."""
+        return self.sfa + self.sfa_columns
+
+    @property
+    def used(self) -> int:
+        return self.sfb + 4
+
+    @property
+    def allocated(self) -> int:
+        """A power of two from 32 to 512 (PTX ISA, tcgen05.alloc)."""
+        columns = max(SMALLEST_ALLOCATION, 1 << (self.used - 1).bit_length())
+        if columns > TMEM_COLUMNS:
+            raise ValueError(f"block_m = {self.block_m}: needs {self.used} TMEM columns, at most {TMEM_COLUMNS} exist")
+        return columns

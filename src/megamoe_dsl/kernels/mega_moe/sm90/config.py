@@ -1,0 +1,250 @@
+"""How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, accumulators in registers.
+
+Up to 32 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens are its M, and a tile
+that has no more than 64 of them is fetched and multiplied as half a tile.
+Which tile and order of tiles: those that were measured (tuned/), else what heuristics choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from ....config_error import require, require_integer, require_integers
+from ....layouts.arith import Int
+from ....problem import Problem
+from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
+from ..config import REGISTER_FILE, RegisterBudget, experts_with, no_room_for_a_ring
+from ..layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
+from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+
+SMEM_CAPACITY = 232448
+BLOCK_M = (8, 16, 32, 128)
+REGISTERS = RegisterBudget(40, 40, 216)
+LEAD_FILL = 2.5
+LONG_TILES = 8192
+NUM_SMS = 132  # of an H200
+
+
+def choose_block_m(expected: float) -> int:
+    """Smallest tile that holds the expected tokens of an expert with room for their spread, one and a half standard deviations of a Poisson
+    count: of 24 expected tokens a tile of 32 is the faster one, of 32 one of 128 (H200s, 128 and 256 tokens of both presets)."""
+    need = expected + 1.5 * expected**0.5
+    return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
+
+
+def has_long_tiles(problem: Problem) -> bool:
+    """Whether a tile has as many blocks of K as those of Pro (56 and 24), rather than those of Flash (32 and 16)."""
+    return problem.hidden + problem.intermediate >= LONG_TILES
+
+
+def choose_lead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).  All of them while an expert is one block of tokens,
+    because weights are what takes time then and L1 tiles of other experts fill the gaps; and of long tiles, of which more are read from
+    HBM when both phases alternate.  Else so many that their L1 tiles keep the SMs busy at least two and a half times over."""
+    local = problem.experts_per_rank
+    if expected <= block_m or has_long_tiles(problem):
+        return local
+    tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
+    return experts_with(LEAD_FILL * num_sms, tiles, local)
+
+
+def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
+    """What `cluster` may be.  Two CTAs take two blocks of the schedule that follow one another, which must be of one expert and phase."""
+    weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
+    even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
+    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
+
+
+def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
+    """Two CTAs read less from L2, and wait for one another at every tile.  With the tiles of Pro that was worth 2 to 5 % beyond what the
+    schedule's groups gave, with those of Flash it cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  Beside other streams'
+    CTAs one might find no partner in its part of the GPU: so only with all SMs."""
+    return cluster_sizes(problem, block_m, num_sms)[-1] if has_long_tiles(problem) and num_sms == NUM_SMS else 1
+
+
+def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
+    """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
+    block_m = choose_block_m(expected) if block_m is None else block_m
+    lead, cluster = choose_lead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    return {"block_m": block_m, "lead": lead, "cluster": cluster}
+
+
+def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
+    """The measured point that speaks for `expected` tokens per expert: the nearest within a factor of two where the heuristics choose the
+    same as here.  So a measurement corrects the heuristics' choice, and is silent where they see a different case: no tile of 8 tokens for
+    9 of them because 5 were measured."""
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
+    here = choose_fields(problem, expected, None, num_sms)
+    near = tuned_table(gpu).near(share, expected)
+    return next((one for one in near if choose_fields(problem, one.expected, None, num_sms) == here), None)
+
+
+@dataclass(frozen=True)
+class Sm90Config:
+    """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
+
+    block_m           tokens of a tile: the N of the wgmma, or with 128 of them its M
+    lead              experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
+    num_sms           CTAs of the grid
+    num_stages        depth of the TMA ring; 0 asks for the deepest that fits
+    cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
+    trace             warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
+    """
+
+    problem: Problem
+    block_m: int
+    lead: int
+    num_sms: int
+    num_stages: int = 0
+    cluster: int = 1
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
+        require_integers(self, "block_m", "lead", "num_sms", "num_stages", "cluster")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
+        require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
+        local = self.problem.experts_per_rank
+        require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
+        require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
+        clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
+        require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
+        most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        require(self.register_total <= REGISTER_FILE, "registers", self.registers, f"at most {REGISTER_FILE} in all")
+
+    @classmethod
+    def choose(
+        cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any
+    ) -> Sm90Config:
+        """The configuration for `num_tokens` tokens on every rank: what was measured on `gpu`, as torch names it, where a point is near;
+        else, for another GPU, with None and for a given `block_m` what the heuristics choose.  `overrides` replace fields."""
+        problem.check_num_tokens(num_tokens)
+        require_integer("num_sms", num_sms)
+        require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
+        expected = problem.expected_tokens_per_expert(num_tokens)
+        block_m = overrides.get("block_m")
+        if block_m is not None:
+            require(block_m in BLOCK_M, "block_m", block_m, f"one of {BLOCK_M}")
+        entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
+        if entry is not None:
+            return cls.measured(problem, entry).replace(**overrides)
+        return cls(problem, num_sms=num_sms, **{**choose_fields(problem, expected, block_m, num_sms), **overrides})
+
+    @classmethod
+    def measured(cls, problem: Problem, entry: Entry) -> Sm90Config:
+        """What an entry says; with the deepest ring where this problem, on other ranks, has no room for the one that was measured."""
+        fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
+        deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
+        return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+
+    def replace(self, **changes: Any) -> Sm90Config:
+        return replace(self, **changes)
+
+    @property
+    def arch(self) -> str:
+        return "sm_90a"
+
+    @property
+    def swap_ab(self) -> bool:
+        """Whether tokens are the wgmma's columns.  Tiles of 64 and 96 of them took longer than those of 128 tokens as rows, and with 128
+        accumulators, partial sums and token scales would not fit a thread (docs/hopper.md)."""
+        return self.block_m <= MOST_COLUMNS
+
+    @property
+    def part_tokens(self) -> int:
+        """Tokens of a part of the tile.  As the wgmma's rows each warpgroup can have a part of them; as its columns they are one part."""
+        return self.block_m if self.swap_ab else self.block_m // MATH_WARPGROUPS
+
+    @property
+    def adds_bf16(self) -> bool:
+        """Whether the hardware adds a BF16 to an FP32 in one instruction."""
+        return self.arch == "sm_100a"
+
+    def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
+        """Index of a pool row in the M-major scale buffers: the row itself."""
+        return pool_block * self.block_m + row_in_block
+
+    # --- threads and registers
+    @property
+    def epilogue_warps(self) -> int:
+        """Warps that combine: the math warps."""
+        return 4 * MATH_WARPGROUPS
+
+    @property
+    def num_threads(self) -> int:
+        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+
+    @property
+    def registers(self) -> RegisterBudget:
+        return REGISTERS
+
+    @property
+    def register_total(self) -> int:
+        budget = self.registers
+        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
+
+    # --- tiles
+    @property
+    def num_clusters(self) -> int:
+        return self.num_sms // self.cluster
+
+    @property
+    def group_m(self) -> int:
+        """Token blocks that the schedule takes together.  Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with
+        groups of 8 and 5.1 of 16, which hold an expert's 8 or 9 blocks (docs/hopper.md)."""
+        return 16
+
+    @property
+    def blocks_per_turn(self) -> int:
+        """Blocks of the schedule that a cluster takes at a time."""
+        return self.cluster
+
+    @property
+    def l1_n_blocks(self) -> int:
+        """256-row tiles of W1: 128 gate and 128 up rows each."""
+        return 2 * self.problem.intermediate // TILE_ROWS
+
+    @property
+    def l2_n_blocks(self) -> int:
+        return self.problem.hidden // TILE_ROWS
+
+    @property
+    def l2_arrival_bits(self) -> int:
+        """Of a finished pool block: one per L1 tile, of 128 intermediate channels."""
+        return self.l1_n_blocks
+
+    @property
+    def l1_k_blocks(self) -> int:
+        return self.problem.hidden // BLOCK_K
+
+    @property
+    def l2_k_blocks(self) -> int:
+        return self.problem.intermediate // BLOCK_K
+
+    # --- plans
+    @property
+    def smem(self) -> Sm90SmemPlan:
+        """With as many pull slots as fit beside the ring and as a row has chunks."""
+        plan = self.smem_plan(self.num_stages)
+        chunks = plan.hidden // plan.pull_chunk
+        fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
+        return next((p for p in fitting if p.num_bytes <= SMEM_CAPACITY), replace(plan, pull_slots=1))
+
+    def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
+        return Sm90SmemPlan(
+            num_experts=self.problem.num_experts,
+            experts_per_rank=self.problem.experts_per_rank,
+            hidden=self.problem.hidden,
+            topk=self.problem.topk,
+            block_m=self.block_m,
+            num_stages=num_stages,
+            cluster=self.cluster,
+            trace_warps=self.num_threads // 32 if self.trace else 0,
+        )

@@ -1,0 +1,117 @@
+"""The inputs stage: BF16 tokens to E4M3 with scales, and top-k routing, into the symmetric buffer, in one launch.
+
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).  Rows
+from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens tokens leaves them out.
+
+A warp takes 256 channels of a token at a time, 8 a lane; lanes that share a scale reduce its amax by shuffles.
+waits: nothing; signals: nothing, the mega kernel follows on the same stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from ...device.cast import E4M3_MAX, abs_max, inverse_scale, pack_e4m3, scale_exponent, unpack_bf16
+from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
+from ...device.ptx import emit_to
+from ...device.warp import shuffle_xor_f32
+from ..mega_moe.layouts.symmetric import symmetric_buffer
+from .config import CHUNK, THREADS, PreDispatchConfig
+
+WARPS = THREADS // 32
+PER_LANE = 8
+SMALLEST_AMAX = 1e-4
+
+
+@dataclass(frozen=True)
+class PreDispatchArguments:
+    """Run-time arguments; pointers are 64-bit addresses.
+
+    sym            this rank's symmetric buffer
+    x              bf16 [num_tokens, hidden], 16-byte aligned
+    topk_idx       i64 [num_tokens, topk]
+    topk_weights   f32 [num_tokens, topk]
+    num_tokens     tokens of this rank
+    padded_tokens  at least num_tokens: rows up to here are masked
+    """
+
+    sym: Int64
+    x: Int64
+    topk_idx: Int64
+    topk_weights: Int64
+    num_tokens: Int32
+    padded_tokens: Int32
+
+
+@cute.jit
+def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
+    """256 channels of one token by one warp; `chunk` counts over all tokens."""
+    problem = config.problem
+    region = symmetric_buffer(problem)
+    channel = Int64(chunk) * CHUNK + lane * PER_LANE  # over all tokens: x has the same shape on both sides
+    words = load_constant_v4(args.x + channel * 2)
+    values = [value for word in words for value in unpack_bf16(word)]
+    amax = Float32(0.0)
+    for value in values:
+        amax = abs_max(amax, value)
+    for step in range(config.lanes_per_scale.bit_length() - 1):
+        amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, shuffle_xor_f32(amax, 1 << step))
+    scale, factor = scale_of(config, amax)
+    scaled = [emit_to(Float32, "mul.rn.f32 {}, {}, {};", value, factor) for value in values]
+    store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
+    if lane & (config.lanes_per_scale - 1) == 0:
+        index = Int64(chunk) * (32 // config.lanes_per_scale) + lane // config.lanes_per_scale
+        if cutlass.const_expr(problem.dtypes == "fp8xfp4"):
+            store_u8(region.address(args.sym, "x_sf") + index, scale)
+        else:
+            store_f32(region.address(args.sym, "x_sf") + index * 4, scale)
+
+
+def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
+    """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
+    if config.problem.dtypes == "fp8xfp4":
+        exponent = scale_exponent(amax)
+        return exponent, inverse_scale(exponent)
+    amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
+    scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
+    return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+
+
+@cute.jit
+def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, slot: Int32):
+    """One top-k slot; masked where there is no token."""
+    region, topk = symmetric_buffer(config.problem), config.problem.topk
+    idx, weight = Int64(-1), Int32(0)
+    if slot < args.num_tokens * topk:
+        idx = load_constant_u64(args.topk_idx + Int64(slot) * 8)
+        weight = load_u32(args.topk_weights + Int64(slot) * 4)
+    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, idx)
+    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
+
+
+@cute.kernel
+def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
+    thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
+    chunks = args.num_tokens * (config.problem.hidden // CHUNK)
+    for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
+        quantize_chunk(config, args, chunk, thread & 31)
+    slots = args.padded_tokens * config.problem.topk
+    for slot in cutlass.range(cta * THREADS + thread, slots, config.num_sms * THREADS, unroll=1):
+        copy_routing(config, args, slot)
+
+
+@cute.jit
+def pre_dispatch(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, stream: Any):
+    """Launches the kernel on one rank."""
+    pre_dispatch_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(THREADS, 1, 1), stream=stream)
+
+
+def entry(config: PreDispatchConfig) -> tuple[Any, PreDispatchArguments]:
+    """The launching function and placeholder arguments of the right types."""
+    zero, word = Int64(0), Int32(0)
+    return pre_dispatch, PreDispatchArguments(zero, zero, zero, zero, word, word)

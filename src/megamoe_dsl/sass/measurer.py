@@ -1,0 +1,118 @@
+"""Finding the loops of a listing and counting their instructions: what the measures of both kernels are made of (measures.py)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .flow import Flow, Loop
+from .listing import Instruction, Listing
+from .source import function_of, functions_of
+
+TOKENS_PER_UNIT = 8
+LANE_VECTOR_CHANNELS = 256  # channels that a warp reads with one 16-byte load per lane
+
+
+class InspectionError(RuntimeError):
+    """The code does not look as a measure expects."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`instructions` per `unit` of `role`, and how they divide into kinds (sass.KINDS).  `key` names the measure in JSON.
+
+    A tile is counted without its K blocks or tokens, a combined token with one top-k slot, a slot with all of the token's channels.
+    """
+
+    key: str
+    role: str
+    unit: str
+    instructions: float
+    kinds: dict[str, float]
+    address: int
+
+
+def _count(code: Iterable[Instruction], operation: str) -> int:
+    return sum(bool(re.fullmatch(operation, one.operation)) for one in code)
+
+
+class Measurer:
+    """Finds the loops of one listing."""
+
+    def __init__(self, config: Any, listing: Listing) -> None:
+        self.config, self.flow, self.code = config, Flow(listing), listing.instructions
+        if not any(one.source for one in self.code):
+            raise InspectionError("the cubin has no line info: compile with line_info=True")
+
+    def _instructions(self, indices: Iterable[int]) -> list[Instruction]:
+        return [self.code[i] for i in sorted(indices)]
+
+    def inner(self, function: str, **anchors: int) -> Loop:
+        """The smallest loop with at least the given number of each anchor operation, most of whose lines are in `function`."""
+        for loop in self.flow.loops:
+            body = self._instructions(loop.body)
+            if all(_count(body, operation) >= number for operation, number in anchors.items()):
+                votes = functions_of(body).most_common(1)
+                if votes and votes[0][0].startswith(function):
+                    return loop
+        wanted = ", ".join(anchors)
+        raise InspectionError(f"no loop with {wanted} comes from {function}")
+
+    def around(self, loop: Loop) -> Loop:
+        """The next larger loop that holds `loop`."""
+        for outer in self.flow.loops:
+            if loop.body < outer.body:
+                return outer
+        raise InspectionError(f"no loop around {self.code[loop.head].address:#x}")
+
+    def accumulator_load(self, function: str) -> int:
+        """Index of the first LDTM that comes from `function`."""
+        for i, one in enumerate(self.code):
+            if one.operation == "LDTM" and (function_of(one) or "").startswith(function):
+                return i
+        raise InspectionError(f"no LDTM comes from {function}")
+
+    def tile_loop(self, *inside: int) -> Loop:
+        """The smallest loop that holds all these instructions."""
+        for loop in self.flow.loops:
+            if all(index in loop for index in inside):
+                return loop
+        raise InspectionError("no loop around " + ", ".join(f"{self.code[index].address:#x}" for index in inside))
+
+    def either(self, own: int, other: int, tile: Loop) -> Loop:
+        """What runs for the kind of tile that has instruction `own` and not for the one that has `other`: a loop, or a branch of `tile`."""
+        around = next((loop for loop in self.flow.loops if own in loop and other not in loop), None)
+        return around or Loop(own, self.flow.side(own, other) & tile.body)
+
+    def measure(self, key: str, role: str, unit: str, loop: Loop, units: float, without: Iterable[Loop] = ()) -> Measure:
+        indices = loop.body.difference(*(inner.body for inner in without))
+        kinds = Counter(self.code[i].kind for i in indices)
+        per_unit = {kind: count / units for kind, count in kinds.most_common()}
+        return Measure(key, role, unit, len(indices) / units, per_unit, self.code[loop.head].address)
+
+    def k_loop(self, function: str, operation: str, per_block: int) -> tuple[Loop, float]:
+        """A role's K loop and the K blocks of one iteration."""
+        loop = self.inner(function, **{operation: per_block})
+        return loop, _count(self._instructions(loop.body), operation) / per_block
+
+    def tiled_loop(self, key: str, role: str, function: str, operation: str, per_block: int) -> list[Measure]:
+        """A role that walks tiles and, within, K blocks: a measure of each."""
+        loop, blocks = self.k_loop(function, operation, per_block)
+        tile = self.measure(f"{key}_tile", role, "tile", self.around(loop), 1, [loop])
+        return [self.measure(f"{key}_k_block", role, "K block", loop, blocks), tile]
+
+    def dispatch(self) -> Measure:
+        return self.measure("dispatch_token", "dispatch", "token", self.inner("pull.", UBLKCP=2), 1)
+
+    def combine(self) -> list[Measure]:
+        """A token is summed piece by piece: the loops of a slot and of a piece run once per piece."""
+        plan = self.config.smem.combine
+        slot = self.inner("combine.", LDS=1)
+        slots = _count(self._instructions(slot.body), "LDS") / (plan.chunk / LANE_VECTOR_CHANNELS)
+        return [
+            self.measure("combine_slot", "combine", "top-k slot", slot, slots / plan.pieces),
+            self.measure("combine_token", "combine", "token", self.around(slot), 1 / plan.pieces),
+        ]

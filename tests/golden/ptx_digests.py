@@ -1,0 +1,74 @@
+"""Digests of the PTX of golden configurations, without names, comments and line information: equal ones are the same instructions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import golden_figures as figures
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.registry import AnyConfig
+from megamoe_dsl.presets import PRESETS
+
+FILE = Path(__file__).parent / "ptx_digests.txt"
+DEBUG_LINE = re.compile(r"\s*(//|\.file|\.loc)")
+COMMENT = re.compile(r"\s*//.*$")
+
+
+def digest(artifact: Artifact) -> str:
+    """Sixteen hexadecimal digits of a kernel's instructions, declarations and parameters."""
+    text = artifact.ptx.replace(artifact.entry, "kernel")
+    lines = (COMMENT.sub("", line).strip() for line in text.splitlines() if not DEBUG_LINE.match(line))
+    return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
+
+
+def _sm100(**problem: float | bool | int) -> KernelConfig:
+    return KernelConfig.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
+
+
+def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -> Sm90Config:
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, dtypes="fp8xfp8", **problem), num_tokens, trace=trace)
+
+
+def _golden(arch: str, preset: str, block_m: int) -> Callable[[], AnyConfig]:
+    return lambda: figures.config_of(arch, preset, block_m)
+
+
+CASES: dict[str, Callable[[], AnyConfig]] = {
+    **{path.stem: _golden(*case) for case in figures.CASES for path in [figures.path_of(*case)]},
+    "sm_100a-one-rank-clamped-precise": lambda: _sm100(num_ranks=1, num_experts=32, activation_clamp=10.0, fast_math=False),
+    "sm_100a-many-experts": lambda: _sm100(num_ranks=2, num_experts=256, topk=32),
+    "sm_90a-one-rank-clamped-precise": lambda: _sm90(512, num_ranks=1, num_experts=32, activation_clamp=10.0, fast_math=False),
+    "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
+    "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
+    "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), 148),
+    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, dtypes="fp8xfp8"), 132),
+}
+"""By name: the golden figures' configurations, and some that have other code."""
+
+
+def present(name: str) -> str:
+    """Digest of what the present sources compile to."""
+    return digest(compile_kernel(CASES[name]()))
+
+
+def read() -> dict[str, str]:
+    """Committed digests by name."""
+    return dict(reversed(line.split()) for line in FILE.read_text().splitlines())
+
+
+def write(digests: dict[str, str]) -> None:
+    """Replaces the committed digests: for a commit that says why instructions change."""
+    FILE.write_text("".join(f"{value} {name}\n" for name, value in digests.items()))
+
+
+if __name__ == "__main__":
+    write({name: present(name) for name in CASES})
