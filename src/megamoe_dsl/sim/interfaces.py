@@ -167,6 +167,10 @@ class Warp(Thread, Protocol):
         """Whether all lanes that have not exited are here."""
         ...
 
+    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
+        ...
+
     def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
         """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
         ...

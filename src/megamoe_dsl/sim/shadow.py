@@ -135,7 +135,7 @@ class Shadow:
             return []
         whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         out = []
-        for at in whole[here].tolist():
+        for at in dict.fromkeys(whole[here].tolist()):  # several lanes may access one location
             out += [(at, record) for (_, writes), record in self.strong[at].items() if writes or before_write]
             if before_write:
                 del self.strong[at]

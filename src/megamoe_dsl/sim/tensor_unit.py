@@ -13,7 +13,7 @@ from typing import Any
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Cta, Warp
+from .interfaces import Action, Cta, Warp
 from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -34,13 +34,13 @@ class PipeIssue:
 
 
 class TensorUnit:
-    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column."""
+    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.memory = TensorMemory()
         self.pipe = Pipe(cta.world)
-        self.count = 0
+        self.count = self.working = 0
         race = cta.world.race
         self.shadow: Shadow | None = None
         if race:
@@ -48,6 +48,16 @@ class TensorUnit:
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
         cta.exit_checks.append(self._exit_check)
+
+    def work(self, action: Action, origin: str) -> None:
+        """Put an operation on tensor memory into the pipe."""
+        self.working += 1
+
+        def run() -> None:
+            action()
+            self.working -= 1
+
+        self.pipe.push(run, origin)
 
     def begin(self, issue: PipeIssue) -> tuple[Actor, Actor] | None:
         """The pipe starts an operation: actors for shared and for tensor memory, None when the detector is off."""

@@ -1,6 +1,6 @@
 """Which bytes a TMA box touches in global and in shared memory.
 
-Pure address arithmetic over a :class:`~megamoe_dsl.layouts.tensor_map.TensorMap`: no memory is accessed here.
+Pure address arithmetic over a :class:`~megamoe_dsl.hardware.tensor_map.TensorMap`: no memory is accessed here.
 Source: PTX ISA, "Tensors" (tiled mode, out-of-bound access, swizzling modes).
 """
 

@@ -93,7 +93,7 @@ def build_mma(ins: Instruction, b: Binder) -> Straight:
             a, b_operand = a_value if a_in_tmem else _decode(a_value), _decode(int(b_word(w)[lane]))
             mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
             unit, issue = tensor_unit(w.cta), PipeIssue(w)
-            unit.pipe.push(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
+            unit.work(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
 
     return Straight(run)
 
@@ -231,7 +231,7 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
             target, descriptor, issue = int(address(w)[lane]), _decode(int(word(w)[lane])), PipeIssue(w)
             if target >> 16:
                 raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
-            unit.pipe.push(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
+            unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
 
     def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
         starts = copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK]
