@@ -4,7 +4,22 @@ import re
 
 import numpy as np
 import pytest
-from tcgen05_cases import A_AT, BASE, KINDS, SCALE_LAYOUT, SFA_AT, SFB_AT, SWIZZLE_128, Case, copies
+from tcgen05_cases import (
+    A_AT,
+    ALLOC,
+    BASE,
+    DUMP,
+    FREE,
+    KINDS,
+    LOAD_IMAGE,
+    SCALE_LAYOUT,
+    SFA_AT,
+    SFB_AT,
+    SWIZZLE_128,
+    WAIT_COMMIT,
+    Case,
+    copies,
+)  # fmt: skip
 
 from megamoe_dsl.sim import SimError
 
@@ -110,3 +125,52 @@ def test_generic_writes_need_a_proxy_fence_before_the_mma():
     )
     assert fenced == set()
     assert unfenced == {"missing fence.proxy.async before async-proxy read"}
+
+
+def kinds_of(body, **options):
+    found = set()
+    for seed in range(6):
+        result, report = COPIED.run(body, seed=seed, **options)
+        assert (result.view(np.uint32) == 7).all()
+        found |= {f.kind for f in report.findings if "tmem" in f.where}
+    return found
+
+
+COPIED = Case("f8f6f4", 128, 64, 1)
+COPIED.images[0, SFA_AT : SFA_AT + 2048] = np.full(512, 7, np.uint32).view(np.uint8)
+COPIED.n = 4
+COPY = f"mov.b64 %rd10, {SCALE_LAYOUT + (BASE + SFA_AT) // 16}; @%p1 tcgen05.cp.cta_group::1.128x128b [%r3], %rd10;"
+COMMIT = "add.s32 %r8, %r1, 8; @%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r8];"
+RELAXED_WAIT = WAIT_COMMIT.replace("try_wait.parity.", "try_wait.parity.relaxed.cluster.")
+START, END = LOAD_IMAGE + ALLOC.format(group=1), DUMP + FREE.format(group=1)
+
+
+def test_a_relaxed_wait_and_the_fence_order_a_load():
+    """PTX ISA, "Canonical synchronization patterns": mma or cp, commit, try_wait.relaxed, fence::after_thread_sync, ld."""
+    assert kinds_of(START + COPY + COMMIT + RELAXED_WAIT + END) == set()
+    without = RELAXED_WAIT.replace("tcgen05.fence::after_thread_sync;", "")
+    assert kinds_of(START + COPY + COMMIT + without + END) == {"RAW race"}
+
+
+def test_fences_can_be_assumed():
+    """An acquiring wait without the fence is a finding, unless the run assumes fences; a missing wait stays one."""
+    without = WAIT_COMMIT.replace("tcgen05.fence::after_thread_sync;", "")
+    assert kinds_of(START + COPY + COMMIT + without + END) == {"RAW race"}
+    assert kinds_of(START + COPY + COMMIT + without + END, assume_tensor_fences=True) == set()
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(True, True, set()), (False, True, {"WAR race"}), (True, False, {"WAR race"})])
+def test_a_relaxed_arrive_and_the_fences_order_a_copy_after_a_load(before, after, expected):
+    """ld, wait::ld, fence::before_thread_sync, arrive.relaxed; then in another warp try_wait.relaxed, fence::after_thread_sync, cp."""
+    load = "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];"
+    fences = ["tcgen05.fence::before_thread_sync;" if before else "", "tcgen05.fence::after_thread_sync;" if after else ""]
+    again = f"""{load} tcgen05.wait::ld.sync.aligned; {fences[0]}
+    mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%r1+24];
+    @!%p1 bra WAITED;
+    W2: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p2, [%r1+24], 0; @!%p2 bra W2;
+    {fences[1]} {COPY} {COMMIT}
+    WAITED:
+    """
+    start = START.replace("bar.sync 0;", "@%p1 mbarrier.init.shared::cta.b64 [%r1+24], 128; bar.sync 0;", 1)
+    last = RELAXED_WAIT.replace("W1", "W3").replace("[%r1+8], 0", "[%r1+8], 1")
+    assert kinds_of(start + COPY + COMMIT + RELAXED_WAIT + again + last + END) == expected

@@ -30,6 +30,7 @@ class World(Protocol):
     memory: GlobalMemory
     kernels: KernelNames
     race: Race | None
+    assume_tensor_fences: bool
     instructions: int
     sweeps: int
     progress: int

@@ -74,14 +74,18 @@ class Race:
     def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
         if (agent := warp.state.get("mbarrier.init")) is not None:
-            clock = warp.state["mbarrier.init released"] = self.clock()
-            clock.rows[HAPPENED, agent] = warp.clock.at(agent)
+            self.release_agent(warp, agent, warp.clock.at(agent))
+
+    def release_agent(self, warp: Thread, agent: int, until: int) -> None:
+        """A light fence: a later relaxed arrive of the warp publishes what one of its own agents has done `until` now, and no more."""
+        clock = self.clock()
+        clock.rows[HAPPENED, agent] = until
+        warp.state.setdefault("light fences", {})[agent] = clock
 
     def relaxed_release(self, warp: Thread, scope: int) -> list[Clock]:
         """What a relaxed arrive at `scope` publishes: only what an earlier fence has released."""
         clocks = [clock for level, clock in warp.fences.items() if level >= scope]
-        initialised = warp.state.get("mbarrier.init released")
-        return clocks if initialised is None else [*clocks, initialised]
+        return [*clocks, *warp.state.get("light fences", {}).values()]
 
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""

@@ -3,7 +3,8 @@
 Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations of a warp are asynchronous to its other instructions:
 what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
 did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
-for tensor memory. `tcgen05.commit` implies the fence.
+for tensor memory. `tcgen05.commit` implies the fence. Arrives and waits may be relaxed ("Canonical synchronization patterns").
+With `Simulator(assume_tensor_fences=True)` every tcgen05 operation has both fences around it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class PipeIssue:
         self.line = w.line
         race = w.world.race
         self.shared: Clock | None = race.snapshot(w) if race else None
-        self.tensor: Clock | None = tensor_thread(w).clock.copy() if race else None
+        thread = tensor_thread(w)
+        if w.world.assume_tensor_fences:
+            thread.after_thread_sync()
+        self.tensor: Clock | None = thread.clock.copy() if race else None
 
 
 class TensorUnit:
@@ -110,6 +114,9 @@ class TensorThread:
         if race is None:
             return None
         self.count += 1
+        if self.warp.world.assume_tensor_fences:
+            self.after_thread_sync()
+            self.before_thread_sync()
         self.clock.fit(race.width)
         self.clock.set(self.agent, self.count)
         return Actor(self.agent, self.clock, line, asynchronous=False)
@@ -120,11 +127,13 @@ class TensorThread:
         if race:
             self.warp.clock.fit(race.width)
             self.warp.clock.set(self.agent, self.count)
+            race.release_agent(self.warp, self.agent, self.count)
 
     def after_thread_sync(self) -> None:
-        """Later tensor operations of the warp rely on all it has learned."""
+        """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
-            self.clock.join(self.warp.clock)
+            for clock in (self.warp.clock, *self.warp.pending.values()):
+                self.clock.join(clock)
 
 
 def tensor_unit(cta: Cta) -> TensorUnit:
