@@ -22,6 +22,7 @@ from tcgen05_cases import (
 )  # fmt: skip
 
 from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim.umma import multiply_accumulate
 
 LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
 # The scale factors of M = 128 pairs are folded: `test_pair_of_m128_folds_the_b_scales`.
@@ -32,7 +33,8 @@ LAYOUTS += [(kind, 128, 128, 2) for kind in KINDS if not kind.startswith("mx")]
 def test_kinds_and_layouts(kind, m, n, group):
     case = Case(kind, m, n, group)
     result, report = case.run()
-    np.testing.assert_array_equal(result, case.expected.astype(np.float32))
+    result = result.view(np.int32) if kind == "i8" else result
+    np.testing.assert_array_equal(result, case.expected.astype(result.dtype))
     assert report.findings == []
     assert all("tcgen05.ld of uninitialised" in text for text in report.warnings)
 
@@ -174,3 +176,33 @@ def test_a_relaxed_arrive_and_the_fences_order_a_copy_after_a_load(before, after
     start = START.replace("bar.sync 0;", "@%p1 mbarrier.init.shared::cta.b64 [%r1+24], 128; bar.sync 0;", 1)
     last = RELAXED_WAIT.replace("W1", "W3").replace("[%r1+8], 0", "[%r1+8], 1")
     assert kinds_of(start + COPY + COMMIT + RELAXED_WAIT + again + last + END) == expected
+
+
+@pytest.mark.parametrize("kind", ["f16", "f8f6f4"])
+def test_half_accumulators_have_the_low_half_of_a_column(kind):
+    case = Case(kind, 128, 64, 1)
+    case.descriptor &= ~(3 << 4)
+    result, report = case.run()
+    halves = result.view(np.uint32).astype(np.uint16).view(np.float16)
+    with np.errstate(over="ignore"):
+        once = (case.expected / 2).astype(np.float16)
+        np.testing.assert_array_equal(halves, (once.astype(np.float64) + case.expected / 2).astype(np.float16))
+    assert report.findings == []
+
+
+def test_integer_accumulators_saturate_when_told():
+    case = Case("i8", 128, 64, 1)
+    case.descriptor |= 1 << 3
+    result, _ = case.run()
+    np.testing.assert_array_equal(result.view(np.int32), case.expected.astype(np.int32))
+    near = np.full((128, 64), 2**31 - 5, np.int32)
+    ones = np.ones((128, 32)), np.ones((64, 32))
+    assert (multiply_accumulate(*ones, near, np.int32, saturate=True) == 2**31 - 1).all()
+    assert (multiply_accumulate(*ones, near, np.int32) == -(2**31) + 27).all()
+
+
+def test_an_accumulator_type_of_another_kind_is_an_error():
+    case = Case("tf32", 128, 64, 1)
+    case.descriptor &= ~(3 << 4)
+    with pytest.raises(SimError, match="accumulator type 0; kind::tf32 has 1 f32"):
+        case.run()

@@ -219,6 +219,23 @@ def move(ins: Instruction, b: Binder) -> Inline:
     return Inline([(dest, b.expression(source, t), t)])
 
 
+def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
+    """Four products of bytes, added to c; wraps."""
+    products = x.view(types[0]).reshape(32, 4).astype(np.int64) * y.view(types[1]).reshape(32, 4)
+    return (products.sum(axis=1) + c).astype(result)
+
+
+@register("dp4a")
+def dot_product(ins: Instruction, b: Binder) -> Inline:
+    """dp4a.atype.btype d, a, b, c: unsigned when both types are."""
+    kinds = ins.parts[1:3]
+    types = tuple(np.int8 if kind == "s32" else np.uint8 for kind in kinds)
+    result = np.int32 if "s32" in kinds else np.uint32
+    name, pair = b.name(_dot), b.name(types)
+    x, y, c = (b.expression(o, t) for o, t in zip(ins.operands[1:], (np.uint32, np.uint32, result), strict=True))
+    return Inline([(ins.operands[0], f"{name}({x}, {y}, {c}, {pair}, {b.dtype_name(result)})", result)])
+
+
 def _permute(x: Any, y: Any, selector: Any) -> Any:
     source = np.stack([x, y], axis=1).view(np.uint8).reshape(32, 8)
     nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)

@@ -25,11 +25,13 @@ from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_uni
 from ..tma_engine import CHUNK, read_shared_chunks
 from ..tmem import granules
 from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
+from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
+_PADDING = 0xEEEE0000
 Actors = tuple[Actor, Actor] | None
 
 
@@ -191,21 +193,31 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
         raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
     memory.check(column, width, "tcgen05.mma accumulator")
     where = [(slice(lanes.start + lane_base, lanes.stop + lane_base), slice(column, column + width)) for lanes, _, _ in blocks]
-    accumulator = None
+    accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
     by_rows = len(blocks) == QUARTERS
     if mma.accumulate:
         if not all(memory.valid[place].all() for place in where):
             raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
-        parts = [memory.words[place].view(np.float32) for place in where]
+        parts = [_from_words(memory.words[place], dtype) for place in where]
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
-            accumulator = accumulator * np.float32(2.0**-mma.shift)
-    result = multiply_accumulate(a, b, accumulator).view(np.uint32)
+            accumulator = accumulator * dtype(2.0**-mma.shift)
+    result = _to_words(multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate))
     for k, place in enumerate(where):
         memory.words[place] = result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]]
         memory.valid[place] = True
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
+
+
+def _from_words(words: np.ndarray, dtype: type) -> np.ndarray:
+    """Accumulator values; one of 16 bits has the low half of a column (`tcgen05.ld.pack::16b` puts two into a register)."""
+    return words.astype(np.uint16).view(dtype) if np.dtype(dtype).itemsize == 2 else words.view(dtype)
+
+
+def _to_words(values: np.ndarray) -> np.ndarray:
+    """Inverse of `_from_words`; the half that 16 bits leave over is poison."""
+    return values.view(np.uint16) | np.uint32(_PADDING) if values.itemsize == 2 else values.view(np.uint32)
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
