@@ -45,6 +45,10 @@ class World(Protocol):
         """Simulated time."""
         ...
 
+    def cancel(self, cta: Cta) -> Dim3 | None:
+        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
+        ...
+
     def post(self, action: Action, origin: str) -> None:
         """Run `action` after a random delay; `origin` names it in errors."""
         ...

@@ -16,6 +16,7 @@ from .errors import Deadlock, SimError
 from .geometry import Dim3
 from .grid import Grid
 from .interfaces import Action
+from .interfaces import Cta as InterfaceCta
 from .kernel_names import KernelNames
 from .launch import Launch
 from .memory import GlobalMemory
@@ -37,7 +38,7 @@ class World:
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
         self.live: list[Cluster] = []
-        self.waiting: deque[tuple[Grid, Callable[[], Cluster]]] = deque()
+        self.waiting: deque[tuple[Grid, Dim3]] = deque()
         self.streams: dict[int, Grid] = {}
         self.pipes: list[deque[tuple[str, Action]]] = []
         self._posted: list[tuple[int, str, Action]] = []
@@ -65,7 +66,7 @@ class World:
         for z in range(0, gz, cz):
             for y in range(0, gy, cy):
                 for x in range(0, gx, cx):
-                    self.waiting.append((grid, lambda o=(x, y, z): self._cluster(grid, o)))  # type: ignore[misc]
+                    self.waiting.append((grid, (x, y, z)))
                     grid.unfinished += 1
 
     def _cluster(self, grid: Grid, origin: Dim3) -> Cluster:
@@ -92,7 +93,7 @@ class World:
         idle = 0
         while self.waiting or self.live:
             while len(self.live) < resident and (start := self._startable()) is not None:
-                self.live.append(start())
+                self.live.append(self._cluster(*start))
             before = self.progress
             warps = [w for cluster in self.live for cta in cluster.ctas for w in cta.warps if not w.done]
             self.rng.shuffle(warps)
@@ -114,12 +115,22 @@ class World:
             self.sweeps += 1
             self._asynchronous()
 
-    def _startable(self) -> Callable[[], Cluster] | None:
+    def cancel(self, cta: InterfaceCta) -> Dim3 | None:
+        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
+        grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
+        for i, (other, origin) in enumerate(self.waiting):
+            if other is grid:
+                del self.waiting[i]
+                grid.unfinished -= 1
+                return origin
+        return None
+
+    def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
-        for i, (grid, start) in enumerate(self.waiting):
+        for i, (grid, origin) in enumerate(self.waiting):
             if grid.before is None or not (grid.before.unfinished or self._posted):
                 del self.waiting[i]
-                return start
+                return grid, origin
         return None
 
     def _asynchronous(self) -> None:

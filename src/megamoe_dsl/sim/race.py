@@ -39,6 +39,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
+    state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
 
     # ---- agents and clocks

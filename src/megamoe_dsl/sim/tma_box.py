@@ -18,6 +18,9 @@ from megamoe_dsl.sim.swizzle import IndexArray, swizzle
 PADDING_POISON = 0xEE
 """Fills the padding bytes that unpacked FP4 leaves in shared memory: hardware does not define them."""
 
+GATHERED_ROWS = 4
+"""Rows of one gather4 or scatter4."""
+
 _FP4_CHUNK = 8  # packed bytes of 16 FP4 values; unpacked, they are followed by as many bytes of padding
 
 
@@ -69,6 +72,13 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     last = max(first, min(row_bytes, tensor_map.dims[0] * bits // 8 - start_byte))
     row_index = np.nonzero(inside)[0] if last > first else np.zeros(0, np.int64)
     return Box(tensor_map.address + offset[row_index] + start_byte + first, row_index, first, last, row_count, row_bytes)
+
+
+def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:
+    """The boxes of one copy: one at as many coordinates as dimensions, or one per row of (column, row 0, ... row 3)."""
+    if len(coordinates) == tensor_map.rank:
+        return [box_at(tensor_map, coordinates)]
+    return [box_at(tensor_map, (coordinates[0], row)) for row in coordinates[1:]]
 
 
 @lru_cache(maxsize=1024)
