@@ -19,6 +19,8 @@ from .parser import Kernel
 from .race import Race
 
 Action = Callable[[], None]
+Origin = Callable[[], str]
+"""Says which instruction posted an action, when an error asks."""
 
 
 class World(Protocol):
@@ -35,7 +37,7 @@ class World(Protocol):
     sweeps: int
     progress: int
     warnings: Counter[str]
-    pipes: list[deque[tuple[str, Action]]]
+    pipes: list[deque[tuple[Origin, Action]]]
 
     def next_uid(self) -> int:
         """A number that no CTA of this run has."""
@@ -49,7 +51,7 @@ class World(Protocol):
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
         ...
 
-    def post(self, action: Action, origin: str) -> None:
+    def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors."""
         ...
 

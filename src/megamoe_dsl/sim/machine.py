@@ -15,7 +15,7 @@ from .deadlock import describe_deadlock
 from .errors import Deadlock, SimError
 from .geometry import Dim3
 from .grid import Grid
-from .interfaces import Action
+from .interfaces import Action, Origin
 from .interfaces import Cta as InterfaceCta
 from .kernel_names import KernelNames
 from .launch import Launch
@@ -40,8 +40,8 @@ class World:
         self.live: list[Cluster] = []
         self.waiting: deque[tuple[Grid, Dim3]] = deque()
         self.streams: dict[int, Grid] = {}
-        self.pipes: list[deque[tuple[str, Action]]] = []
-        self._posted: list[tuple[int, str, Action]] = []
+        self.pipes: list[deque[tuple[Origin, Action]]] = []
+        self._posted: list[tuple[int, Origin, Action]] = []
 
     def next_uid(self) -> int:
         self._uid += 1
@@ -51,8 +51,8 @@ class World:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
 
-    def post(self, action: Action, origin: str) -> None:
-        """Run `action` after a random delay; `origin` names it in errors (`f"{warp} PTX line {line}"`)."""
+    def post(self, action: Action, origin: Origin) -> None:
+        """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
         self.progress += 1
         self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
 
@@ -146,12 +146,12 @@ class World:
                 for _ in range(min(len(actions), self.rng.randint(1, 8))):
                     self._act(*actions.popleft())
 
-    def _act(self, origin: str, action: Action) -> None:
+    def _act(self, origin: Origin, action: Action) -> None:
         self.progress += 1
         try:
             action()
         except SimError as error:
-            raise type(error)(f"{error} [asynchronous, from {origin}]") from None
+            raise type(error)(f"{error} [asynchronous, from {origin()}]") from None
 
     def _retire(self) -> None:
         for cluster in [c for c in self.live if c.finished()]:

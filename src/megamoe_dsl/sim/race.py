@@ -21,7 +21,7 @@ from .clock import HAPPENED, Clock
 from .kernel_names import KernelNames
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding
-from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack
+from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack, unordered
 from .sync import SyncPoint, in_scope
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
@@ -143,21 +143,11 @@ class Race:
     def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
         """A weak read of locations `index` (from `Shadow.index`)."""
         row = self._row(actor)
-        last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
-            self._report("RAW race", shadow, index, last, bad, actor)
-        elif actor.asynchronous and shadow.space:
-            visible = actor.clock.rows[shadow.space]
-            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
-            if b"\x01" in bad.tobytes():
-                self._report("missing fence.proxy.async before async-proxy read", shadow, index, last, bad, actor)
+        self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, row, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, shadow.strong_at(index, False), row, actor)
         record = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
-        last = shadow.read[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(shadow.read[index], row)) is not None:
             if isinstance(index, slice):
                 index = np.arange(index.start, index.stop)
             shadow.add_reader(index[bad], record)
@@ -167,28 +157,28 @@ class Race:
     def write(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
         """A weak write of locations `index`."""
         row = self._row(actor)
-        last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
-            self._report("WAW race", shadow, index, last, bad, actor)
-        elif actor.asynchronous and shadow.space:
-            visible = actor.clock.rows[shadow.space]
-            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
-            if b"\x01" in bad.tobytes():
-                self._report("missing fence.proxy.async before async-proxy write", shadow, index, last, bad, actor)
+        self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, row, actor)
         last = shadow.read[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(last, row)) is not None:
             self._report("WAR race", shadow, index, last, bad, actor)
         if shadow.shared_read is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
             for here, last in shadow.readers(whole):
-                bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-                if b"\x01" in bad.tobytes():
+                if (bad := unordered(last, row)) is not None:
                     self._report("WAR race", shadow, here, last, bad, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak write vs unordered atomic", shadow, shadow.strong_at(index, True), row, actor)
         shadow.write[index] = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
+
+    def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, row: NDArray[np.int32], actor: Accessor) -> None:
+        """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
+        last = shadow.write[index]
+        if (bad := unordered(last, row)) is not None:
+            self._report(race, shadow, index, last, bad, actor)
+        elif actor.asynchronous and shadow.space:
+            bad = unordered(last, actor.clock.rows[shadow.space])
+            if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
+                self._report(proxy, shadow, index, last, bad, actor)
 
     def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None) -> None:
         """An atomic, relaxed, acquire, release or volatile access: races only with weak ones.
@@ -197,11 +187,9 @@ class Race:
         """
         row = self._row(actor)
         last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(last, row)) is not None:
             self._report("atomic vs unordered weak write", shadow, index, last, bad, actor)
-        last = shadow.read[index] if writes else 0
-        if writes and b"\x01" in (bad := (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]).tobytes():
+        if writes and (bad := unordered(last := shadow.read[index], row)) is not None:
             self._report("atomic vs unordered weak read", shadow, index, last, bad, actor)
         if writes is not None:
             shadow.add_strong(index, pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous), writes)

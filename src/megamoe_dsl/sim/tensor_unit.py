@@ -14,7 +14,7 @@ from typing import Any
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Action, Cta, Warp
+from .interfaces import Action, Cta, Origin, Warp
 from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -53,7 +53,7 @@ class TensorUnit:
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
         cta.exit_checks.append(self._exit_check)
 
-    def work(self, action: Action, origin: str) -> None:
+    def work(self, action: Action, origin: Origin) -> None:
         """Put an operation on tensor memory into the pipe."""
         self.working += 1
 

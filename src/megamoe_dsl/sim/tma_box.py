@@ -52,6 +52,7 @@ class Box:
         return self.rows[:, None] + np.arange(self.last - self.first)
 
 
+@lru_cache(maxsize=4096)
 def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     """The box of ``tensor_map`` whose first element has these coordinates (innermost first; they may be negative or too large)."""
     outer = tensor_map.box[1:]
@@ -72,6 +73,11 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     last = max(first, min(row_bytes, tensor_map.dims[0] * bits // 8 - start_byte))
     row_index = np.nonzero(inside)[0] if last > first else np.zeros(0, np.int64)
     return Box(tensor_map.address + offset[row_index] + start_byte + first, row_index, first, last, row_count, row_bytes)
+
+
+def box_count(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> int:
+    """How many boxes one copy has."""
+    return 1 if len(coordinates) == tensor_map.rank else GATHERED_ROWS
 
 
 def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:

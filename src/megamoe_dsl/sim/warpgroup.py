@@ -16,7 +16,7 @@ import numpy as np
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Cta, Warp
+from .interfaces import Cta, Origin, Warp
 from .pipe import Pipe
 from .smem_descriptor import SmemDescriptor
 from .umma import Bytes
@@ -71,7 +71,7 @@ class Warpgroup:
         self.agent = cta.world.race.agent(f"{self.name} wgmma", cta) if cta.world.race else -1
         cta.exit_checks.append(self._exit_check)
 
-    def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: str) -> Operation:
+    def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
         """A warp issues its operation of that number; the last of the four sends it off."""
         operation = self.operations.get(number)
         if operation is None:

@@ -22,7 +22,7 @@ from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import SMEM_RESERVED
 from ..operands import Binder
 from ..parser import Instruction
-from ..tma_box import GATHERED_ROWS, boxes_at, shared_chunks, to_shared_format
+from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     Issue,
     Reduction,
@@ -100,7 +100,7 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
 def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
-    cta.shared.check(offset, offset + len(boxes_at(tensor_map, place)) * tensor_map.box_bytes)
+    cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
 def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
