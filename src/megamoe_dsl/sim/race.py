@@ -21,7 +21,7 @@ from .clock import HAPPENED, Clock
 from .kernel_names import KernelNames
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding
-from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack, unordered
+from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Places, Shadow, pack, unordered
 from .sync import SyncPoint, in_scope
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
@@ -97,13 +97,13 @@ class Race:
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Read of `size` bytes at each offset in `where`, or of a byte slice."""
+    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.read(shadow, shadow.index(where, size), actor)
 
-    def write_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Write of `size` bytes at each offset in `where`, or of a byte slice."""
+    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.write(shadow, shadow.index(where, size), actor)
 

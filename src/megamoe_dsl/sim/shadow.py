@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .chunks import Chunks
+
 AGENT_MASK = 0x1FFF
 ASYNC_BIT = 0x2000
 LINE_SHIFT = 14
@@ -20,6 +22,7 @@ PAGE = 1 << PAGE_SHIFT
 
 Records = NDArray[np.int64]
 Index = NDArray[np.int64] | slice
+Places = NDArray[np.int64] | slice | Chunks
 
 
 def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
@@ -70,8 +73,10 @@ class Shadow:
         """A location for people."""
         return f"{self.name}+{index * self.grain - self.origin}"
 
-    def index(self, start: NDArray[np.int64] | slice, size: int) -> Index:
-        """Record indices of the accesses [start, start + size), or of a byte slice."""
+    def index(self, start: Places, size: int) -> Index:
+        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs)."""
+        if isinstance(start, Chunks):
+            return start.records(self.grain)
         if isinstance(start, slice):
             while start.start % self.grain or start.stop % self.grain:
                 self._refine(self.grain // 2)

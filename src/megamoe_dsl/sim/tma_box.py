@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.sim.chunks import CHUNK, Chunks
 from megamoe_dsl.sim.swizzle import IndexArray, swizzle
 
 PADDING_POISON = 0xEE
@@ -94,9 +95,9 @@ def shared_bytes(start: int, box_bytes: int, span: int) -> IndexArray:
 
 
 @lru_cache(maxsize=1024)
-def shared_chunks(start: int, box_bytes: int, span: int) -> IndexArray:
-    """Shared-memory offset of every 16-byte chunk of a box in box order; swizzles move whole chunks."""
-    return swizzle(start + np.arange(0, box_bytes, 16), span)
+def shared_chunks(start: int, box_bytes: int, span: int) -> Chunks:
+    """The 16-byte chunks of a box in box order; swizzles move whole chunks."""
+    return Chunks(swizzle(start + np.arange(0, box_bytes, CHUNK), span))
 
 
 def to_shared_format(tensor_map: TensorMap, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

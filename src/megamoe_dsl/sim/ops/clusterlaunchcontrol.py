@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..interfaces import Cta, Warp
 from ..lanes import Mask
@@ -18,7 +19,7 @@ from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import B128
 from ..operands import Binder, vector
 from ..parser import Instruction
-from ..tma_engine import CHUNK, Issue, finish_load, write_shared_chunks
+from ..tma_engine import Issue, finish_load, write_shared_chunks
 from . import Inline, Straight, register
 from .common import origin, shared_target
 
@@ -53,7 +54,7 @@ def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offs
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
         for target, barrier in answers:
             actor = issue.load_actor(barrier)
-            write_shared_chunks(target, np.array([offset]), words.view(np.uint8), actor)
+            write_shared_chunks(target, Chunks(np.array([offset])), words.view(np.uint8), actor)
             finish_load(barrier, CHUNK, actor)
 
     return run

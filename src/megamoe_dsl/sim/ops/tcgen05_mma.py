@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..accessor import Actor
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
@@ -22,7 +23,7 @@ from ..parser import Instruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
-from ..tma_engine import CHUNK, read_shared_chunks
+from ..tma_engine import read_shared_chunks
 from ..tmem import granules
 from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
@@ -101,18 +102,26 @@ def build_mma(ins: Instruction, b: Binder) -> Straight:
 
 
 @lru_cache(maxsize=4096)
-def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[IndexArray, IndexArray]:
-    """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read)."""
+def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
+    """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read); None when in this order."""
     index = operand_bytes(descriptor, rows, K_BYTES, size, mn_major)
+    if not mn_major:
+        return Chunks(index[:, ::CHUNK].reshape(-1)), None
     starts, inverse = np.unique(index // CHUNK, return_inverse=True)
-    return starts * CHUNK, inverse.reshape(index.shape) * CHUNK + index % CHUNK
+    return Chunks(starts * CHUNK), inverse.reshape(index.shape) * CHUNK + index % CHUNK
+
+
+@lru_cache(maxsize=4096)
+def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunks:
+    """The source of a tcgen05.cp."""
+    return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
 def fetch_operand(cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
-    starts, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
-    chunks = read_shared_chunks(cta, starts, "MMA operand", actor)
-    return decode_operand(chunks.reshape(-1)[inside], name)
+    chunks, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
+    raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
+    return decode_operand(raw.reshape(rows, K_BYTES) if inside is None else raw.reshape(-1)[inside], name)
 
 
 def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
@@ -246,9 +255,9 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
             unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
 
     def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
-        starts = copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK]
+        chunks = _copy_chunks(descriptor, rows, row_bytes)
         for cta in ctas:
-            values: Bytes = read_shared_chunks(cta, starts.reshape(-1), "tcgen05.cp", actors[0] if actors else None)
+            values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             words = np.ascontiguousarray(values).view(np.uint32).reshape(rows, row_bytes // 4)
             _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..accessor import Actor
 from ..aligned_sum import aligned_multiply_accumulate
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
 from ..interfaces import Cta, Warp
@@ -23,8 +24,6 @@ from ..operands import Binder, vector
 from ..outcome import Outcome
 from ..parser import Instruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
-from ..swizzle import IndexArray
-from ..tma_engine import CHUNK
 from ..umma import K_BYTES, Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..warpgroup import WARPS, Operation, Part, Warpgroup
 from ..wgmma_fragment import RESULT_TYPES, a_fragment
@@ -147,10 +146,10 @@ def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors
 
 
 @lru_cache(maxsize=4096)
-def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool) -> IndexArray:
+def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool) -> Chunks:
     """The 16-byte chunks that hold a warp's rows of A."""
     index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)
-    return np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK
+    return Chunks(np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK)
 
 
 def _decode(word: int) -> SmemDescriptor:
