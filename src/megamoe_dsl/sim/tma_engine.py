@@ -7,6 +7,7 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,17 +110,24 @@ def _spans(offsets: IndexArray, width: int) -> tuple[IndexArray | slice, int]:
     return (offsets[:, None] + np.arange(0, width, unit)).ravel(), unit
 
 
+def _rows_of(values: NDArray[Any], offsets: IndexArray, width: int) -> NDArray[Any]:
+    """Rows of `width` elements at these offsets; a view when they lie equally far apart."""
+    pitch = int(offsets[1] - offsets[0]) if len(offsets) > 1 else width
+    if pitch < width or (offsets[1:] - offsets[:-1] != pitch).any():
+        return values[offsets[:, None] + np.arange(width)]
+    return np.ndarray((len(offsets), width), values.dtype, values, int(offsets[0]), (pitch, 1))
+
+
 def read_global_rows(world: World, rows: IndexArray, width: int, actor: Actor | None) -> Bytes:
     """Bytes of rows of `width` bytes at global addresses `rows`, shaped (rows, width)."""
     allocation, offsets = _locate(world, rows, width, False)
-    index = offsets[:, None] + np.arange(width)
-    if allocation.valid is not None and not allocation.valid[index].all():
-        bad = int(index.reshape(-1)[int(np.argmin(allocation.valid[index].reshape(-1)))])
-        raise SimError(f"read of uninitialised global memory {allocation}+{bad}")
+    if allocation.valid is not None and not (valid := _rows_of(allocation.valid, offsets, width)).all():
+        row, column = divmod(int(np.argmin(valid)), width)
+        raise SimError(f"read of uninitialised global memory {allocation}+{int(offsets[row]) + column}")
     if actor is not None and world.race:
         where, size = _spans(offsets, width)
         world.race.read_global(allocation, where, size, actor)
-    return allocation.data[index]
+    return np.array(_rows_of(allocation.data, offsets, width))
 
 
 def write_global_rows(world: World, rows: IndexArray, values: Bytes, actor: Actor | None) -> None:

@@ -178,10 +178,15 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
     half = rows // 2 if folded else rows
     column = address & 0xFFFF
     words = _read_tensor(cta, column, -(-half // 32), slice(0, 128), "MMA scale factors", actor)
-    row = np.arange(rows)
-    lanes = row % 32 + 64 * (row // half)
-    picked = np.ascontiguousarray(words[lanes, row % half // 32]).view(np.uint8).reshape(rows, 4)
+    picked = words[_scale_places(rows, half)].view(np.uint8).reshape(rows, 4)
     return decode_scales(picked[:, first_byte : first_byte + blocks], name)
+
+
+@lru_cache(maxsize=1024)
+def _scale_places(rows: int, half: int) -> tuple[IndexArray, IndexArray]:
+    """Lane and column of the scale factors of every row."""
+    row = np.arange(rows)
+    return row % 32 + 64 * (row // half), row % half // 32
 
 
 def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
