@@ -36,7 +36,7 @@ CAPACITY, BOUND = 512, 32
 
 
 def problem_of(ranks: int) -> Problem:
-    return Problem(1024, 512, 8 * ranks, 4, ranks, CAPACITY, dtypes="fp8xfp8", activation_clamp=10.0)
+    return Problem(1024, 512, 8 * ranks, 4, ranks, CAPACITY, recipe="fp8xfp8", activation_clamp=10.0)
 
 
 def configs(ranks: int) -> set[Any]:

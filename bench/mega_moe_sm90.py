@@ -1,6 +1,6 @@
-"""Times the SM90 kernel on the GPUs of this host, beside the peer; the same as `megamoe bench`, without the command line's packages.
+"""Times the SM90 kernel on the GPUs of this host, beside the baseline; the same as `megamoe bench`, without the command line's packages.
 
-python bench/mega_moe_sm90.py --preset flash,pro --tokens 8,64,512 --ranks 8 --artifacts FOLDER --peer SITE --variants
+python bench/mega_moe_sm90.py --preset flash,pro --tokens 8,64,512 --ranks 8 --artifacts FOLDER --baseline SITE --variants
 python bench/mega_moe_sm90.py --preset flash --tokens 64 --ranks 8 --artifacts FOLDER --soak 1000
 """
 

@@ -1,4 +1,4 @@
-"""Several ranks of a layer in one process: buffers, kernels and a stream each, on GPUs that they may share, over peer access."""
+"""Several ranks of a layer in one process: buffers, kernels and a stream each, on GPUs that they may share, over baseline access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONCURRENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER
 class Rank:
     """One rank on its device: buffers of every kernel, the kernels, and a stream.
 
-    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels, an L2 tile's
+    tokens, blocks  of every launch: how many tokens differed, and in which blocks of 256 channels, an Linear2 tile's
     snapshots       of the last launches, by number modulo LAUNCHES_IN_FLIGHT
     """
 
@@ -89,7 +89,7 @@ class Rank:
 
 
 def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
-    """torch enables peer access with the first copy."""
+    """torch enables baseline access with the first copy."""
     for one in devices:
         for other in devices:
             if one != other:

@@ -1,4 +1,4 @@
-"""Tables of README.md and docs/hopper.md, from results files.
+"""Tables of docs/performance.md and docs/hopper.md, from records.
 
 python bench/results_table.py bench/results/mega_moe_sm90-time-DATE.json [...]
 python bench/results_table.py bench/results/mega_moe_sm90-trace-DATE.json [...]
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 TIME_COLUMNS = (
-    *("Shape, tokens per rank", "ours: launches / graph", "peer", "peer / ours"),
-    *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / peer"),
+    *("Shape, tokens per rank", "ours: launches / graph", "baseline", "baseline / ours"),
+    *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / baseline"),
 )
+SPREAD_COLUMNS = ("Shape, tokens per rank", "ours: launches", "baseline: launches", "ours: graph", "baseline: graph")
 TRACE_COLUMNS = {
     "counts": ("wait counts",),
     "stages": ("wait stage Linear1", "wait stage Linear2"),
@@ -32,16 +33,16 @@ def label(record: dict[str, Any]) -> str:
 
 def time_cells(record: dict[str, Any]) -> list[str]:
     """One timed point."""
-    best, peer, slowest = record["best"], record["peer"], record["slowest_rank"]
+    best, baseline, slowest = record["best"], record["baseline"], record["slowest_rank"]
     return [
         label(record),
         f"{best['us']:.0f} / {best['graph_us']:.0f}",
-        f"{peer['us']['median']:.0f} / {peer['graph_us']['median']:.0f}",
+        f"{baseline['us']['median']:.0f} / {baseline['graph_us']['median']:.0f}",
         f"{best['ratio']:.2f} / {best['graph_ratio']:.2f}",
         f"{best['tflops_per_rank']:.0f}",
         f"{slowest['bound_us']:.0f} ({slowest['bound_by'].upper()})",
         f"{best['fraction_of_slowest_rank']:.2f}",
-        f"{record['symmetric_bytes'] / 2**20:.0f} / {peer['symmetric_bytes'] / 2**20:.0f}",
+        f"{record['symmetric_bytes'] / 2**20:.0f} / {baseline['symmetric_bytes'] / 2**20:.0f}",
     ]
 
 
@@ -53,15 +54,52 @@ def trace_cells(record: dict[str, Any]) -> list[str]:
     return [label(record), f"{record['launch_us']:.0f}", f"{start:.0f}", *(f"{us:.0f}" for us in parts)]
 
 
-def table(files: Sequence[Path]) -> str:
-    """All points of the files that were timed beside the peer, or traced."""
+def spread_cells(record: dict[str, Any]) -> list[str]:
+    """The extremes of one timed point's repeats."""
+    ours, baseline = record["variants"][record["best"]["variant"]], record["baseline"]
+    times = (one[kind] for kind in ("us", "graph_us") for one in (ours, baseline))
+    return [label(record), *(f"{one['low']:.0f} to {one['high']:.0f}" for one in times)]
+
+
+def read(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """The records of all points that were timed beside the baseline, or traced."""
     records = [record for file in files for record in json.loads(file.read_text())["records"]]
-    if any("trace" in record for record in records):
-        head, rows = ["Shape, tokens per rank", "us", "first multiply at", *TRACE_COLUMNS], [trace_cells(one) for one in records]
-    else:
-        head, rows = list(TIME_COLUMNS), [time_cells(one) for one in records if "peer" in one]
+    return [record for record in records if "baseline" in record or "trace" in record]
+
+
+def lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
+def table(files: Sequence[Path]) -> str:
+    """A line per point."""
+    records = read(files)
+    if any("trace" in record for record in records):
+        return lines(["Shape, tokens per rank", "us", "first multiply at", *TRACE_COLUMNS], map(trace_cells, records))
+    return lines(TIME_COLUMNS, map(time_cells, records))
+
+
+def spread_table(files: Sequence[Path]) -> str:
+    """A line per point: the extremes of its repeats, as launches and as graphs."""
+    return lines(SPREAD_COLUMNS, map(spread_cells, read(files)))
+
+
+def short_table(files: Sequence[Path]) -> str:
+    """A column per number of tokens: launches of both kernels, and their ratio."""
+    points: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in read(files):
+        points.setdefault(record["point"]["preset"].capitalize(), {})[record["point"]["tokens"]] = record
+    tokens = sorted({one for shape in points.values() for one in shape})
+    rows: list[list[str]] = []
+    for shape, records in points.items():
+        rows.append([f"{shape}, ours", *(f"{records[one]['best']['us']:.0f} us" for one in tokens)])
+        rows.append([f"{shape}, baseline", *(f"{records[one]['baseline']['us']['median']:.0f} us" for one in tokens)])
+        rows.append([f"{shape}, baseline / ours", *(f"**{records[one]['best']['ratio']:.2f}**" for one in tokens)])
+    return lines(["Tokens per rank", *map(str, tokens)], rows)
+
+
 if __name__ == "__main__":
-    print(table([Path(one) for one in sys.argv[1:]]))
+    named = [Path(one) for one in sys.argv[1:]]
+    print(table(named))
+    if "-time-" in named[0].name:
+        print(f"\n{spread_table(named)}\n\n{short_table(named)}")

@@ -2,8 +2,8 @@
 
 block128  the package's: scales per token or 128 weight rows and 128 of K, promotion to FP32 as often, a power of two per token and 128
           channels between the linears
-rowwise   inputs one scale per token, weights one per output channel, the L1 output a single one, set beforehand; the tensor core adds all
-          of K, and scales come after it
+rowwise   inputs one scale per token, weights one per output channel, the Linear1 output a single one, set beforehand; the tensor core adds
+          all of K, and scales come after it
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ OUTLIER_SHARE, OUTLIER_FACTORS = 1 / 512, (20.0, 50.0)
 
 @dataclass(frozen=True)
 class Expert:
-    """BF16 tokens x [n, H] with top-k weights f32 [n], weights l1 [2I, H], rows [gate | up], and l2 [H, I]; `seen`, other tokens for
+    """BF16 tokens x [n, H] with top-k weights f32 [n], weights fc1 [2I, H], rows [gate | up], and fc2 [H, I]; `seen`, other tokens for
     calibration, and their weights."""
 
     x: torch.Tensor
     weight: torch.Tensor
-    l1: torch.Tensor
-    l2: torch.Tensor
+    fc1: torch.Tensor
+    fc2: torch.Tensor
     seen: tuple[torch.Tensor, torch.Tensor]
 
 
@@ -81,25 +81,25 @@ def draw(data: str, hidden: int, intermediate: int, tokens: int, seed: int, devi
     x = draw_tokens(generator, tokens + CALIBRATION_TOKENS, hidden).bfloat16().to(device)
     weight = (torch.rand(len(x), generator=generator) * 0.75 + 0.25).to(device)
     shapes = ((2 * intermediate, hidden), (hidden, intermediate))
-    l1, l2 = ((draw_weights(generator, *shape) * shape[1] ** -0.5).bfloat16().to(device) for shape in shapes)
-    return Expert(x[:tokens], weight[:tokens], l1, l2, (x[tokens:], weight[tokens:]))
+    fc1, fc2 = ((draw_weights(generator, *shape) * shape[1] ** -0.5).bfloat16().to(device) for shape in shapes)
+    return Expert(x[:tokens], weight[:tokens], fc1, fc2, (x[tokens:], weight[tokens:]))
 
 
-def hidden_values(x: torch.Tensor, weight: torch.Tensor, l1: torch.Tensor) -> torch.Tensor:
+def hidden_values(x: torch.Tensor, weight: torch.Tensor, fc1: torch.Tensor) -> torch.Tensor:
     """h of BF16 values in float64, nothing rounded."""
-    gate, up = (x.double() @ l1.double().T).chunk(2, dim=1)
+    gate, up = (x.double() @ fc1.double().T).chunk(2, dim=1)
     return torch.nn.functional.silu(gate.clamp(max=CLAMP)) * up.clamp(-CLAMP, CLAMP) * weight.double()[:, None]
 
 
 def unquantised(expert: Expert) -> Output:
     """What the recipes approximate."""
-    h = hidden_values(expert.x, expert.weight, expert.l1)
-    return Output(h, h @ expert.l2.double().T)
+    h = hidden_values(expert.x, expert.weight, expert.fc1)
+    return Output(h, h @ expert.fc2.double().T)
 
 
 def block128(expert: Expert, sums: Accumulate) -> Output:
-    h = swiglu(linear1(*quantize_e4m3_f32(expert.x), *quantize_weight_e4m3(expert.l1), sums), expert.weight, CLAMP)
-    return Output(h, linear2(*requantize(h, "fp8xfp8"), *quantize_weight_e4m3(expert.l2), sums))
+    h = swiglu(linear1(*quantize_e4m3_f32(expert.x), *quantize_weight_e4m3(expert.fc1), sums), expert.weight, CLAMP)
+    return Output(h, linear2(*requantize(h, "fp8xfp8"), *quantize_weight_e4m3(expert.fc2), sums))
 
 
 def quantize_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,8 +108,8 @@ def quantize_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def static_scale(expert: Expert) -> torch.Tensor:
-    """Of the L1 output, f32 [1, 1]: `MARGIN` times the largest magnitude that the calibration tokens give unquantised, over 448."""
-    return (hidden_values(*expert.seen, expert.l1).abs().amax() * (MARGIN / E4M3_MAX)).float().view(1, 1)
+    """Of the Linear1 output, f32 [1, 1]: `MARGIN` times the largest magnitude that the calibration tokens give unquantised, over 448."""
+    return (hidden_values(*expert.seen, expert.fc1).abs().amax() * (MARGIN / E4M3_MAX)).float().view(1, 1)
 
 
 def rowwise_matmul(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, sums: Accumulate) -> torch.Tensor:
@@ -119,10 +119,10 @@ def rowwise_matmul(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: t
 
 
 def rowwise(expert: Expert, sums: Accumulate) -> Output:
-    gate_up = rowwise_matmul(*quantize_rows(expert.x), *quantize_rows(expert.l1), sums)
+    gate_up = rowwise_matmul(*quantize_rows(expert.x), *quantize_rows(expert.fc1), sums)
     h = swiglu(gate_up, expert.weight, CLAMP)
     scale = static_scale(expert)
-    return Output(h, rowwise_matmul(encode_e4m3(h * scale.reciprocal()), scale, *quantize_rows(expert.l2), sums).bfloat16())
+    return Output(h, rowwise_matmul(encode_e4m3(h * scale.reciprocal()), scale, *quantize_rows(expert.fc2), sums).bfloat16())
 
 
 RECIPES: dict[str, Callable[[Expert, Accumulate], Output]] = {"block128": block128, "rowwise": rowwise}

@@ -141,7 +141,7 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def on_gpu(weights: ExpertWeights) -> ExpertWeights:
-    return ExpertWeights(*(getattr(weights, name).cuda() for name in ("l1", "l1_sf", "l2", "l2_sf")))
+    return ExpertWeights(*(getattr(weights, name).cuda() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")))
 
 
 def inputs_on_gpu(one: Inputs) -> Inputs:

@@ -1,4 +1,4 @@
-"""More ranks than GPUs: all ranks of a layer in one process, a stream and an equal share of its GPU's SMs each, over peer access.
+"""More ranks than GPUs: all ranks of a layer in one process, a stream and an equal share of its GPU's SMs each, over baseline access.
 
     python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --set num_sms=66     where the DSL is
     python bench/soak_ranks.py --artifacts FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --launches 1000  e.g. on four GPUs
@@ -62,7 +62,7 @@ class InputSet:
         cls, problem: Problem, ranks: Sequence[Rank], weights: Sequence[ExpertWeights], index: int, tokens: Sequence[int], snapshots: bool
     ) -> InputSet:
         """Set `index`, with these numbers of tokens.  `weights` are all ranks', on the device of the reference."""
-        device = weights[0].l1.device
+        device = weights[0].fc1.device
         inputs = [random_inputs(problem, rank.index, tokens[rank.index], 100 + index, rank.device, *set_options(index)) for rank in ranks]
         y = [torch.empty(n, problem.hidden, dtype=torch.bfloat16, device=rank.device) for n, rank in zip(tokens, ranks, strict=True)]
         rows = [sample_rows(n, SAMPLES_PER_RANK) for n in tokens]
@@ -98,7 +98,9 @@ def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, la
     ranks = ranks_of(point, devices, store, configs, launches)
     if snapshots:
         check_room(ranks)
-    weights = [ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("l1", "l1_sf", "l2", "l2_sf"))) for rank in ranks]
+    weights = [
+        ExpertWeights(*(getattr(rank.weights, name).to(devices[0]) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"))) for rank in ranks
+    ]
     counts = token_counts(point.ranks, problem.max_tokens_per_rank)
     sets = [InputSet.first_launch(problem, ranks, weights, index, tokens, snapshots) for index, tokens in enumerate(counts)]
     synchronize_all(devices)

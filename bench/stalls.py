@@ -37,7 +37,7 @@ METRICS = {
     "gpu": "device__attribute_display_name",
     "us": "gpu__time_duration.avg",
     "dram_busy": "dram__cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "l2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "fc2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "tensor_core": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "issue": "sm__issue_active.avg.pct_of_peak_sustained_elapsed",
 }

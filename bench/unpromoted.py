@@ -21,7 +21,7 @@ from megamoe_dsl.device.mbarrier import wait
 from megamoe_dsl.device.ring import Ring
 from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_m
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context, give_back
+from megamoe_dsl.kernels.mega_moe.sm90.context import Sm90Context, release_stage
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def multiply(ctx: Sm90Context, me: tokens_as_m.Share, acc: Accumulator, scales: 
     if more:
         wait(ctx.barrier("full", following.index), following.phase)
     sums = wgmma.wait(sums)
-    give_back(ctx, me, ring)
+    release_stage(ctx, me, ring)
     return Accumulator(tuple(tuple(sums[64 * c : 64 * (c + 1)]) for c in range(me.chunks))), following
 
 

@@ -1,13 +1,13 @@
 """Everything that needs GPUs, in two commands: what is compiled where the DSL is, and what runs on a host with GPUs.
 
     python bench/validate.py prepare FOLDER [--gpus 4]                              where the DSL is; some minutes
-    python bench/validate.py run FOLDER [--gpus 4] [--peer SITE] [--out RESULTS]    on the host; on four H200s some ten minutes
+    python bench/validate.py run FOLDER [--gpus 4] [--baseline SITE] [--out RESULTS]    on the host; on four H200s some ten minutes
 
 silicon     y of tiny layers against the simulator's, to the bit
 racecheck, memcheck
             compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
-time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the peer if there is one
+time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 trace       the same points, by role
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
@@ -71,13 +71,13 @@ class Outcome:
         return self.outcome == "ok"
 
 
-def steps(folder: Path, gpus: int, peer: Path | None, out: Path) -> list[Step]:
+def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Step]:
     """All of them, for a host with `gpus` GPUs."""
     at = {name: str(folder / name) for name in ("silicon", "layer", "kernels", "traced", "eighths")}
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
     both = ["--preset", ",".join(PRESETS), "--tokens", TOKENS, "--ranks", str(RANKS)]
-    beside = [] if peer is None else ["--peer", str(peer)]
+    beside = [] if baseline is None else ["--baseline", str(baseline)]
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
 
     def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
@@ -166,10 +166,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of what `prepare` makes and `run` takes")
     parser.add_argument("--gpus", type=int, default=4, choices=(1, 2, 4, 8), help="of the host")
     parser.add_argument("--only", help="steps, separated by commas")
-    parser.add_argument("--peer", type=Path, help="folder with the peer's packages")
+    parser.add_argument("--baseline", type=Path, help="folder with the baseline's packages")
     parser.add_argument("--out", type=Path, default=BENCH / "results", help="folder of the JSON files")
     given = parser.parse_args()
-    found = steps(given.folder, given.gpus, given.peer, given.out)
+    found = steps(given.folder, given.gpus, given.baseline, given.out)
     names = [step.name for step in found]
     only = names if given.only is None else given.only.split(",")
     for name in only:

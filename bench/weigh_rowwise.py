@@ -33,7 +33,7 @@ LOOPS = {"promoted": (8, 6, 128), "unpromoted": (8, 8, 0)}
 """Folder to what a K block of its kernels must have: wgmmas, those that accumulate, FMAs."""
 
 HEADINGS = """\
-| shape | data | recipe | L1 output | exact sums | between | y | exact sums | between |
+| shape | data | recipe | Linear1 output | exact sums | between | y | exact sums | between |
 |---|---|---|---|---|---|---|---|---|"""
 
 

@@ -3,12 +3,12 @@
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import Inspection, differences
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
 shape = {"hidden": 1024, "intermediate": 512, "num_experts": 16, "topk": 4, "num_ranks": 2, "max_tokens_per_rank": 256}
-blackwell = KernelConfig.choose(Problem(**shape), num_tokens=64)
-hopper = Sm90Config.choose(Problem(**shape, dtypes="fp8xfp8"), num_tokens=64)
+blackwell = Sm100Config.choose(Problem(**shape), num_tokens=64)
+hopper = Sm90Config.choose(Problem(**shape, recipe="fp8xfp8"), num_tokens=64)
 
 # Line info lets instructions be attributed to roles; it changes none of them.
 inspections = []
@@ -32,7 +32,7 @@ math = inspections[1].artifact.histogram("math")["K block"]
 assert (mma["mma"], math["mma"]) == (4, 8)
 
 # What a change did to the code: here, another tile.
-larger = compile_kernel(KernelConfig.choose(blackwell.problem, 64, block_m=128), line_info=True)
+larger = compile_kernel(Sm100Config.choose(blackwell.problem, 64, block_m=128), line_info=True)
 for change in differences(inspections[0].as_dict(), Inspection.of(larger).as_dict()):
     if change.path in ("config.block_m", "config.stages", "resources.instructions", "measures.mma_k_block.instructions"):
         print(f"  {change.path}: {change.before} -> {change.after}")

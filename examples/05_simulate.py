@@ -4,13 +4,13 @@ import torch
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
 problem = Problem(hidden=256, intermediate=128, num_experts=4, topk=2, num_ranks=2, max_tokens_per_rank=16)
-artifact = compile_kernel(KernelConfig.choose(problem, num_tokens=16, num_sms=2), line_info=True)
+artifact = compile_kernel(Sm100Config.choose(problem, num_tokens=16, num_sms=2), line_info=True)
 
 # Data whose sums are exact in FP32, so that no order of summation hides a mistake.  One rank has fewer tokens, some slots are masked.
 case = random_case(problem, tokens=[9, 4], seed=0, mask=0.2)

@@ -3,13 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl import KernelConfig
+from megamoe_dsl import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout, complement, composition, join, right_inverse, same_function
 from megamoe_dsl.layouts.region import U8, Field, Region
 from megamoe_dsl.testing import configs, layouts
 
 
-def my_buffer(config: KernelConfig) -> Region:
+def my_buffer(config: Sm100Config) -> Region:
     """A staging buffer: one tile per epilogue warp, 128-byte aligned."""
     tile = Field("tile", (config.epilogue_warps, config.store_block_m * 128), U8, 128)
     return Region.stack("mine", Field("flags", (config.problem.experts_per_rank,), U8), tile)
@@ -22,7 +22,7 @@ def my_padded_rows(rows: int, width: int, padding: int) -> Layout:
 
 @settings(max_examples=200, deadline=None)
 @given(configs())
-def check_buffer(config: KernelConfig) -> None:
+def check_buffer(config: Sm100Config) -> None:
     """In bounds and aligned, for every valid configuration."""
     region = my_buffer(config)
     for warp in range(config.epilogue_warps):

@@ -32,7 +32,7 @@ assert sys.modules.pop("cutlass") is None and "cutlass" not in sys.modules
 print("  the DSL was not imported")
 """
 
-problem = Problem(hidden=512, intermediate=256, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=64, dtypes="fp8xfp8")
+problem = Problem(hidden=512, intermediate=256, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=64, recipe="fp8xfp8")
 config = Sm90Config.choose(problem, num_tokens=64, num_sms=132)
 with tempfile.TemporaryDirectory() as folder:
     files = export_kernel(config, folder)

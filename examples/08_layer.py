@@ -22,7 +22,7 @@ if ranks > 1:
     disable_multicast()  # before the group is made: NCCL reads its settings then
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
 
-problem = Problem(2048, 1024, num_experts=16 * ranks, topk=4, num_ranks=ranks, max_tokens_per_rank=512, dtypes="fp8xfp8")
+problem = Problem(2048, 1024, num_experts=16 * ranks, topk=4, num_ranks=ranks, max_tokens_per_rank=512, recipe="fp8xfp8")
 weights: ExpertWeights = random_weights(problem, rank, seed=0, device="cuda")  # of this rank's 16 experts, as checkpoints have them
 layer = MegaMoE(problem, weights, bounds=[32])
 

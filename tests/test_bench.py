@@ -41,7 +41,7 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_points_of_the_command_line() -> None:
     session = parse(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
     assert [one.name for one in session.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
-    assert len(session.points) == 8 and session.soak == 9 and session.peer is None
+    assert len(session.points) == 8 and session.soak == 9 and session.baseline is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_points_of_the_command_line() -> None:
         ("--soak", "-3", "soak = -3: must be 0 or a number of launches"),
         ("--remote", "1.5", "remote = 1.5: must be None, or between 0 and 1"),
         ("--watchdog-ms", "0", "watchdog_ms = 0: must be at least 1"),
-        ("--peer", "nowhere", "peer = 'nowhere': must be None or a folder with the peer's unpacked wheels"),
+        ("--baseline", "nowhere", "baseline = 'nowhere': must be None or a folder with the baseline's unpacked wheels"),
         ("--trace", "--soak=3", "trace = True: must be False with a soak"),
         ("--out", __file__, f"out = {__file__!r}: must be a folder that can be written ("),
     ],
@@ -277,7 +277,7 @@ def record(us: float, violations: int) -> dict[str, Any]:
         "name": "flash EP8 M=8",
         "symmetric_bytes": 2**20,
         "variants": {"block_m=8": {"check": check, "us": times, "graph_us": times}},
-        "peer": {"us": {"median": 2 * us}, "graph_us": {"median": 3 * us}, "symmetric_bytes": 2**21},
+        "baseline": {"us": {"median": 2 * us}, "graph_us": {"median": 3 * us}, "symmetric_bytes": 2**21},
         "work": {"flop": 1e9, "hbm_bytes": 4e6 * us, "nvlink_bytes": 3e5 * us, "bound_us": us / 2, "bound_by": "hbm"},
         "slowest_rank": {"bound_us": 0.75 * us, "bound_by": "flop"},
         "best": {"variant": "block_m=8"},
@@ -289,10 +289,10 @@ def test_report_and_verdict() -> None:
     assert passed(good) and not passed(bad) and not passed({"error": "x"})
     assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(row(good).split())
     assert " 2.000 " in row(good) and " 3.000 " in row(good) and " ok " in row(good) and "WRONG" in row(bad)
-    assert not passed({**good, "peer_error": "no such library"})
+    assert not passed({**good, "baseline_error": "no such library"})
     variant = good["variants"]["block_m=8"]
-    assert passed({**good, "variants": {"block_m=8": {**variant, "difference_to_peer": 0.04}}})
-    assert not passed({**good, "variants": {"block_m=8": {**variant, "difference_to_peer": 0.2}}})
+    assert passed({**good, "variants": {"block_m=8": {**variant, "difference_to_baseline": 0.04}}})
+    assert not passed({**good, "variants": {"block_m=8": {**variant, "difference_to_baseline": 0.2}}})
     assert "FAILED: no kernel" in row({"name": "flash", "error": "no kernel"})
     soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
     assert passed(soak) and "mismatches 0" in row(soak)

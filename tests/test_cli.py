@@ -83,7 +83,7 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["resources"]["stack_bytes"] == 0
     assert found["measures"]["mma_k_block"]["kinds"]["mma"] == 4
-    assert found["peer"] is None
+    assert found["baseline"] is None
     assert ".entry" in files["ptx"].read_text()
     assert "UTCQMMA" in files["sass"].read_text()
 

@@ -23,7 +23,7 @@ from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 
-MOE = Problem(512, 256, 2, 1, 1, 24, dtypes="fp8xfp8")
+MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
 
 

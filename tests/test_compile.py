@@ -9,9 +9,9 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 
 
-@pytest.mark.parametrize(("arch", "dtypes", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
-def test_artifact_has_code_resources_and_histogram(arch, dtypes, role):
-    artifact = compile(Problem(512, 256, 8, 2, 2, 16, dtypes=dtypes), arch, num_sms=4)
+@pytest.mark.parametrize(("arch", "recipe", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
+def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
+    artifact = compile(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), arch, num_sms=4)
     assert artifact.arch == arch and f".target {arch}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
     assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
@@ -21,11 +21,11 @@ def test_artifact_has_code_resources_and_histogram(arch, dtypes, role):
 
 @pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])
 def test_a_kernels_name_can_carry_any_clamp(clamp):
-    problem = Problem(256, 128, 4, 2, 2, 16, dtypes="fp8xfp8", activation_clamp=clamp)
+    problem = Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8", activation_clamp=clamp)
     assert "activation_clamp" in compile_kernel(Sm90Config.choose(problem, 16, num_sms=4)).entry
 
 
-@pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "dtypes")])
+@pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "recipe")])
 def test_bad_requests_name_the_field(arch, field):
     with pytest.raises(ProblemError, match=field):
         compile(Problem(512, 256, 8, 2, 2, 16), arch)

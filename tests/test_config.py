@@ -1,4 +1,4 @@
-"""KernelConfig: heuristics at the article's numbers, every constraint, and the budgets of the published shapes."""
+"""Sm100Config: heuristics at the article's numbers, every constraint, and the budgets of the published shapes."""
 
 from dataclasses import replace
 from math import inf, nextafter
@@ -11,13 +11,13 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.config import REGISTER_FILE
 from megamoe_dsl.kernels.mega_moe.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig, choose_lead, choose_registers, choose_tier
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.testing import configs, problems
 
 FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
-FLASH_FP8 = replace(FLASH, dtypes="fp8xfp8")
+FLASH_FP8 = replace(FLASH, recipe="fp8xfp8")
 PRO = Problem(7168, 3072, 384, 6, num_ranks=8, max_tokens_per_rank=32768)
 EVERY_TIER = pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 BOTH_SHAPES = pytest.mark.parametrize("problem", [FLASH, PRO], ids=["flash", "pro"])
@@ -58,7 +58,7 @@ def test_tier_edges(num_tokens, expected, block_m):
     problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
     assert problem.expected_tokens_per_expert(num_tokens) == expected
     assert choose_tier(problem, num_tokens).block_m == block_m
-    assert KernelConfig.choose(problem, num_tokens).block_m == block_m
+    assert Sm100Config.choose(problem, num_tokens).block_m == block_m
 
 
 def test_expected_tokens_are_not_rounded():
@@ -69,28 +69,28 @@ def test_expected_tokens_are_not_rounded():
 
 
 # --- how far Linear1 is ahead (article 3.2.1.3)
-def lead(experts=32, expected=256.0, *, intermediate=2048, block_m=128, num_sms=148):
-    return choose_lead(Problem(512, intermediate, experts, 1), expected, block_m, num_sms)
+def lookahead(experts=32, expected=256.0, *, intermediate=2048, block_m=128, num_sms=148):
+    return choose_lookahead(Problem(512, intermediate, experts, 1), expected, block_m, num_sms)
 
 
 def test_lead_of_the_worked_example():
     """1024 tokens of top-8 for 32 experts."""
-    assert lead() == 8
+    assert lookahead() == 8
 
 
 @pytest.mark.parametrize(("least", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 12), (12, 12)])
 def test_lead_rounds_up_to_a_power_of_two_or_all(least, rounded):
-    """12 experts with 2 L1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
-    assert lead(12, 1.0, intermediate=128, num_sms=least) == rounded
+    """12 experts with 2 Linear1 blocks each on `least` SMs: 2 * least / 2 = `least` experts before rounding."""
+    assert lookahead(12, 1.0, intermediate=128, num_sms=least) == rounded
 
 
 def test_lead_is_all_experts_below_one_token_each():
-    assert lead(expected=24 / 32) == lead(expected=0.0) == 32
-    assert lead(expected=1.0) < 32
+    assert lookahead(expected=24 / 32) == lookahead(expected=0.0) == 32
+    assert lookahead(expected=1.0) < 32
 
 
 def test_lead_is_capped_by_the_experts():
-    assert lead(2, 1.0, intermediate=128) == 2
+    assert lookahead(2, 1.0, intermediate=128) == 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -98,7 +98,7 @@ def test_lead_is_capped_by_the_experts():
 def test_lead_feeds_the_grid(problem, tier, clusters, data):
     local, num_tokens = problem.experts_per_rank, data.draw(st.integers(0, problem.max_tokens_per_rank))
     expected = problem.expected_tokens_per_expert(num_tokens)
-    chosen = choose_lead(problem, expected, tier.block_m, 2 * clusters)
+    chosen = choose_lookahead(problem, expected, tier.block_m, 2 * clusters)
     assert chosen == local or (chosen.bit_count() == 1 and chosen < local)
     m_blocks = next(n for n in range(10**6) if n * tier.block_m >= expected)
     if expected >= 1 and chosen < local:
@@ -123,7 +123,7 @@ def test_pool_counts_local_experts_when_topk_exceeds_them():
 # --- stages (article 3.2.1.4)
 def test_stages_of_the_worked_example():
     problem = Problem(7168, 3072, 256, 8, num_ranks=8, max_tokens_per_rank=1024)
-    config = KernelConfig.choose(problem, 1, block_m=128, store_block_m=32)
+    config = Sm100Config.choose(problem, 1, block_m=128, store_block_m=32)
     assert config.num_stages == 7
     plan = config.smem
     assert plan.region["pull"].field.num_bytes == 4 * 7168  # send buffers
@@ -138,17 +138,17 @@ def test_stages_of_the_worked_example():
 @BOTH_SHAPES
 @EVERY_TIER
 def test_published_shapes_fit(problem, block_m):
-    config = KernelConfig.choose(problem, 128, num_sms=148, block_m=block_m)
+    config = Sm100Config.choose(problem, 128, num_sms=148, block_m=block_m)
     assert config.num_stages >= 4
     assert config.smem.num_bytes <= SMEM_CAPACITY == 232448
     assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_CAPACITY
     assert config.tmem.used <= config.tmem.allocated <= 512
     assert config.register_total <= REGISTER_FILE == 65536
     assert config.num_threads == 256 + 128 * config.epilogue_warpgroups <= 1024
-    assert 1 <= config.lead <= problem.experts_per_rank
+    assert 1 <= config.lookahead <= problem.experts_per_rank
     assert config.sf_block_m == (256 if block_m == 192 else 128)
-    assert (config.l1_n_blocks, config.l2_n_blocks) == (problem.intermediate // 128, problem.hidden // 256)
-    assert (config.l1_k_blocks, config.l2_k_blocks) == (problem.hidden // 128, problem.intermediate // 128)
+    assert (config.fc1_n_blocks, config.fc2_n_blocks) == (problem.intermediate // 128, problem.hidden // 256)
+    assert (config.fc1_k_blocks, config.fc2_k_blocks) == (problem.hidden // 128, problem.intermediate // 128)
 
 
 def test_register_budgets():
@@ -174,14 +174,14 @@ def test_budgets(config):
 @given(problems(max_experts_per_rank=128), st.integers(1, 74), st.data())
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
-    config = KernelConfig.choose(problem, num_tokens, num_sms=2 * clusters)
+    config = Sm100Config.choose(problem, num_tokens, num_sms=2 * clusters)
     assert config.block_m == choose_tier(problem, num_tokens).block_m
     assert config.num_stages == config.smem_plan(1).max_stages(SMEM_CAPACITY)
     assert config.replace() == config
 
 
 # --- errors
-GOOD = KernelConfig(FLASH, 128, 32, 2, 8, 148, 4)
+GOOD = Sm100Config(FLASH, 128, 32, 2, 8, 148, 4)
 
 REJECTED = [
     ("block_m", 8, "one of [16, 32, 64, 96, 128, 192]"),
@@ -190,16 +190,16 @@ REJECTED = [
     ("store_block_m", 64, "16 or 32"),
     ("epilogue_warpgroups", 0, "1 or 2"),
     ("epilogue_warpgroups", 3, "1 or 2"),
-    ("lead", 0, "between 1 and experts_per_rank = 32"),
-    ("lead", 33, "between 1 and experts_per_rank = 32"),
-    ("lead", -1, "between 1 and experts_per_rank = 32"),
+    ("lookahead", 0, "between 1 and experts_per_rank = 32"),
+    ("lookahead", 33, "between 1 and experts_per_rank = 32"),
+    ("lookahead", -1, "between 1 and experts_per_rank = 32"),
     ("num_sms", 0, "a positive multiple of 2"),
     ("num_sms", -2, "a positive multiple of 2"),
     ("num_sms", 147, "a positive multiple of 2"),
     ("num_stages", 1, "between 2 and 7"),
     ("num_stages", 8, "between 2 and 7"),
     ("num_stages", -1, "between 2 and 7"),
-    *((name, value, "an integer") for name in ("block_m", "lead", "num_sms", "num_stages") for value in (16.0, "2", True, None)),
+    *((name, value, "an integer") for name in ("block_m", "lookahead", "num_sms", "num_stages") for value in (16.0, "2", True, None)),
 ]
 
 
@@ -212,7 +212,7 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
     assert field in str(error) and repr(value) in str(error) and allowed in str(error)
 
 
-@pytest.mark.parametrize("field", ["block_m", "lead", "num_sms", "num_stages", "cluster"])
+@pytest.mark.parametrize("field", ["block_m", "lookahead", "num_sms", "num_stages", "cluster"])
 @pytest.mark.parametrize("value", [2.0, "2", True, None])
 def test_fields_of_sm90_are_integers(field, value):
     good = Sm90Config(FLASH_FP8, 128, 2, 132)
@@ -235,19 +235,19 @@ def test_choose_of_sm90_checks_what_it_is_given(options, message):
         Sm90Config.choose(FLASH_FP8, 16, **options)
 
 
-@pytest.mark.parametrize(("kind", "problem"), [(KernelConfig, FLASH_FP8), (Sm90Config, FLASH)])
-def test_another_architectures_dtypes_are_refused(kind, problem):
-    with pytest.raises(ConfigError, match=f"problem.dtypes = '{problem.dtypes}': must be fp8xfp"):
+@pytest.mark.parametrize(("kind", "problem"), [(Sm100Config, FLASH_FP8), (Sm90Config, FLASH)])
+def test_another_architectures_recipe_are_refused(kind, problem):
+    with pytest.raises(ConfigError, match=f"problem.recipe = '{problem.recipe}': must be fp8xfp"):
         kind.choose(problem, 16)
 
 
 def test_lead_of_sm90_follows_the_tiles():
     """Flash fills the SMs two and a half times; long tiles, as Pro's, keep the phases apart, on any grid and with any cluster."""
-    flash, pro = (PRESETS[name].problem(8192, dtypes="fp8xfp8") for name in ("flash", "pro"))
-    leads = [Sm90Config.choose(flash, tokens, gpu=None).lead for tokens in (64, 512, 1024, 2048, 4096, 8192)]
+    flash, pro = (PRESETS[name].problem(8192, recipe="fp8xfp8") for name in ("flash", "pro"))
+    leads = [Sm90Config.choose(flash, tokens, gpu=None).lookahead for tokens in (64, 512, 1024, 2048, 4096, 8192)]
     assert leads == [32, 32, 16, 8, 4, 2]
     for options in ({}, {"cluster": 1}, {"num_sms": 120}):
-        assert Sm90Config.choose(pro, 8192, gpu=None, **options).lead == 48
+        assert Sm90Config.choose(pro, 8192, gpu=None, **options).lookahead == 48
 
 
 def test_store_block_must_divide_the_tile():
@@ -257,10 +257,10 @@ def test_store_block_must_divide_the_tile():
 
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
-    [(KernelConfig, "hidden", 256 * 200), (KernelConfig, "num_experts", 20000), (Sm90Config, "num_experts", 20000)],
+    [(Sm100Config, "hidden", 256 * 200), (Sm100Config, "num_experts", 20000), (Sm90Config, "num_experts", 20000)],
 )
 def test_smem_too_small_for_two_stages(kind, field, value):
-    huge = replace(FLASH if kind is KernelConfig else FLASH_FP8, **{"num_ranks": 1, field: value})
+    huge = replace(FLASH if kind is Sm100Config else FLASH_FP8, **{"num_ranks": 1, field: value})
     with pytest.raises(ConfigError, match=f"problem.{field} = {value}: must be small enough to leave SMEM for two stages"):
         kind.choose(huge, 1)
 
@@ -276,20 +276,20 @@ def test_register_file_overflow(monkeypatch):
 )
 def test_choose_rejects_the_grid(num_sms, allowed):
     with pytest.raises(ConfigError, match=f"num_sms = {num_sms!r}: must be {allowed}"):
-        KernelConfig.choose(FLASH, 1024, num_sms=num_sms)
+        Sm100Config.choose(FLASH, 1024, num_sms=num_sms)
 
 
 def test_choose_rejects_tokens_and_blocks():
     with pytest.raises(ProblemError, match=r"num_tokens = 32769: must be between 0 and max_tokens_per_rank = 32768"):
-        KernelConfig.choose(FLASH, 32769)
+        Sm100Config.choose(FLASH, 32769)
     with pytest.raises(ProblemError, match=r"num_tokens = 1.0: must be an integer"):
-        KernelConfig.choose(FLASH, 1.0)
+        Sm100Config.choose(FLASH, 1.0)
     with pytest.raises(ConfigError, match=r"block_m = 8: must be one of \[16, 32, 64, 96, 128, 192\]"):
-        KernelConfig.choose(FLASH, 1, block_m=8)
+        Sm100Config.choose(FLASH, 1, block_m=8)
 
 
 def test_overrides_replace_fields_and_block_m_brings_its_tier():
-    config = KernelConfig.choose(FLASH, 1024, block_m=64, num_stages=3)
+    config = Sm100Config.choose(FLASH, 1024, block_m=64, num_stages=3)
     assert (config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages) == (64, 32, 1, 3)
-    assert config.lead == choose_lead(FLASH, FLASH.expected_tokens_per_expert(1024), 64, 148)
-    assert KernelConfig.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
+    assert config.lookahead == choose_lookahead(FLASH, FLASH.expected_tokens_per_expert(1024), 64, 148)
+    assert Sm100Config.choose(FLASH, 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2

@@ -1,4 +1,4 @@
-"""Reading SASS: parsing, loops, measures, the peer, differences."""
+"""Reading SASS: parsing, loops, measures, the baseline, differences."""
 
 import shutil
 
@@ -6,9 +6,9 @@ import pytest
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_peer
+from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_baseline
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
@@ -45,12 +45,12 @@ TABLE = """
 
 
 @pytest.fixture(scope="module")
-def config() -> KernelConfig:
-    return KernelConfig.choose(Problem(512, 512, 8, 2, 2, 64), 64, num_sms=4, block_m=32)
+def config() -> Sm100Config:
+    return Sm100Config.choose(Problem(512, 512, 8, 2, 2, 64), 64, num_sms=4, block_m=32)
 
 
 @pytest.fixture(scope="module")
-def artifact(config: KernelConfig) -> Artifact:
+def artifact(config: Sm100Config) -> Artifact:
     return compile_kernel(config, line_info=True)
 
 
@@ -156,14 +156,14 @@ def test_kinds(opcode: str, kind: str) -> None:
     assert kind_of(opcode) == kind
 
 
-def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: KernelConfig) -> None:
+def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: Sm100Config) -> None:
     found = {one.key: one for one in inspection.measures}
     mma = found["mma_k_block"]
     assert (mma.kinds["mma"], mma.kinds["utccp"], mma.kinds["commit"]) == (4, 1 + config.smem.sfa_atoms, 1)
     for name in ("token_loader_k_block", "weight_loader_k_block"):
         assert found[name].kinds["tma"] == 2
     assert found["token_loader_k_block"].address != found["weight_loader_k_block"].address
-    assert found["l1_epilogue_8_tokens"].kinds["float"] > found["l2_epilogue_8_tokens"].kinds.get("float", 0)
+    assert found["fc1_epilogue_8_tokens"].kinds["float"] > found["fc2_epilogue_8_tokens"].kinds.get("float", 0)
     assert found["combine_token"].instructions > found["combine_slot"].instructions
     for one in inspection.measures:
         assert one.instructions == pytest.approx(sum(one.kinds.values()))
@@ -172,7 +172,7 @@ def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: Ke
 
 def test_a_second_chunk_doubles_a_combined_slot() -> None:
     one, two = (
-        {m.key: m for m in compile_kernel(KernelConfig.choose(Problem(hidden, 512, 8, 2, 2, 64), 64, num_sms=4), line_info=True).measures}
+        {m.key: m for m in compile_kernel(Sm100Config.choose(Problem(hidden, 512, 8, 2, 2, 64), 64, num_sms=4), line_info=True).measures}
         for hidden in (2048, 4096)
     )
     assert two["combine_slot"].kinds["smem"] == 2 * one["combine_slot"].kinds["smem"]
@@ -205,7 +205,7 @@ def test_operands_and_nvdisasms_table_name_the_same_registers(artifact: Artifact
     assert [one for one in code if highest_named(one.opcode, one.operands) != one.highest] == []
 
 
-SM90 = Problem(512, 512, 8, 2, 2, 64, dtypes="fp8xfp8")
+SM90 = Problem(512, 512, 8, 2, 2, 64, recipe="fp8xfp8")
 
 
 @pytest.mark.parametrize("block_m", [32, 128])
@@ -218,10 +218,10 @@ def test_sm90_measures(block_m: int) -> None:
     assert found["weight_loader_k_block"].kinds["tma"] == 1
     assert found["store_tile"].kinds["tma"] >= 1
     suffix = "8_tokens" if config.swap_ab else "tile"
-    assert found[f"l1_epilogue_{suffix}"].kinds["float"] > found[f"l2_epilogue_{suffix}"].kinds["float"]
+    assert found[f"fc1_epilogue_{suffix}"].kinds["float"] > found[f"fc2_epilogue_{suffix}"].kinds["float"]
     assert found["math_tile"].instructions < 400 and "mma" not in found["math_tile"].kinds
     assert all(one.fits for one in inspection.registers)
-    assert (inspection.tmem, inspection.peer) == ([], None)
+    assert (inspection.tmem, inspection.baseline) == ([], None)
     assert inspection.as_dict()["config"]["block_m"] == block_m
 
 
@@ -231,7 +231,7 @@ def test_histogram_by_role(artifact: Artifact) -> None:
         artifact.histogram("nobody")
 
 
-def test_line_info_changes_no_instruction(config: KernelConfig, artifact: Artifact) -> None:
+def test_line_info_changes_no_instruction(config: Sm100Config, artifact: Artifact) -> None:
     plain = compile_kernel(config)
     assert sorted(one.opcode for one in plain.listing.instructions) == sorted(one.opcode for one in artifact.listing.instructions)
 
@@ -249,7 +249,7 @@ def test_registers_stay_within_budgets(inspection: Inspection) -> None:
     assert all(one.fits for one in inspection.registers)
 
 
-def test_maps_come_from_the_plans(inspection: Inspection, config: KernelConfig) -> None:
+def test_maps_come_from_the_plans(inspection: Inspection, config: Sm100Config) -> None:
     found = inspection.as_dict()
     assert found["smem"]["weights"]["shape"][0] == config.num_stages
     assert sum(one["columns"] for one in found["tmem"].values()) == config.tmem.used
@@ -266,14 +266,14 @@ def test_differences_are_named_by_path() -> None:
     ]
 
 
-def test_peer_is_shown_where_it_was_measured() -> None:
+def test_baseline_is_shown_where_it_was_measured() -> None:
     flash = PRESETS["flash"].problem(128)
-    peer = find_peer(KernelConfig.choose(flash, 128, block_m=16))
-    assert peer is not None
-    assert peer.measures["mma_k_block"] == 58.5  # 117 for 256 channels
-    assert peer.resources["stages"] == 5
-    assert find_peer(KernelConfig.choose(flash, 128, num_sms=132)) is None
-    assert find_peer(KernelConfig.choose(PRESETS["pro"].problem(128), 128)) is None
+    baseline = find_baseline(Sm100Config.choose(flash, 128, block_m=16))
+    assert baseline is not None
+    assert baseline.measures["mma_k_block"] == 58.5  # 117 for 256 channels
+    assert baseline.resources["stages"] == 5
+    assert find_baseline(Sm100Config.choose(flash, 128, num_sms=132)) is None
+    assert find_baseline(Sm100Config.choose(PRESETS["pro"].problem(128), 128)) is None
 
 
 def test_missing_nvdisasm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def fake_artifact(config: object) -> Artifact:
 def fill(folder: Path, arch: str) -> None:
     """Kernels of the Flash preset that took no time to compile."""
     target = TARGETS[arch]
-    problem = PRESETS["flash"].problem(compiled.MAX_TOKENS, dtypes=target.dtypes, activation_clamp=compiled.CLAMP)
+    problem = PRESETS["flash"].problem(compiled.MAX_TOKENS, recipe=target.recipe, activation_clamp=compiled.CLAMP)
     for config in configs_up_to(problem, compiled.MAX_TOKENS, target):
         ArtifactStore(folder).save(fake_artifact(config))
 
@@ -42,7 +42,7 @@ def fill(folder: Path, arch: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(name: str, arch: str) -> None:
     target = TARGETS[arch]
-    problem = PRESETS[name].problem(2048, dtypes=target.dtypes)
+    problem = PRESETS[name].problem(2048, recipe=target.recipe)
     found = configs_up_to(problem, 2048, target)
     assert set(found) == {choose(problem, tokens, target) for tokens in range(2049)}
     assert len(found) == len(set(found)) < 32
@@ -79,7 +79,7 @@ def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path:
 
 def test_an_error_in_a_worker_is_told(tmp_path: Path) -> None:
     target = TARGETS["sm_90a"]
-    configs = configs_up_to(PRESETS["flash"].problem(40, dtypes=target.dtypes), 40, target)
+    configs = configs_up_to(PRESETS["flash"].problem(40, recipe=target.recipe), 40, target)
     for config in configs:
         object.__setattr__(config, "num_stages", 99)  # no process accepts it
     with pytest.raises(CompileError, match="num_stages = 99"):

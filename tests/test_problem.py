@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.kernels.mega_moe.layouts.pool import padded_sf_rows
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import pool_tokens
-from megamoe_dsl.problem import DTYPES, MAX_RANKS, MAX_TOPK, Problem, ProblemError
+from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, RECIPES, Problem, ProblemError
 from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
 
 GOOD = Problem(hidden=512, intermediate=256, num_experts=32, topk=6, num_ranks=4, max_tokens_per_rank=64)
@@ -31,8 +31,8 @@ REJECTED = [
     ("num_experts", 34, "a multiple of num_ranks = 4"),
     ("topk", MAX_TOPK + 1, "at most 32"),
     ("max_tokens_per_rank", -(-(1 << 27) // 24), "less than 2^27 / 24: pool rows are counted in 32 bits"),
-    ("dtypes", "bf16xbf16", ", ".join(DTYPES)),
-    ("dtypes", None, ", ".join(DTYPES)),
+    ("recipe", "bf16xbf16", ", ".join(RECIPES)),
+    ("recipe", None, ", ".join(RECIPES)),
     *(
         ("activation_clamp", value, "None or a number between 2^-126 and 1e+15")
         for value in (0.0, -1.0, 2.0**-127, 1e16, 10**400, math.inf, math.nan, "7", True)
@@ -142,8 +142,9 @@ def test_worst_routing_sends_everything_to_one_rank():
 
 def test_import_is_light():
     code = (
-        "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule, megamoe_dsl.kernels.mega_moe.layouts.symmetric, megamoe_dsl.kernels.mega_moe.sm100.smem_plan\n"
-        "assert megamoe_dsl.Problem and megamoe_dsl.KernelConfig and 'TIERS' in dir(megamoe_dsl)\n"
+        "import sys, megamoe_dsl, megamoe_dsl.testing, megamoe_dsl.schedule\n"
+        "import megamoe_dsl.kernels.mega_moe.layouts.symmetric, megamoe_dsl.kernels.mega_moe.sm100.smem_plan\n"
+        "assert megamoe_dsl.Problem and megamoe_dsl.Sm100Config and 'TIERS' in dir(megamoe_dsl)\n"
         "assert not {'torch', 'cutlass', 'numpy'} & set(sys.modules), set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

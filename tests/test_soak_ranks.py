@@ -25,7 +25,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
-MOE = Problem(512, 256, 4, 2, 2, 3, dtypes="fp8xfp8")
+MOE = Problem(512, 256, 4, 2, 2, 3, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 3, num_sms=2)
 LAUNCHES = 3
 INPUTS = ("x", "x_sf", "topk_idx", "topk_weights")
@@ -100,7 +100,7 @@ def test_equal_launches_are_equal(gpus: SimulatedRanks, tmp_path: Path) -> None:
 def test_a_wrong_launch_is_found_and_where_it_went_wrong(gpus: SimulatedRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(number: int, outputs: Sequence[torch.Tensor]) -> None:
         if number == SETS + 1:
-            gpus.buffers[1].view("l1_acts").view(torch.uint8)[:, 130] ^= 1
+            gpus.buffers[1].view("fc1_acts").view(torch.uint8)[:, 130] ^= 1
             max(outputs, key=len)[0, 300] += 1
 
     monkeypatch.setattr(gpus, "spoil", spoil)

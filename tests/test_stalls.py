@@ -47,12 +47,12 @@ def test_samples_go_to_functions() -> None:
 
 def test_every_instruction_of_a_role_has_its_function() -> None:
     """Also what waits in a helper: the retries of the K loop's wait lie behind the last EXIT."""
-    problem = Problem(512, 256, 4, 2, max_tokens_per_rank=64, dtypes="fp8xfp8", activation_clamp=10.0)
+    problem = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
     listing = compile_kernel(Sm90Config.choose(problem, 64, num_sms=4), line_info=True).listing
     names = stalls.functions(listing)
     assert len(names) == len(listing.instructions)
     waits = {name for one, name in zip(listing.instructions, names, strict=True) if one.opcode.startswith("SYNCS.PHASECHK")}
-    assert {"load.load_weights", "load.load_tokens", "deal.deal_tiles", "store.store_tiles"} <= waits
+    assert {"load.load_weights", "load.load_tokens", "tile_scheduler.schedule_tiles", "store.store_tiles"} <= waits
     assert any(name.endswith(".multiply") for name in waits)
     assert names.count(stalls.NOWHERE) < len(names) / 10
 

@@ -25,11 +25,12 @@ from megamoe_dsl.cli import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
+from result_archive import archive_of, read_archive
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 POINT = Point("flash", 512, 8)
 FIRST = Sm90Config.choose(POINT.problem, 512, gpu=None)
-LESS, FEWER = FIRST.replace(lead=16), FIRST.replace(num_stages=3)
+LESS, FEWER = FIRST.replace(lookahead=16), FIRST.replace(num_stages=3)
 EMPTY = Table(DEFAULT_GPU)
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
@@ -56,9 +57,9 @@ def test_a_variant_is_read_back(config: Sm90Config) -> None:
     assert read_variant(variant_name(config), config.problem, config.num_sms) == config
 
 
-@pytest.mark.parametrize("name", ["", "block_m=8", "block_m=x lead=8", "block_m=8 lead=8 colour=1"])
+@pytest.mark.parametrize("name", ["", "block_m=8", "block_m=x lookahead=8", "block_m=8 lookahead=8 colour=1"])
 def test_other_names_are_errors(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"variant = .*must be field=number for block_m, lead"):
+    with pytest.raises(ConfigError, match=r"variant = .*must be field=number for block_m, lookahead"):
         read_variant(name, POINT.problem, 132)
 
 
@@ -72,8 +73,10 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
     local = problem.experts_per_rank
-    quarters = [chosen.lead * n // 4 for n in (1, 2, 4, 8, 16)]
-    assert {one.lead for one in found if one == chosen.replace(lead=one.lead)} == {n for n in quarters if 1 <= n < local} | {local}
+    quarters = [chosen.lookahead * n // 4 for n in (1, 2, 4, 8, 16)]
+    assert {one.lookahead for one in found if one == chosen.replace(lookahead=one.lookahead)} == {n for n in quarters if 1 <= n < local} | {
+        local
+    }
     assert all(chosen.replace(cluster=n) in found for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms))
     assert chosen.replace(num_stages=chosen.num_stages - 1) in found
 
@@ -81,7 +84,7 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
 # --- verdicts
 def test_the_fastest_by_more_than_noise_wins() -> None:
     entry = judge(EMPTY, record({FIRST: times(100), LESS: times(95), FEWER: times(97)}), "run.json").entry
-    choice = {"block_m": 128, "lead": 16, "num_stages": 0, "cluster": 1}
+    choice = {"block_m": 128, "lookahead": 16, "num_stages": 0, "cluster": 1}
     assert entry == Entry(4096, 2048, 32, 6, 132, 8, 512, choice, 95.0, "run.json")
     assert judge(EMPTY, record({FIRST: times(100), LESS: times(95)}, remote=0.5), "run.json").entry == entry, "whatever the routing was"
     assert winner({FIRST: times(100), FEWER: times(95)}) == FEWER
@@ -123,7 +126,7 @@ def test_without_a_comparison_there_is_no_entry() -> None:
 
 def test_configurations_of_other_sources_are_left_out() -> None:
     found = record({FIRST: times(100), LESS: times(95)})
-    found["variants"]["block_m=128 lead=32 num_stages=99"] = times(1)
+    found["variants"]["block_m=128 lookahead=32 num_stages=99"] = times(1)
     entry = judge(EMPTY, found, "run.json").entry
     assert entry is not None and entry.us == 95
 
@@ -137,9 +140,12 @@ def test_the_tables_entry_is_what_a_winner_must_beat() -> None:
     assert winner({FIRST: times(50), FEWER: times(104)}, tuned) is None, "the present entry was not timed"
 
 
-def test_a_run_of_earlier_sources_leaves_no_entry() -> None:
+def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:
     """Its variants have names with a field that configurations had then."""
-    found = Results.read(RESULTS / "mega_moe_sm90-time-20261121-013225.json")
+    name = "mega_moe_sm90-time-20261121-013225"
+    file = tmp_path / f"{name}.json"
+    file.write_bytes(read_archive(RESULTS / archive_of(name))[name])
+    found = Results.read(file)
     tuned, verdicts = tune_table(EMPTY, found)
     assert tuned.entries == () and len(verdicts) == len(found.records) == 12
 

@@ -18,8 +18,8 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
-FLASH = PRESETS["flash"].problem(8192, dtypes="fp8xfp8")
-OTHER = {"block_m": 32, "lead": 16, "num_stages": 3, "cluster": 1}
+FLASH = PRESETS["flash"].problem(8192, recipe="fp8xfp8")
+OTHER = {"block_m": 32, "lookahead": 16, "num_stages": 3, "cluster": 1}
 """A configuration that the heuristics never choose."""
 
 
@@ -62,16 +62,16 @@ def test_another_share_gpu_or_tile_has_the_heuristics() -> None:
     assert chosen(512, num_sms=100) == chosen(512, gpu="NVIDIA H100", num_sms=100)
     assert chosen(512, gpu="NVIDIA H100") == heuristic(512)
     for changes in ({"intermediate": 1024}, {"num_experts": 128}, {"hidden": 2048}):
-        problem = PRESETS["flash"].problem(8192, dtypes="fp8xfp8", **changes)
+        problem = PRESETS["flash"].problem(8192, recipe="fp8xfp8", **changes)
         assert chosen(512, problem) == heuristic(512, problem)
     assert chosen(512, block_m=128) == heuristic(512)
 
 
 @pytest.mark.usefixtures("measured")
 def test_the_same_share_on_fewer_ranks_and_overrides() -> None:
-    problem = PRESETS["flash"].problem(8192, dtypes="fp8xfp8", num_experts=64, num_ranks=2)
+    problem = PRESETS["flash"].problem(8192, recipe="fp8xfp8", num_experts=64, num_ranks=2)
     assert chosen(512, problem) == OTHER
-    assert chosen(512, lead=8) == {**OTHER, "lead": 8}
+    assert chosen(512, lookahead=8) == {**OTHER, "lookahead": 8}
 
 
 @pytest.mark.usefixtures("measured")
@@ -81,7 +81,7 @@ def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_a_preset_has_every_configuration_of_a_table() -> None:
-    problem = PRESETS["flash"].problem(2100, dtypes="fp8xfp8")
+    problem = PRESETS["flash"].problem(2100, recipe="fp8xfp8")
     found = configs_up_to(problem, 2100, TARGETS["sm_90a"])
     assert {one.block_m for one in found} == {8, 16, 32, 128}
     measured_ones = [OTHER, {**OTHER, "block_m": 16}, chosen(600, problem)]
@@ -161,7 +161,7 @@ def test_an_entry_is_chosen_at_its_point(gpu: str, entry: Entry) -> None:
 def problem_of(entry: Entry) -> Problem:
     return Problem(
         *(entry.hidden, entry.intermediate, entry.experts_per_rank * entry.num_ranks, entry.topk, entry.num_ranks, entry.tokens),
-        dtypes="fp8xfp8",
+        recipe="fp8xfp8",
     )
 
 

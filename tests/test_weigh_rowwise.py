@@ -24,7 +24,7 @@ from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
 ROOT = Path(weigh_rowwise.__file__).parents[1]
-MOE = Problem(512, 256, 2, 1, 1, 24, dtypes="fp8xfp8")
+MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
 PAIRS = Sm90Config.choose(replace(MOE, max_tokens_per_rank=300), 300, num_sms=4, block_m=128, cluster=2)
 
@@ -74,7 +74,7 @@ def test_unquantised_layer_by_hand() -> None:
 def test_static_scale_knows_the_calibration_tokens_only() -> None:
     expert = rowwise_recipe.draw("normal", 512, 256, 4, seed=3)
     scale = rowwise_recipe.static_scale(expert)
-    seen = rowwise_recipe.hidden_values(*expert.seen, expert.l1).abs().max()
+    seen = rowwise_recipe.hidden_values(*expert.seen, expert.fc1).abs().max()
     assert scale.item() * 448 == pytest.approx(rowwise_recipe.MARGIN * seen.item(), rel=1e-6)
     assert torch.equal(scale, rowwise_recipe.static_scale(replace(expert, x=8 * expert.x)))
 
@@ -84,7 +84,7 @@ def test_data_are_as_named() -> None:
     experts = {data: rowwise_recipe.draw(data, 1024, 512, 200, seed=0) for data in rowwise_recipe.DATA}
     channels = {data: one.x.float().square().mean(0).sqrt() for data, one in experts.items()}
     assert channels["normal"].max() < 1.5 and channels["outlier channels"].topk(2).values.min() > 10 * channels["outlier channels"].median()
-    blocks = {data: one.l1.float().unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).square().mean((1, 3)) for data, one in experts.items()}
+    blocks = {data: one.fc1.float().unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).square().mean((1, 3)) for data, one in experts.items()}
     assert (
         blocks["normal"].max() < 1.1 * blocks["normal"].min() and blocks["block magnitudes"].max() > 100 * blocks["block magnitudes"].min()
     )

@@ -10,7 +10,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Problem": "problem",
     "ProblemError": "problem",
-    "KernelConfig": "kernels.mega_moe.sm100.config",
+    "Sm100Config": "kernels.mega_moe.sm100.config",
+    "Sm90Config": "kernels.mega_moe.sm90.config",
     "ConfigError": "config_error",
     "TIERS": "kernels.mega_moe.sm100.config",
     "ExpertWeights": "quant",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DTYPES = ("fp8xfp4", "fp8xfp8")
+RECIPES = ("fp8xfp4", "fp8xfp8")
 """Activation x weight combinations.
 
 fp8xfp4  E4M3 x E2M1, one UE8M0 scale per 32 channels on both sides (SM100)
@@ -13,7 +13,7 @@ fp8xfp8  E4M3 x E4M3, one FP32 scale per token and 128 channels, and per 128 x 1
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
-MAX_ARRIVAL_BITS = 64  # the L2 arrival mask has one bit per 64 intermediate channels
+MAX_ARRIVAL_BITS = 64  # the Linear2 arrival mask has one bit per 64 intermediate channels
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
@@ -31,13 +31,13 @@ class ProblemError(ValueError):
 class Problem:
     """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ swiglu(W1[e] @ x).
 
-    hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, L2 tiles have 256 rows)
+    hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, Linear2 tiles have 256 rows)
     intermediate          channels between the two linears (multiple of 128, at most 4096: one arrival bit per 64 channels)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 32
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
-    dtypes                one of `DTYPES`
+    recipe                one of `RECIPES`
     activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
     fast_math             approximate exponential and reciprocal in SwiGLU
 
@@ -50,7 +50,7 @@ class Problem:
     topk: int
     num_ranks: int = 1
     max_tokens_per_rank: int = 128
-    dtypes: str = "fp8xfp4"
+    recipe: str = "fp8xfp4"
     activation_clamp: float | None = None
     fast_math: bool = True
 
@@ -69,7 +69,7 @@ class Problem:
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
         self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
-        self._require("dtypes", self.dtypes in DTYPES, "one of " + ", ".join(DTYPES))
+        self._require("recipe", self.recipe in RECIPES, "one of " + ", ".join(RECIPES))
         clamp = self.activation_clamp
         is_number = isinstance(clamp, (int, float)) and not isinstance(clamp, bool)
         clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
-from .kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig
+from .kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
@@ -52,14 +52,14 @@ def problems(
 
 
 @st.composite
-def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> KernelConfig:
+def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
     """Valid configurations of any tier, whatever the heuristics would choose.
 
-    Shrinks to the shrunk problem, the smallest tier (block_m 16), a lead of one expert, one cluster, and the deepest ring.
+    Shrinks to the shrunk problem, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the deepest ring.
     """
     moe = draw(problems() if problem is None else problem)
     tier = draw(st.sampled_from(TIERS))
-    config = KernelConfig(
+    config = Sm100Config(
         moe,
         tier.block_m,
         draw(st.sampled_from([m for m in (16, 32) if tier.block_m % m == 0])),
@@ -73,11 +73,11 @@ def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, 
 
 @st.composite
 def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> Sm90Config:
-    """The same for SM90; the problem's dtypes become fp8xfp8.
+    """The same for SM90; the problem's recipe become fp8xfp8.
 
-    Shrinks to the shrunk problem, tiles of 8 tokens, a lead of one expert, two CTAs on their own, and the deepest ring.
+    Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert, two CTAs on their own, and the deepest ring.
     """
-    moe = replace(draw(problems() if problem is None else problem), dtypes="fp8xfp8")
+    moe = replace(draw(problems() if problem is None else problem), recipe="fp8xfp8")
     block_m = draw(st.sampled_from(BLOCK_M))
     num_sms = draw(st.integers(2, max_sms))
     return Sm90Config(

@@ -10,7 +10,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import dsl_version
 from megamoe_dsl.inspect import Inspection, differences
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import PRESETS
 
 FOLDER = Path(__file__).parent
@@ -19,12 +19,12 @@ SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 128)}  # of Pro; of Flash
 KEPT = ("arch", "config", "resources", "roles", "measures")
 
 
-def config_of(arch: str, preset: str, block_m: int) -> KernelConfig | Sm90Config:
+def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     """A tier of a preset at its ranks and the SMs of the largest GPU."""
     shape = PRESETS[preset]
     if arch == "sm_90a":
-        return Sm90Config.choose(shape.problem(MAX_TOKENS, dtypes="fp8xfp8"), TOKENS, block_m=block_m)
-    return KernelConfig.choose(shape.problem(MAX_TOKENS), TOKENS, block_m=block_m)
+        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8"), TOKENS, block_m=block_m)
+    return Sm100Config.choose(shape.problem(MAX_TOKENS), TOKENS, block_m=block_m)
 
 
 CASES = [

@@ -12,7 +12,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import AnyConfig
 from megamoe_dsl.presets import PRESETS
@@ -29,12 +29,12 @@ def digest(artifact: Artifact) -> str:
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
 
-def _sm100(**problem: float | bool | int) -> KernelConfig:
-    return KernelConfig.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
+def _sm100(**problem: float | bool | int) -> Sm100Config:
+    return Sm100Config.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
 
 
 def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -> Sm90Config:
-    return Sm90Config.choose(PRESETS["flash"].problem(8192, dtypes="fp8xfp8", **problem), num_tokens, trace=trace)
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], AnyConfig]:
@@ -50,7 +50,7 @@ CASES: dict[str, Callable[[], AnyConfig]] = {
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), 148),
-    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, dtypes="fp8xfp8"), 132),
+    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), 132),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -29,7 +29,7 @@ def subject(number: int = 0) -> tuple[Artifact, Case]:
     """
     if number == 0:
         moe = problem(64, topk=8, num_experts=40)
-        kernel = config(moe, block_m=64, store_block_m=16, epilogue_warpgroups=2, lead=5, num_stages=3)
+        kernel = config(moe, block_m=64, store_block_m=16, epilogue_warpgroups=2, lookahead=5, num_stages=3)
         return artifact(kernel), random_case(moe, (64, 33), 0, target_expert=2, mask=0.4)
     moe = problem(64, hidden=2048, num_experts=4)
     return artifact(config(moe, block_m=16, num_stages=2)), random_case(moe, (64, 33), 0, mask=0.1)

@@ -12,7 +12,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import inverse_transform_weights
 from megamoe_dsl.runtime.buffers import Inputs
@@ -22,7 +22,7 @@ from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)
 
-ZERO_AT_REST = ("blocks_taken", "expert_send_count", "l1_arrival_count", "l2_arrival_mask")
+ZERO_AT_REST = ("tile_counter", "expert_send_count", "fc1_arrival_count", "fc2_arrival_mask")
 COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")
 
 
@@ -32,8 +32,8 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
     return Problem(**{**fields, **changes})
 
 
-def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> KernelConfig:
-    return KernelConfig.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
+def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm100Config:
+    return Sm100Config.choose(moe, moe.max_tokens_per_rank, num_sms=num_sms, **overrides)
 
 
 def inputs(case: Case) -> list[Inputs]:
@@ -48,7 +48,7 @@ class Layer:
     received: list[list[int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, kernel: KernelConfig | Artifact, case: Case, **options: Any) -> Layer:
+    def of(cls, kernel: Sm100Config | Artifact, case: Case, **options: Any) -> Layer:
         """Ranks with the weights of `case`; `options` as `SimulatedMoE`."""
         compiled = kernel if isinstance(kernel, Artifact) else artifact(kernel)
         moe = SimulatedMoE(compiled, case.weights, **options)
@@ -83,7 +83,7 @@ class Layer:
         self.check_workspace()
         return ranks
 
-    def retile(self, kernel: KernelConfig) -> None:
+    def retile(self, kernel: Sm100Config) -> None:
         """Another configuration of the same problem on the same buffers."""
         options = {"seed": self.moe.simulator.seed, "race": self.moe.simulator.race, "watchdog_ns": self.moe.watchdog_ns}
         old, weights = self.moe, [inverse_transform_weights(kernel.problem, rank.weights) for rank in self.moe.ranks]
@@ -163,7 +163,7 @@ def received(case: Case) -> list[list[int]]:
     return counts.view(case.problem.num_ranks, -1).tolist()
 
 
-def prove(kernel: KernelConfig, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:
+def prove(kernel: Sm100Config, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:
     """Launches with these token counts, one after another on the same buffers, each with its own data, weights and schedule.
 
     `data` as `cases.random_case`.

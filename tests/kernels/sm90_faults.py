@@ -117,19 +117,19 @@ FAULTS = (
     at("news for this CTA only", SIGNAL, 0, lambda match: smaller_scope(match[0]), ("race",)),
     # --- the math warps' side of it
     before("store_empty not waited for", STMATRIX, 0, WAIT, never, NOT_ORDERED),
-    after("L1 tile without proxy fence", GROUP_WAIT, -1, FENCE_SHARED, gone, ("race",)),
+    after("Linear1 tile without proxy fence", GROUP_WAIT, -1, FENCE_SHARED, gone, ("race",)),
     after("store_full not signalled", STMATRIX, 0, ARRIVE, gone, STUCK),
     at("store_full by seven warps", INIT_BY_WARPS, -1, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
     at("store_full by nine warps", INIT_BY_WARPS, -1, last_number_plus(1), STUCK),
     # --- the deal
-    before("ticket_full not waited for, first tile", TICKET, 0, WAIT, never, NOT_ORDERED),
-    before("ticket_full not waited for, later tiles", TICKET, 1, WAIT, never, (*NOT_ORDERED, *STUCK)),
-    after("ticket_full not signalled", DRAW, -1, ARRIVE, gone, STUCK),
-    before("ticket_empty not waited for", DRAW, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),
-    after("ticket_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
-    after("ticket_empty not signalled, later tiles", TICKET, 1, RELEASE, gone, STUCK),
-    at("ticket_empty by a lane less", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
-    at("ticket_empty by a lane more", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
+    before("work_tile_full not waited for, first tile", TICKET, 0, WAIT, never, NOT_ORDERED),
+    before("work_tile_full not waited for, later tiles", TICKET, 1, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("work_tile_full not signalled", DRAW, -1, ARRIVE, gone, STUCK),
+    before("work_tile_empty not waited for", DRAW, -1, WAIT, never, (*NOT_ORDERED, *STUCK)),
+    after("work_tile_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
+    after("work_tile_empty not signalled, later tiles", TICKET, 1, RELEASE, gone, STUCK),
+    at("work_tile_empty by a lane less", INIT_BY_TICKET_READERS, 0, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
+    at("work_tile_empty by a lane more", INIT_BY_TICKET_READERS, 0, last_number_plus(1), STUCK),
     after("ticket not published", DRAW, -1, PUBLISH, gone, (*NOT_ORDERED, *STUCK)),
     at("block counter not cleared", CLEAR, 1, gone, (*NOT_ORDERED, *STUCK)),
     # --- the ring
@@ -155,13 +155,13 @@ FAULTS = (
 )
 COLUMNS_ONLY = (
     after("maxima read before they are written", STORE_MAXIMA, -1, EPILOGUE_ALL, gone, NOT_ORDERED),
-    after("L2 staging written before it is read", EPILOGUE_ALL, 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
-    after("L2 staging read before it is written", f"{EPILOGUE_ALL}.*?{EPILOGUE_GROUP}", 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
+    after("Linear2 staging written before it is read", EPILOGUE_ALL, 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
+    after("Linear2 staging read before it is written", f"{EPILOGUE_ALL}.*?{EPILOGUE_GROUP}", 0, EPILOGUE_GROUP, gone, NOT_ORDERED),
 )
-"""With tokens as columns all math warps exchange maxima, and a warpgroup's warps L2 tiles."""
+"""With tokens as columns all math warps exchange maxima, and a warpgroup's warps Linear2 tiles."""
 ROWS_ONLY = (
     after("maxima read before they are written, few tokens", STORE_MAXIMA, -1, EPILOGUE_ALL, gone, NOT_ORDERED),
-    after("L1 tile without proxy fence, few tokens", GROUP_WAIT, 0, FENCE_SHARED, gone, ("race",)),
+    after("Linear1 tile without proxy fence, few tokens", GROUP_WAIT, 0, FENCE_SHARED, gone, ("race",)),
     after("store_full not signalled, many tokens", LATE_STMATRIX, 0, ARRIVE, gone, STUCK),
     after("empty not signalled, few tokens", GROUP_WAIT, 0, ARRIVE, gone, STUCK),
     before("store_empty not waited for, many tokens", LATE_STMATRIX, 0, WAIT, never, NOT_ORDERED),
@@ -174,10 +174,10 @@ PAIRS_ONLY = (
     before("stage given back to one CTA", REMOTE_ARRIVE, 0, MAP_TO_CTA, to_first_cta, (*NOT_ORDERED, *STUCK)),
     at("stage not given back to any CTA", REMOTE_ARRIVE, 0, gone, STUCK),
     at("empty by the warps of one CTA", r"mbarrier\.init[^;]*, 16;", 0, last_number_plus(-8), (*NOT_ORDERED, *STUCK)),
-    at("ticket_empty by the readers of one CTA", r"mbarrier\.init[^;]*, 704;", 0, last_number_plus(-352), (*NOT_ORDERED, *STUCK)),
+    at("work_tile_empty by the readers of one CTA", r"mbarrier\.init[^;]*, 704;", 0, last_number_plus(-352), (*NOT_ORDERED, *STUCK)),
     at("ticket not sent", SEND_TICKET, 0, gone, STUCK),
     at("ticket not expected", r"mbarrier\.arrive\.expect_tx\.relaxed\.cluster[^;]*;", 0, gone, STUCK),
     at("barriers used before they are there", CLUSTER_BARRIER, 0, gone, ("simulator error", "race")),
     before("counts not waited for", EPILOGUE_ALL, 0, WAIT, never, ("race", *STUCK)),
 )
-"""Two CTAs give stages and tickets to one another; a CTA whose tiles are another's doing has yet to read the counts itself."""
+"""Two CTAs give stages and work_tiles to one another; a CTA whose tiles are another's doing has yet to read the counts itself."""

@@ -36,7 +36,7 @@ def hopper_case(problem: Problem, tokens: Sequence[int], seed: int, **data: Any)
 def problem(tokens: int = 24, **changes: Any) -> Problem:
     """A tiny layer over two ranks for up to `tokens` tokens each; `changes` replace fields."""
     given = {"hidden": 256, "intermediate": 128, "num_experts": 8, "topk": 2, "num_ranks": 2, "max_tokens_per_rank": tokens}
-    return Problem(**{**given, "dtypes": "fp8xfp8", **changes})
+    return Problem(**{**given, "recipe": "fp8xfp8", **changes})
 
 
 def config(moe: Problem, num_sms: int = 4, **overrides: Any) -> Sm90Config:

@@ -36,7 +36,7 @@ def case():
         ({"topk": 33, "num_experts": 64}, "topk", "at most 32"),
         ({"topk": 9}, "topk", "at most num_experts = 8"),
         ({"num_ranks": 33, "num_experts": 33}, "num_ranks", "at most 32"),
-        ({"dtypes": "bf16"}, "dtypes", "one of fp8xfp4, fp8xfp8"),
+        ({"recipe": "bf16"}, "recipe", "one of fp8xfp4, fp8xfp8"),
         ({"activation_clamp": -1.0}, "activation_clamp", "None or a number between 2^-126 and 1e+15"),
     ],
     ids=lambda value: str(value),
@@ -52,7 +52,7 @@ def test_shapes_that_no_kernel_has(changes, field, allowed):
     [
         ({"num_sms": 3}, "num_sms"),
         ({"block_m": 48}, "block_m"),
-        ({"lead": 99}, "lead"),
+        ({"lookahead": 99}, "lookahead"),
         ({"num_stages": 99}, "num_stages"),
     ],
 )
@@ -149,7 +149,7 @@ BAD: dict[str, tuple[Callable[[Given], Given], str, Any, str]] = {
 
 def snapshot(moe: SimulatedMoE, y: list[torch.Tensor]) -> list[torch.Tensor]:
     held = [getattr(rank, name) for rank in moe.ranks for name in ("sym", "stats", "watchdog")]
-    held += [getattr(rank.weights, name) for rank in moe.ranks for name in ("l1", "l1_sf", "l2", "l2_sf")]
+    held += [getattr(rank.weights, name) for rank in moe.ranks for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")]
     return [tensor.clone() for tensor in (*held, *y)]
 
 
@@ -207,7 +207,7 @@ def test_a_watchdog_that_could_not_wait_is_refused(limit):
         SimulatedMoE(artifact(config(LAYER)), case().weights, watchdog_ns=limit)
 
 
-@pytest.mark.parametrize("name", ["l1", "l1_sf", "l2", "l2_sf"])
+@pytest.mark.parametrize("name", ["fc1", "fc1_sf", "fc2", "fc2_sf"])
 def test_weights_that_do_not_fit_change_nothing(name, idle_layer):
     """The second rank's weights are wrong: the first rank's stay, too."""
     moe, (_, y) = idle_layer

@@ -22,7 +22,7 @@ from megamoe_dsl.schedule import Scheduler, scheduler
 def test_every_tier(tier):
     """Two launches per tier: an expert with a full and a partial block, experts with a few tokens, several K blocks."""
     moe = problem(tier.block_m + 5, hidden=512, intermediate=256, num_experts=4)
-    kernel = config(moe, block_m=tier.block_m, lead=1, num_stages=3)
+    kernel = config(moe, block_m=tier.block_m, lookahead=1, num_stages=3)
     full = tier.block_m - 4
     layer = prove(kernel, [(full, 9), (3, full)], target_expert=1, mask=0.1)
     assert layer.moe.artifact.config.store_block_m == tier.store_block_m
@@ -103,7 +103,7 @@ def test_topk_32():
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6, hidden=256)
-    kernel = config(moe, lead=1 if local == 31 else local // 2)
+    kernel = config(moe, lookahead=1 if local == 31 else local // 2)
     layer = prove(kernel, [(8, 5)])
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
@@ -116,9 +116,9 @@ def test_other_grids(num_sms):
 
 def test_both_phases_alternate(monkeypatch):
     """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
-    monkeypatch.setattr(scheduler, "ALTERNATE", 2)
+    monkeypatch.setattr(scheduler, "INTERLEAVE", 2)
     moe = problem(28, num_experts=6, topk=2, hidden=768, intermediate=512)
-    kernel = config(moe, lead=1, block_m=16, num_sms=2)
+    kernel = config(moe, lookahead=1, block_m=16, num_sms=2)
     phases = [block.phase for block in Scheduler.blocks(kernel, received(random_case(moe, (28, 21), 0))[0], 0)]
     assert len(list(groupby(phases))) >= 6
     prove(kernel, [(28, 21)])

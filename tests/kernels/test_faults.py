@@ -17,7 +17,7 @@ from mega_moe_runs import Layer
 # A warp is one agent of the race detector: it sees no order between the lanes of a warp, so most warp barriers go unnoticed there.
 WARP_BARRIER = "warp barrier skipped"
 UNNOTICED = {
-    "spin skipped 5": "epilogue's wait for L1 arrivals: what the loader of the same CTA acquired reaches it through TMA, MMA and acc_full",
+    "spin skipped 5": "epilogue's wait for tokens: what the loader of the same CTA acquired reaches it through TMA, MMA and acc_full",
     "acquire made relaxed 4": "the same wait",
     "named barrier skipped 14": "after BEFORE_COMBINE: DISPATCH_EPILOGUE follows",
     "proxy fence dropped 0": "dispatch: it wrote its counts before BEFORE_PULL, so the epilogue's fence, after BEFORE_COMBINE, covers them",

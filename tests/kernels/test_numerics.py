@@ -63,7 +63,7 @@ def busiest_scale(layer: Layer, name: str) -> int:
     return int(stats.argmax()) * per_expert + 4
 
 
-@pytest.mark.parametrize("name", ["l1_sf", "l2_sf"])
+@pytest.mark.parametrize("name", ["fc1_sf", "fc2_sf"])
 def test_a_wrong_weight_scale_violates_the_bound(name):
     """One byte of 32 weights in the kernel's memory, off by one: the comparison says so on random data."""
     layer, case = random_layer()

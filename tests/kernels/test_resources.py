@@ -9,7 +9,7 @@ from chip_fit import compile_fitting
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config
 from megamoe_dsl.presets import PRESETS
 
 MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it takes one to four
@@ -18,7 +18,7 @@ MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it ta
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 @pytest.mark.parametrize("name", PRESETS)
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
-    config = KernelConfig.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
+    config = Sm100Config.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
     artifact = compile_fitting(name, config, SMEM_CAPACITY)
     assert config.num_stages >= 4
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
@@ -27,7 +27,7 @@ def test_tier_fits_the_chip(name: str, block_m: int) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_more_than_64_local_experts_fit_too(name: str) -> None:
-    config = KernelConfig.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)
+    config = Sm100Config.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)
     artifact = compile_kernel(config)
     assert artifact.listing.spills == (0, 0)
     assert all(use.fits for use in register_use(config, artifact.listing))

@@ -32,7 +32,7 @@ class Pair(tuple[Any, ...]):
 
 
 def config_of(name: str, block_m: int) -> Sm90Config:
-    return Sm90Config.choose(PRESETS[name].problem(8192, dtypes="fp8xfp8"), 128, block_m=block_m, num_sms=132)
+    return Sm90Config.choose(PRESETS[name].problem(8192, recipe="fp8xfp8"), 128, block_m=block_m, num_sms=132)
 
 
 @pytest.mark.parametrize("block_m", BLOCK_M)
@@ -46,7 +46,7 @@ def test_tile_fits_the_chip(name: str, block_m: int) -> None:
 
 @pytest.mark.parametrize("trace", [False, True])
 def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
-    """Every role that reads tickets: both loaders, the store warp and math, before their loops and in them."""
+    """Every role that reads work_tiles: both loaders, the store warp and math, before their loops and in them."""
     config = config_of("flash", 16).replace(trace=trace)
     assert compile_kernel(config).overtaken_loads == []
     monkeypatch.setattr(deal, "release", lambda barrier, word: arrive(barrier))

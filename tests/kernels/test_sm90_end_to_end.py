@@ -22,7 +22,7 @@ from megamoe_dsl.schedule import Scheduler, scheduler
 def test_every_tile(block_m, exact):
     """An expert with a full and a partial block, experts with a few tokens, several K blocks; exact data: two launches."""
     moe = problem(block_m + 5, hidden=512, intermediate=256, num_experts=4)
-    kernel = config(moe, block_m=block_m, lead=1, num_stages=3)
+    kernel = config(moe, block_m=block_m, lookahead=1, num_stages=3)
     full = block_m - 4
     prove(kernel, [(full, 9), (3, full)] if exact else [(full, 9)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
     counts = received(hopper_case(moe, (full, 9), block_m, target_expert=1))[0]
@@ -64,7 +64,7 @@ def test_eight_ranks(block_m):
 def test_clusters_of_two(tokens):
     """Two CTAs fetch together the weights, or the tokens, of two tiles: also where one token block of an expert is left over."""
     moe = problem(300, hidden=512, intermediate=256, num_experts=4)
-    prove(config(moe, cluster=2, block_m=128, lead=1), [tokens], target_expert=1, exact=False)
+    prove(config(moe, cluster=2, block_m=128, lookahead=1), [tokens], target_expert=1, exact=False)
 
 
 def test_clusters_of_two_over_several_launches():
@@ -144,7 +144,7 @@ def test_topk_32():
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6)
-    layer = prove(config(moe, lead=1 if local == 31 else local // 2), [(8, 5)])
+    layer = prove(config(moe, lookahead=1 if local == 31 else local // 2), [(8, 5)])
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
 
 
@@ -157,10 +157,10 @@ def test_grids_that_divide_nothing(block_m, num_sms):
 @pytest.mark.parametrize(("block_m", "cluster", "tokens"), [(8, 1, (20, 13)), (128, 1, (140, 33)), (128, 2, (500,))])
 def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
     """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
-    monkeypatch.setattr(scheduler, "ALTERNATE", 2)
+    monkeypatch.setattr(scheduler, "INTERLEAVE", 2)
     ranks = len(tokens)
     moe = problem(max(tokens), num_ranks=ranks, num_experts=3 * ranks, topk=ranks, hidden=1024, intermediate=512)
-    kernel = config(moe, lead=1, block_m=block_m, cluster=cluster, num_sms=2)
+    kernel = config(moe, lookahead=1, block_m=block_m, cluster=cluster, num_sms=2)
     case = hopper_case(moe, tokens, 0)
     phases = [block.phase for block in Scheduler.blocks(kernel, received(case)[0], 0)]
     assert len(list(groupby(phases))) >= 6

@@ -36,12 +36,12 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
     they share weights and tokens."""
     if order == PAIRS:
         moe = problem(160, num_experts=4, intermediate=256, hidden=512)
-        kernel = config(moe, block_m=128, lead=2, num_stages=2, num_sms=4, cluster=2)
+        kernel = config(moe, block_m=128, lookahead=2, num_stages=2, num_sms=4, cluster=2)
         return artifact(kernel), hopper_case(moe, (160, 120), 0, target_expert=1)
     # As rows: one expert with more tokens than a warpgroup has, others with fewer.
     tokens = {"columns": (24, 5), "rows": (70, 5)}[order]
     moe = problem(max(tokens), num_experts=4, intermediate=256)
-    kernel = config(moe, block_m=ORDERS[order], lead=2, num_stages=2, num_sms=2)
+    kernel = config(moe, block_m=ORDERS[order], lookahead=2, num_stages=2, num_sms=2)
     return artifact(kernel), hopper_case(moe, tokens, 0, target_expert=None if order == "columns" else 1)
 
 

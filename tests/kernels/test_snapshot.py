@@ -47,7 +47,7 @@ def copy(one: Snapshot) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("field", "blocks"), [("l1_topk_weights", ()), ("l1_sf", (0, 1)), ("l1_acts", (1,)), ("l2_sf", (0,)), ("l2_acts", (0,))]
+    ("field", "blocks"), [("fc1_topk_weights", ()), ("fc1_sf", (0, 1)), ("fc1_acts", (1,)), ("fc2_sf", (0,)), ("fc2_acts", (0,))]
 )
 def test_a_wrong_row_is_named_with_its_stage_and_channels(launches: Any, field: str, blocks: tuple[int, ...]) -> None:
     case, before, after = launches

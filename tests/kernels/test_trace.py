@@ -22,7 +22,7 @@ PULLS, LOADS = {Activity.COUNT, Activity.WAIT_COUNTS, Activity.PULL, Activity.CL
 @pytest.fixture(scope="module", params=[16, 128], ids=["columns", "rows"])
 def traced(request: pytest.FixtureRequest) -> tuple[Layer, Case]:
     """Two launches on the same buffers, the second on other data: the stamps are its own."""
-    kernel = config(problem(20, intermediate=256), num_sms=3, block_m=request.param, lead=2, trace=True)
+    kernel = config(problem(20, intermediate=256), num_sms=3, block_m=request.param, lookahead=2, trace=True)
     return prove(kernel, [(20, 7), (9, 20)]), hopper_case(kernel.problem, (9, 20), 1)
 
 

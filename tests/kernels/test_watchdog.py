@@ -26,7 +26,7 @@ MESSAGE = re.compile(r"rank (\d+), SM (\d+), \w+: wait (\w+) \(([\w ]+) (\w+)\) 
 GRID_SIGNAL = r"red\.release\.gpu\.global\.add\.u32 [^;]*;"
 RANK_SIGNAL = r"red\.release\.sys\.global\.add\.u32 [^;]*;"
 COUNT_SIGNAL = r"red\.relaxed\.sys\.global\.add\.u64 [^;]*;"
-L2_SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
+FC2_SIGNAL = r"red\.release\.gpu\.global\.or\.b64 [^;]*;"
 # In program order: BEFORE_PULL, a token's arrival, BEFORE_COMBINE.
 GRID_SITES = {RankBarrier.BEFORE_PULL: 0, "token": 1, RankBarrier.BEFORE_COMBINE: 2}
 
@@ -97,15 +97,15 @@ def test_token_arrival_blocked(patient):
     """Tokens lie in the pool and nobody says so."""
     layer, case = layer_of(GRID_SIGNAL, GRID_SITES["token"])
     for _, _, wait, what, _, expected, seen in trip(layer, case):
-        assert (wait, what, seen) == (Wait.L1_ARRIVAL.name, "pool block", "0x0")
+        assert (wait, what, seen) == (Wait.FC1_ARRIVAL.name, "pool block", "0x0")
         assert 0 < int(expected, 16) <= 13
 
 
-def test_l1_output_blocked(patient):
+def test_fc1_output_blocked(patient):
     """Linear1 is done and nobody says so: the mask expects one bit per 64 channels."""
-    layer, case = layer_of(L2_SIGNAL)
+    layer, case = layer_of(FC2_SIGNAL)
     for _, _, wait, what, _, expected, seen in trip(layer, case):
-        assert (wait, what, expected, seen) == (Wait.L2_ARRIVAL.name, "pool block", "0x3", "0x0")
+        assert (wait, what, expected, seen) == (Wait.FC2_ARRIVAL.name, "pool block", "0x3", "0x0")
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import SmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
 from megamoe_dsl.layouts.mbarrier import MBarrier
 from megamoe_dsl.layouts.region import Region
@@ -111,7 +111,7 @@ def bank_groups(swizzle: Callable[[int], int], pitch: int, column: int) -> int:
 
 
 # --- shared memory, tensor memory, barriers
-def check_smem_plan(plan: SmemPlan) -> None:
+def check_smem_plan(plan: Sm100SmemPlan) -> None:
     """Every field has the size that the tile asks for and the alignment that TMA and tcgen05 ask for; combine overlaps nothing but main."""
     region = plan.region
     check_region(region)
@@ -151,7 +151,7 @@ def check_smem_plan(plan: SmemPlan) -> None:
     assert plan.num_bytes == region.size
 
 
-def check_deepest(plan: SmemPlan, stages: int) -> None:
+def check_deepest(plan: Sm100SmemPlan, stages: int) -> None:
     """`stages` fits and one more does not (plan sizes recomputed field by field, from the region of a plan of that depth)."""
     from dataclasses import replace
 

@@ -17,55 +17,55 @@ def exchanged(fragment, first, second):
 
 
 MUTANTS = {
-    "L1 tile swizzled by other row bits": (
-        "l1_store_address",
+    "Linear1 tile swizzled by other row bits": (
+        "fc1_store_address",
         lambda tile, token, warp: tile + token * 64 + ((warp ^ (token & 3)) << 4),
-        lambda: checks.test_l1_bytes_reach_their_place_in_the_tile(16),
+        lambda: checks.test_fc1_bytes_reach_their_place_in_the_tile(16),
     ),
-    "L1 tile not swizzled": (
-        "l1_store_address",
+    "Linear1 tile not swizzled": (
+        "fc1_store_address",
         lambda tile, token, warp: tile + token * 64 + (warp << 4),
-        lambda: checks.test_l1_bytes_reach_their_place_in_the_tile(32),
+        lambda: checks.test_fc1_bytes_reach_their_place_in_the_tile(32),
     ),
-    "L2 halves of the wrong size": (
-        "l2_write_address",
-        lambda tile, warp, lane, tokens: epilogue_tile.l2_write_address(tile, warp, lane, 16),
-        lambda: checks.test_l2_values_reach_their_place_in_the_tile(32),
+    "Linear2 halves of the wrong size": (
+        "fc2_write_address",
+        lambda tile, warp, lane, tokens: epilogue_tile.fc2_write_address(tile, warp, lane, 16),
+        lambda: checks.test_fc2_values_reach_their_place_in_the_tile(32),
     ),
-    "L2 read by rows of the neighbour": (
-        "l2_read_row",
+    "Linear2 read by rows of the neighbour": (
+        "fc2_read_row",
         lambda warp, lane: warp * 2 + (lane >> 4 ^ 1),
         None,
     ),
-    "L2 read without the swizzle": (
-        "l2_read_address",
+    "Linear2 read without the swizzle": (
+        "fc2_read_address",
         lambda tile, row, lane, tokens: tile + (lane >> 3 & 1) * tokens * 128 + row * 128 + ((lane & 7) << 4),
-        lambda: checks.test_l2_reads_whole_rows(16),
+        lambda: checks.test_fc2_reads_whole_rows(16),
     ),
     "halves of a value exchanged": (
         "load_columns",
         lambda n: exchanged(load_columns(n), 0, 1),
-        lambda: checks.test_l1_pairs_gate_with_up(16),
+        lambda: checks.test_fc1_pairs_gate_with_up(16),
     ),
     "loads of the two lane halves exchanged": (
         "load_columns",
         lambda n: exchanged(load_columns(n), 1, 2),
-        lambda: checks.test_l1_pairs_gate_with_up(16),
+        lambda: checks.test_fc1_pairs_gate_with_up(16),
     ),
     "stmatrix b8 rows exchanged": (
         "stmatrix_b8",
         lambda n: exchanged(stmatrix_b8(n), 0, 1),
-        lambda: checks.test_l1_bytes_reach_their_place_in_the_tile(16),
+        lambda: checks.test_fc1_bytes_reach_their_place_in_the_tile(16),
     ),
     "stmatrix not transposed": (
         "stmatrix_b16",
         lambda n, transposed: stmatrix_b16(n, transposed=False),
-        lambda: checks.test_l2_values_reach_their_place_in_the_tile(16),
+        lambda: checks.test_fc2_values_reach_their_place_in_the_tile(16),
     ),
     "gate and up in runs of 16": (
         "gate_up_rows",
         lambda n: Layout((16, (n // 16, 2)), (1, (32, 16))),
-        lambda: checks.test_l1_pairs_gate_with_up(16),
+        lambda: checks.test_fc1_pairs_gate_with_up(16),
     ),
     "scale words row by row": (
         "pool_scales",
@@ -90,6 +90,6 @@ def test_caught(monkeypatch, mutant):
 
 def test_a_harmless_mutant_is_let_through(monkeypatch):
     """Two half warps that exchange their tokens still read every row once."""
-    name, broken, _ = MUTANTS["L2 read by rows of the neighbour"]
+    name, broken, _ = MUTANTS["Linear2 read by rows of the neighbour"]
     monkeypatch.setattr(checks, name, broken)
-    checks.test_l2_reads_whole_rows(16)
+    checks.test_fc2_reads_whole_rows(16)

@@ -4,7 +4,7 @@ import pytest
 
 from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import vector_address
-from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import l1_store_address, l2_read_address, l2_read_row, l2_write_address
+from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import fc1_store_address, fc2_read_address, fc2_read_row, fc2_write_address
 
 LANES = range(32)
 WARPS = range(4)
@@ -38,27 +38,27 @@ def tiles(addresses):
 
 @pytest.mark.parametrize("tokens", [16, 32])
 @pytest.mark.parametrize("warp", WARPS)
-def test_l1_store(warp, tokens):
+def test_fc1_store(warp, tokens):
     """stmatrix b8: eight tokens, 16 channels each."""
-    rows = [l1_store_address(0, token, warp) for token in range(tokens)]
+    rows = [fc1_store_address(0, token, warp) for token in range(tokens)]
     assert [wavefronts(tile, 16) for tile in tiles(rows)] == [1] * (tokens // 8)
     assert [wavefronts([64 * token + 16 * warp for token in tile], 16) for tile in tiles(range(tokens))] == [4] * (tokens // 8)
 
 
 @pytest.mark.parametrize("tokens", [16, 32])
 @pytest.mark.parametrize("warp", WARPS)
-def test_l2_store(warp, tokens):
+def test_fc2_store(warp, tokens):
     """stmatrix b16: eight tokens, 8 channels each."""
-    rows = [l2_write_address(0, warp, lane, tokens) for lane in LANES]
+    rows = [fc2_write_address(0, warp, lane, tokens) for lane in LANES]
     assert [wavefronts(tile, 16) for tile in tiles(rows)] == [1] * 4
     assert wavefronts([256 * token + 64 * warp for token in range(8)], 16) == 8
 
 
 @pytest.mark.parametrize("tokens", [16, 32])
 @pytest.mark.parametrize("warp", WARPS)
-def test_l2_load(warp, tokens):
+def test_fc2_load(warp, tokens):
     """16 bytes a lane."""
-    addresses = [l2_read_address(0, l2_read_row(warp, lane), lane, tokens) for lane in LANES]
+    addresses = [fc2_read_address(0, fc2_read_row(warp, lane), lane, tokens) for lane in LANES]
     assert wavefronts(addresses, 16) == fewest_wavefronts(addresses, 16) == 4
 
 
@@ -69,7 +69,7 @@ def test_combine_vectors(vector):
 
 
 @pytest.mark.parametrize("group", range(4))
-def test_l1_maxima(group):
+def test_fc1_maxima(group):
     """Written by four lanes, 8 bytes each; read by all, eight lanes at the same address: one wavefront each time."""
     read = [(lane & 3) * 8 + group * 32 for lane in LANES]
     assert wavefronts(read[:4], 8) == 1

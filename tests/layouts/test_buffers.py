@@ -19,7 +19,7 @@ from megamoe_dsl.kernels.mega_moe.layouts.pool import (
 )
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import map_to_rank, symmetric_buffer
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens, workspace
-from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.testing import problems, routings, worst_routing
@@ -51,23 +51,23 @@ def test_fields_have_the_documented_shapes(problem):
         "expert_recv_count": ((ranks, local), U64),
         "expert_recv_count_sum": ((local,), U64),
         "expert_counts_seen": ((local,), U64),
-        "l1_arrival_count": ((pool // 16,), U32),
-        "l2_arrival_mask": ((pool // 16,), U64),
+        "fc1_arrival_count": ((pool // 16,), U32),
+        "fc2_arrival_mask": ((pool // 16,), U64),
         "src_token_topk_idx": ((local, ranks, tokens), U32),
         "rank_signal": ((len(RankBarrier),), U32),
         "x": ((tokens, hidden), E4M3),
         "x_sf": ((tokens, hidden // 32), U8),
         "topk_idx": ((tokens, topk), I64),
         "topk_weights": ((tokens, topk), F32),
-        "l1_acts": ((pool, hidden), E4M3),
-        "l1_sf": ((hidden // 128, sf_rows), U32),
-        "l1_topk_weights": ((pool,), F32),
-        "l2_acts": ((pool, intermediate), E4M3),
-        "l2_sf": ((intermediate // 128, sf_rows), U32),
+        "fc1_acts": ((pool, hidden), E4M3),
+        "fc1_sf": ((hidden // 128, sf_rows), U32),
+        "fc1_topk_weights": ((pool,), F32),
+        "fc2_acts": ((pool, intermediate), E4M3),
+        "fc2_sf": ((intermediate // 128, sf_rows), U32),
         "combine": ((topk, tokens, hidden), BF16),
     }
     assert {name: (buffer[name].field.shape, buffer[name].field.dtype) for name in expected} == expected
-    for name in ("x", "l1_acts", "l1_sf", "l2_acts", "l2_sf", "combine"):  # TMA: base 128 bytes, row strides 16 bytes
+    for name in ("x", "fc1_acts", "fc1_sf", "fc2_acts", "fc2_sf", "combine"):  # TMA: base 128 bytes, row strides 16 bytes
         assert buffer[name].offset % 128 == 0 and buffer[name].field.strides[0] % 16 == 0
     assert buffer.alignment == 128
 
@@ -166,7 +166,7 @@ def test_pool_formula():
 @settings(max_examples=100, deadline=None)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=64, max_experts_per_rank=8, max_ranks=4), st.sampled_from(BLOCK_M))
 def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
-    config = KernelConfig.choose(problem, 1, block_m=block_m)
+    config = Sm100Config.choose(problem, 1, block_m=block_m)
     capacity = pool_tokens(problem)
     counts = crowded_counts(problem, block_m)
     first = pool_blocks(counts, block_m)

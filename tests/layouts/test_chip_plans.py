@@ -12,11 +12,11 @@ from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import BUDGET, LARGEST_CH
 from megamoe_dsl.kernels.mega_moe.layouts.named_barrier import NamedBarrier
 from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
 from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS
-from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import SmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
 from megamoe_dsl.testing import configs
 
-PLAN = SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
+PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
 
 
 @settings(max_examples=200, deadline=None)

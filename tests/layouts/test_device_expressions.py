@@ -17,16 +17,16 @@ from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
 from megamoe_dsl.kernels.mega_moe.layouts.tile import BLOCK_K
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
+    FC1_CHANNELS,
     HALF_BYTES,
-    L1_CHANNELS,
-    l1_scale,
-    l1_store_address,
-    l1_tile,
-    l2_channel_bytes,
-    l2_read_address,
-    l2_read_row,
-    l2_tile,
-    l2_write_address,
+    fc1_scale,
+    fc1_store_address,
+    fc1_tile,
+    fc2_channel_bytes,
+    fc2_read_address,
+    fc2_read_row,
+    fc2_tile,
+    fc2_write_address,
 )
 from megamoe_dsl.kernels.mega_moe.sm100.tile import BLOCK_N, CLUSTER
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
@@ -87,14 +87,14 @@ def test_accumulator_columns(block_m):
 @given(configs(), st.data())
 def test_loader_coordinates(config, data):
     """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
-    words, sf_block_m, experts = config.l1_k_blocks, config.sf_block_m, config.problem.experts_per_rank
+    words, sf_block_m, experts = config.fc1_k_blocks, config.sf_block_m, config.problem.experts_per_rank
     block, k = data.draw(st.integers(0, 100)), data.draw(st.integers(0, words - 1))
     pitch = 101 * sf_block_m
     assert pool_scales(101, sf_block_m, words, pitch)(0, block, k) == k * pitch + block * sf_block_m
     rows = 2 * config.problem.intermediate
     expert, n_block, cta = (
         data.draw(st.integers(0, experts - 1)),
-        data.draw(st.integers(0, config.l1_n_blocks - 1)),
+        data.draw(st.integers(0, config.fc1_n_blocks - 1)),
         data.draw(st.integers(0, 1)),
     )
     channel, sf_k = (n_block * CLUSTER + cta) * BLOCK_N, expert * words
@@ -115,7 +115,7 @@ def test_pulled_scales(block, row, k, sf_block_m):
     assert layout(row, block, k) == k * 501 * sf_block_m + pool_sf_row(block, row, sf_block_m)
 
 
-# --- epilogue_l1.py
+# --- epilogue_fc1.py
 def accumulator_value(warp, thread, group, value, groups):
     """(accumulator row of the CTA, token of the pass) of a value that `load_columns` returns."""
     lane, token = idx2crd(load_columns(groups)(thread, value + 8 * group), (32, 8 * groups))
@@ -123,9 +123,9 @@ def accumulator_value(warp, thread, group, value, groups):
 
 
 @pytest.mark.parametrize("tokens", PASSES)
-def test_l1_pairs_gate_with_up(tokens):
+def test_fc1_pairs_gate_with_up(tokens):
     """`activate(v[0:2], v[2:4])` and `(v[4:6], v[6:8])`: gate and up of one channel and token; outputs are channels t / 4 and 8 + t / 4."""
-    to_checkpoint = right_inverse(gate_up_rows(L1_CHANNELS))
+    to_checkpoint = right_inverse(gate_up_rows(FC1_CHANNELS))
     groups = tokens // 8
     for warp in WARPS:
         for thread in THREADS:
@@ -133,20 +133,20 @@ def test_l1_pairs_gate_with_up(tokens):
                 for s in range(2):
                     for q in range(2):
                         gate, up = (accumulator_value(warp, thread, group, 4 * s + 2 * h + q, groups) for h in range(2))
-                        (channel, half), (up_channel, up_half) = (idx2crd(to_checkpoint(row), (L1_CHANNELS, 2)) for row, _ in (gate, up))
+                        (channel, half), (up_channel, up_half) = (idx2crd(to_checkpoint(row), (FC1_CHANNELS, 2)) for row, _ in (gate, up))
                         assert (half, up_half) == (0, 1) and channel == up_channel == 16 * warp + 8 * s + thread // 4
                         assert gate[1] == up[1] == 8 * group + 2 * (thread % 4) + q  # `pair`: the token of weights, maxima and scales
 
 
 @pytest.mark.parametrize("tokens", PASSES)
-def test_l1_bytes_reach_their_place_in_the_tile(tokens):
-    """Byte 2 s + q of word g, through stmatrix with the addresses that the lanes give, is l1_tile(token, channel)."""
-    tile, groups = l1_tile(tokens), tokens // 8
+def test_fc1_bytes_reach_their_place_in_the_tile(tokens):
+    """Byte 2 s + q of word g, through stmatrix with the addresses that the lanes give, is fc1_tile(token, channel)."""
+    tile, groups = fc1_tile(tokens), tokens // 8
     position = stmatrix_b8(groups)
     base = 4096
     seen = set()
     for warp in WARPS:
-        addresses = [l1_store_address(base, lane & (tokens - 1), warp) for lane in THREADS]
+        addresses = [fc1_store_address(base, lane & (tokens - 1), warp) for lane in THREADS]
         for thread in THREADS:
             for group in range(groups):
                 for byte in range(4):
@@ -156,23 +156,23 @@ def test_l1_bytes_reach_their_place_in_the_tile(tokens):
                     token, channel = 8 * group + 2 * (thread % 4) + q, 16 * warp + 8 * s + thread // 4
                     assert address == base + tile(token, channel)
                     seen.add(address)
-    assert seen == set(range(base, base + tokens * L1_CHANNELS))
+    assert seen == set(range(base, base + tokens * FC1_CHANNELS))
 
 
 @settings(max_examples=200, deadline=None)
 @given(configs(), st.data())
-def test_l1_scale_addresses(config, data):
-    """l2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
-    block, words = data.draw(st.integers(0, 100)), config.l2_k_blocks
-    n_block, warp = data.draw(st.integers(0, 2 * config.l1_n_blocks - 1)), data.draw(st.integers(0, 3))
+def test_fc1_scale_addresses(config, data):
+    """fc2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
+    block, words = data.draw(st.integers(0, 100)), config.fc2_k_blocks
+    n_block, warp = data.draw(st.integers(0, 2 * config.fc1_n_blocks - 1)), data.draw(st.integers(0, 3))
     first = config.store_block_m * data.draw(st.integers(0, config.block_m // config.store_block_m - 1))
     pair, group, q = (
         data.draw(st.integers(0, 3)) * 2,
         data.draw(st.integers(0, config.store_block_m // 8 - 1)),
         data.draw(st.integers(0, 1)),
     )
-    scale = l1_scale(n_block, warp)
-    assert scale == (n_block * L1_CHANNELS + 16 * warp) // 32 < 4 * words
+    scale = fc1_scale(n_block, warp)
+    assert scale == (n_block * FC1_CHANNELS + 16 * warp) // 32 < 4 * words
     pitch = 101 * config.sf_block_m
     address = (
         ((scale >> 2) * pitch + pool_sf_row(block, first + pair, config.sf_block_m)) * 4 + (scale & 3) + (8 * group + q) * SF_ROW_BYTES
@@ -181,15 +181,15 @@ def test_l1_scale_addresses(config, data):
     assert address == 4 * layout(first + pair + 8 * group + q, block, scale // 4) + scale % 4
 
 
-# --- epilogue_l2.py
+# --- epilogue_fc2.py
 @pytest.mark.parametrize("tokens", PASSES)
-def test_l2_values_reach_their_place_in_the_tile(tokens):
-    """v[2 k], v[2 k + 1] of group g, through stmatrix.trans at `write + g * 8 * HALF`, is l2_tile(token, channel)."""
-    tile, groups, base = l2_tile(tokens), tokens // 8, 8192
+def test_fc2_values_reach_their_place_in_the_tile(tokens):
+    """v[2 k], v[2 k + 1] of group g, through stmatrix.trans at `write + g * 8 * HALF`, is fc2_tile(token, channel)."""
+    tile, groups, base = fc2_tile(tokens), tokens // 8, 8192
     position = stmatrix_b16(4, transposed=True)
     seen = set()
     for warp in WARPS:
-        addresses = [l2_write_address(base, warp, lane, tokens) for lane in THREADS]
+        addresses = [fc2_write_address(base, warp, lane, tokens) for lane in THREADS]
         for thread in THREADS:
             for group in range(groups):
                 for value in range(8):
@@ -202,14 +202,14 @@ def test_l2_values_reach_their_place_in_the_tile(tokens):
 
 
 @pytest.mark.parametrize("tokens", PASSES)
-def test_l2_reads_whole_rows(tokens):
+def test_fc2_reads_whole_rows(tokens):
     """`read + step * HALF`: 16 bytes are channels 8 (lane % 16).. of token own_row + step; all lanes and steps cover the tile once."""
-    tile, base = l2_tile(tokens), 8192
+    tile, base = fc2_tile(tokens), 8192
     seen = set()
     for warp in WARPS:
         for lane in THREADS:
-            row = l2_read_row(warp, lane)
-            address = l2_read_address(base, row, lane, tokens)
+            row = fc2_read_row(warp, lane)
+            address = fc2_read_address(base, row, lane, tokens)
             for step in range(0, tokens, 8):
                 for element in range(8):
                     place = address + step * HALF_BYTES + 2 * element
@@ -218,10 +218,10 @@ def test_l2_reads_whole_rows(tokens):
     assert seen == set(range(base, base + tokens * BLOCK_N * 2, 2))
 
 
-def test_l2_channel_bytes():
+def test_fc2_channel_bytes():
     """The row's bytes of the CTA's channels, 16 lanes after one another."""
     channel = Layout((8, 16, 28))
-    assert all(l2_channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
+    assert all(fc2_channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -231,9 +231,9 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     plan = config.smem
     cd = [plan.region.offset("cd", group) for group in range(config.epilogue_warpgroups)]
     assert all(start % 1024 == 0 for start in cd)
-    assert plan.l1_tile_bytes % l1_tile(config.store_block_m).outer.alignment == 0
-    assert (config.store_block_m * HALF_BYTES) % l2_tile(config.store_block_m).outer.alignment == 0
-    assert plan.l1_tile_bytes == l1_tile(config.store_block_m).size and plan.l2_tile_bytes == 2 * l2_tile(config.store_block_m).size
+    assert plan.fc1_tile_bytes % fc1_tile(config.store_block_m).outer.alignment == 0
+    assert (config.store_block_m * HALF_BYTES) % fc2_tile(config.store_block_m).outer.alignment == 0
+    assert plan.fc1_tile_bytes == fc1_tile(config.store_block_m).size and plan.fc2_tile_bytes == 2 * fc2_tile(config.store_block_m).size
     for name in ("weights", "tokens"):
         assert all(plan.region.offset(name, stage) % operand_tile(8).outer.alignment == 0 for stage in range(config.num_stages))
     assert plan.weight_bytes == operand_tile(BLOCK_N).size and plan.token_bytes >= operand_tile(max(8, config.block_m // 2)).size
@@ -261,9 +261,9 @@ def test_expressions_are_the_same_traced():
     for warp in WARPS:
         for lane in THREADS:
             w, x, base = Int32(warp), Int32(lane), Int32(4096)
-            row = l2_read_row(warp, lane)
-            assert int(l1_store_address(base, x, w)) == l1_store_address(4096, lane, warp)
-            assert int(l2_write_address(base, w, x, 32)) == l2_write_address(4096, warp, lane, 32)
-            assert int(l2_read_row(w, x)) == row
-            assert int(l2_read_address(base, Int32(row), x, 32)) == l2_read_address(4096, row, lane, 32)
+            row = fc2_read_row(warp, lane)
+            assert int(fc1_store_address(base, x, w)) == fc1_store_address(4096, lane, warp)
+            assert int(fc2_write_address(base, w, x, 32)) == fc2_write_address(4096, warp, lane, 32)
+            assert int(fc2_read_row(w, x)) == row
+            assert int(fc2_read_address(base, Int32(row), x, 32)) == fc2_read_address(4096, row, lane, 32)
             assert int(vector_address(base, x, 3)) == vector_address(4096, lane, 3)

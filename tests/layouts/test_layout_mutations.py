@@ -23,13 +23,13 @@ from megamoe_dsl.hardware.swizzle import SW128
 from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_blocks
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
-from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import SmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
 
 caught = pytest.raises(AssertionError)
-PLAN = SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
+PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
 TABLE = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warps": 8}
 FACTS = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 
@@ -82,7 +82,7 @@ def test_a_sound_placement_passes():
 
 # --- shared memory
 @dataclass(frozen=True)
-class BrokenPlan(SmemPlan):
+class BrokenPlan(Sm100SmemPlan):
     """A plan with one field changed or moved."""
 
     change: str = ""
@@ -111,7 +111,7 @@ def test_broken_smem_plan(change):
         check_smem_plan(BrokenPlan(**vars(replace(PLAN)), change=change))
 
 
-class WrongBytes(SmemPlan):
+class WrongBytes(Sm100SmemPlan):
     @property
     def token_transaction(self):
         return super().token_transaction - 512

@@ -11,7 +11,7 @@ from layout_properties import check_offsets, check_region, check_views
 
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I32, I64, U8, U32, U64, Field, Placement, Region
 
-DTYPES = (U8, E4M3, BF16, U32, I32, F32, U64, I64)
+RECIPES = (U8, E4M3, BF16, U32, I32, F32, U64, I64)
 
 
 @st.composite
@@ -20,7 +20,7 @@ def regions(draw, depth=2):
     names = count()
 
     def field():
-        dtype = draw(st.sampled_from(DTYPES))
+        dtype = draw(st.sampled_from(RECIPES))
         shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
         alignment = draw(st.sampled_from((0, *(n for n in (1, 2, 4, 8, 16, 128, 1024) if n % dtype.itemsize == 0))))
         return Field(f"f{next(names)}", shape, dtype, alignment)

@@ -85,19 +85,19 @@ def test_sm90_row_order_names_every_row():
             move(torch.zeros(1, 128, 4))
 
 
-PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, dtypes="fp8xfp8")
+PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, recipe="fp8xfp8")
 
 
 def checkpoint() -> dict[str, torch.Tensor]:
-    l1, l1_sf = quant.quantize_weight_e4m3(draw(2, 512, 512, seed=1))
-    l2, l2_sf = quant.quantize_weight_e4m3(draw(2, 512, 256, seed=2))
-    return {"l1": l1, "l1_sf": l1_sf, "l2": l2, "l2_sf": l2_sf}
+    fc1, fc1_sf = quant.quantize_weight_e4m3(draw(2, 512, 512, seed=1))
+    fc2, fc2_sf = quant.quantize_weight_e4m3(draw(2, 512, 256, seed=2))
+    return {"fc1": fc1, "fc1_sf": fc1_sf, "fc2": fc2, "fc2_sf": fc2_sf}
 
 
 def test_transform_and_inverse():
     plain = checkpoint()
     moved = quant.transform_weights(PROBLEM, **plain)
-    assert torch.equal(moved.l1_sf, plain["l1_sf"]) and torch.equal(moved.l2_sf, plain["l2_sf"])
+    assert torch.equal(moved.fc1_sf, plain["fc1_sf"]) and torch.equal(moved.fc2_sf, plain["fc2_sf"])
     back = quant.inverse_transform_weights(PROBLEM, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name).view(torch.uint8), tensor.view(torch.uint8)), name
@@ -115,12 +115,12 @@ def test_transform_and_inverse():
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"l2_sf": torch.zeros(2, 512, 2)})),
-            r"l2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
+            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
+            r"fc2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"l1": torch.zeros(2, 512, 512)})),
-            "l1: dtype torch.float32, allowed: torch.float8_e4m3fn",
+            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
+            "fc1: dtype torch.float32, allowed: torch.float8_e4m3fn",
         ),
     ],
 )

@@ -70,39 +70,39 @@ def test_utccp_batch_is_expert_outermost():
     assert torch.equal(quant.inverse_utccp_scale_order(words, 3), sf)
 
 
-PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, dtypes="fp8xfp4")
+PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, recipe="fp8xfp4")
 
 
 def checkpoint() -> dict[str, torch.Tensor]:
     el, h, i = 2, 512, 256
     return {
-        "l1": random_bytes(el, 2 * i, h // 2, seed=1),
-        "l1_sf": random_bytes(el, 2 * i, h // 32, seed=2),
-        "l2": random_bytes(el, h, i // 2, seed=3),
-        "l2_sf": random_bytes(el, h, i // 32, seed=4),
+        "fc1": random_bytes(el, 2 * i, h // 2, seed=1),
+        "fc1_sf": random_bytes(el, 2 * i, h // 32, seed=2),
+        "fc2": random_bytes(el, h, i // 2, seed=3),
+        "fc2_sf": random_bytes(el, h, i // 32, seed=4),
     }
 
 
 def test_transform_weights_round_trip_and_shapes():
     plain = checkpoint()
     moved = quant.transform_weights(PROBLEM, **plain)
-    assert moved.l1_sf.shape == (2 * 4, 512) and moved.l2_sf.shape == (2 * 2, 512)
-    assert torch.equal(moved.l1[:, 8:16], plain["l1"][:, 256:264])
+    assert moved.fc1_sf.shape == (2 * 4, 512) and moved.fc2_sf.shape == (2 * 2, 512)
+    assert torch.equal(moved.fc1[:, 8:16], plain["fc1"][:, 256:264])
     back = quant.inverse_transform_weights(PROBLEM, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name), tensor), name
     # The scale of interleaved row 8 (up row 0) of expert 1, K block 5: word 1 of K, row 8 of the atom at word 32, byte 1.
-    assert moved.l1_sf.view(torch.uint8).reshape(8, 512, 4)[4 + 1, 32, 1] == plain["l1_sf"][1, 256, 5]
+    assert moved.fc1_sf.view(torch.uint8).reshape(8, 512, 4)[4 + 1, 32, 1] == plain["fc1_sf"][1, 256, 5]
 
 
 def test_transform_errors_name_the_field():
     plain = checkpoint()
-    plain["l2_sf"] = plain["l2_sf"][:, :, :-1]
-    with pytest.raises(ValueError, match=r"l2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
+    plain["fc2_sf"] = plain["fc2_sf"][:, :, :-1]
+    with pytest.raises(ValueError, match=r"fc2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
         quant.transform_weights(PROBLEM, **plain)
     plain = checkpoint()
-    plain["l1"] = plain["l1"].int()
-    with pytest.raises(ValueError, match=r"l1: dtype torch.int32, allowed: torch.uint8"):
+    plain["fc1"] = plain["fc1"].int()
+    with pytest.raises(ValueError, match=r"fc1: dtype torch.int32, allowed: torch.uint8"):
         quant.transform_weights(PROBLEM, **plain)
     with pytest.raises(ValueError, match="sf: 64 rows, allowed: a multiple of 128"):
         quant.utccp_scale_order(random_bytes(64, 4))

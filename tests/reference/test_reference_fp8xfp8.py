@@ -17,8 +17,8 @@ from megamoe_dsl.reference import bounds, moe, stages
 
 torch.set_num_threads(1)
 
-SMALL = Problem(256, 128, 8, 3, 2, 64, dtypes="fp8xfp8")
-MEDIUM = Problem(1024, 512, 4, 2, 2, 64, dtypes="fp8xfp8")
+SMALL = Problem(256, 128, 8, 3, 2, 64, recipe="fp8xfp8")
+MEDIUM = Problem(1024, 512, 4, 2, 2, 64, recipe="fp8xfp8")
 FP8 = torch.float8_e4m3fn
 
 
@@ -31,7 +31,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def nearest_float32(value: Fraction) -> np.float32:
-    """Correct rounding: the float64 is within half an ulp, the neighbours settle ties."""
+    """Correct rounding: the float64 is within half an ulp, the neighbours advance_to_valid ties."""
     guess = np.float32(float(value))
     near = [guess, np.nextafter(guess, np.float32(-np.inf)), np.nextafter(guess, np.float32(np.inf))]
     return min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1))
@@ -98,8 +98,8 @@ def dense_moe(case: Case) -> torch.Tensor:
         for expert in range(p.num_experts):
             own, local = case.weights[expert // p.experts_per_rank], expert % p.experts_per_rank
             weight = ((case.topk_idx[rank] == expert) * case.topk_weights[rank].double()).sum(1, keepdim=True)
-            gate, up = (x @ quant.dequantize_weight_e4m3(own.l1[local], own.l1_sf[local]).T).chunk(2, dim=1)
-            y += weight * (torch.nn.functional.silu(gate) * up @ quant.dequantize_weight_e4m3(own.l2[local], own.l2_sf[local]).T)
+            gate, up = (x @ quant.dequantize_weight_e4m3(own.fc1[local], own.fc1_sf[local]).T).chunk(2, dim=1)
+            y += weight * (torch.nn.functional.silu(gate) * up @ quant.dequantize_weight_e4m3(own.fc2[local], own.fc2_sf[local]).T)
         result.append(y)
     return torch.cat(result)
 
@@ -148,8 +148,8 @@ def rough_kernel(monkeypatch):
         (SMALL, [30, 17], {"mask": 0.5, "skew": True}),
         (dataclasses.replace(SMALL, activation_clamp=2.0), [20, 7], {"target_expert": 5}),
         (dataclasses.replace(MEDIUM, fast_math=False), [5, 10], {}),
-        (Problem(7168, 256, 1, 1, 1, 64, dtypes="fp8xfp8"), [3], {}),
-        (Problem(256, 3072, 1, 1, 1, 64, dtypes="fp8xfp8"), [8], {}),
+        (Problem(7168, 256, 1, 1, 1, 64, recipe="fp8xfp8"), [3], {}),
+        (Problem(256, 3072, 1, 1, 1, 64, recipe="fp8xfp8"), [8], {}),
     ],
 )
 def test_exact_cases_do_not_depend_on_accumulation(rough_kernel, problem, tokens, options):
@@ -164,7 +164,7 @@ def test_exact_cases_do_not_depend_on_accumulation(rough_kernel, problem, tokens
         assert len(torch.cat([sf[on] for sf, on in zip(result.acts_sf, live, strict=True)]).unique()) > 2
         assert len(torch.cat([sf.flatten() for sf in case.x_sf]).unique()) == 4
     # Few rows had to be thinned: one entry per 128 columns.
-    entries = torch.cat([(w.l2.double() != 0).sum(2).flatten() for w in case.weights]).double()
+    entries = torch.cat([(w.fc2.double() != 0).sum(2).flatten() for w in case.weights]).double()
     assert float(entries.mean()) > 0.8 * problem.intermediate / 128
 
 
@@ -244,11 +244,11 @@ FAULTS = {
     "weight twice": lambda c: dataclasses.replace(c, topk_weights=[w.square() for w in c.topk_weights]).reference().y,
     "one token scale": one_scale,
     "token scales of the next block": lambda c: dataclasses.replace(c, x_sf=[s.roll(1, 1) for s in c.x_sf]).reference().y,
-    "gate and up scales swapped": lambda c: change_weights(c, l1_sf=lambda s: s.roll(s.shape[1] // 2, 1)),
-    "gate and up rows swapped": lambda c: change_weights(c, l1=lambda w: roll_bytes(w, w.shape[1] // 2, 1)),
-    "weight scales of the next block": lambda c: change_weights(c, l2_sf=lambda s: s.roll(1, 2)),
-    "L2 in another K order": lambda c: change_weights(c, l2=lambda w: roll_bytes(w, 8, 2)),
-    "neighbouring channels swapped": lambda c: change_weights(c, l2=lambda w: roll_bytes(w, 1, 2)),
+    "gate and up scales swapped": lambda c: change_weights(c, fc1_sf=lambda s: s.roll(s.shape[1] // 2, 1)),
+    "gate and up rows swapped": lambda c: change_weights(c, fc1=lambda w: roll_bytes(w, w.shape[1] // 2, 1)),
+    "weight scales of the next block": lambda c: change_weights(c, fc2_sf=lambda s: s.roll(1, 2)),
+    "Linear2 in another K order": lambda c: change_weights(c, fc2=lambda w: roll_bytes(w, 8, 2)),
+    "neighbouring channels swapped": lambda c: change_weights(c, fc2=lambda w: roll_bytes(w, 1, 2)),
 }
 
 
@@ -262,7 +262,9 @@ def test_wrong_results_leave_the_bound(fault, exact):
 
 def test_transformed_weights_describe_the_same_layer():
     case = random_case(MEDIUM, [3, 3], seed=9)
-    back = [quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.l1, w.l1_sf, w.l2, w.l2_sf)) for w in case.weights]
+    back = [
+        quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)) for w in case.weights
+    ]
     assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
 
 
@@ -290,7 +292,7 @@ def test_sampled_tokens_have_the_bits_of_the_whole_layer():
 def test_weights_and_tokens_of_a_rank_are_reproducible(exact):
     first, again, other = (random_weights(MEDIUM, rank, seed=1, exact=exact) for rank in (0, 0, 1))
     first.validate(MEDIUM)
-    assert same([first.l1, first.l2_sf], [again.l1, again.l2_sf]) and not same([first.l1], [other.l1])
+    assert same([first.fc1, first.fc2_sf], [again.fc1, again.fc2_sf]) and not same([first.fc1], [other.fc1])
     x, x_sf, idx, weight = random_inputs(MEDIUM, 1, 64, seed=1, exact=exact)
     assert x.shape == (64, 1024) and x_sf.shape == (64, 8) and idx.dtype == torch.int64 and weight.dtype == torch.float32
     assert not same([x], [random_inputs(MEDIUM, 0, 64, seed=1, exact=exact).x])
@@ -305,19 +307,19 @@ def test_errors_name_the_field():
     inputs = {"x": case.x, "x_sf": case.x_sf, "topk_idx": case.topk_idx, "topk_weights": case.topk_weights, "weights": case.weights}
     for change, match in (
         ({"x_sf": [s.double() for s in case.x_sf]}, r"x_sf\[0\] = 'torch.float64 \(2, 2\)': must be torch.float32 \(2, 2\)"),
-        ({"weights": [dataclasses.replace(w, l2=w.l1) for w in case.weights]}, r"l2: shape"),
+        ({"weights": [dataclasses.replace(w, fc2=w.fc1) for w in case.weights]}, r"fc2: shape"),
     ):
         with pytest.raises(ValueError, match=match):
             reference.mega_moe(SMALL, **(inputs | change))
     own = case.weights[0]
     with pytest.raises(ValueError, match=r"x_sf: torch.float32 \(2, 1\), allowed: torch.float32 \(2, 2\)"):
-        reference.promoted_matmul(case.x[0], case.x_sf[0][:, :1], own.l1[0], own.l1_sf[0])
+        reference.promoted_matmul(case.x[0], case.x_sf[0][:, :1], own.fc1[0], own.fc1_sf[0])
     with pytest.raises(ProblemError, match="rank = 2: must be between 0 and num_ranks - 1 = 1"):
         random_weights(SMALL, 2, seed=0)
     with pytest.raises(ProblemError, match=r"seed = 18446744073709551616: must be between -2\^63 and 2\^64 - 1$"):
         random_case(SMALL, [2, 2], seed=1 << 64)
     with pytest.raises(ProblemError, match=r"seed = 35184372088832: must be between -2\^63 and 2\^64 - 1 when multiplied by 1000003"):
         random_weights(SMALL, 0, seed=1 << 45)
-    old = random_case(dataclasses.replace(SMALL, dtypes="fp8xfp4"), [2, 2], seed=1, exact=False)
+    old = random_case(dataclasses.replace(SMALL, recipe="fp8xfp4"), [2, 2], seed=1, exact=False)
     with pytest.raises(ValueError, match="accumulate: 'hopper', allowed for fp8xfp4"):
         old.reference("hopper")

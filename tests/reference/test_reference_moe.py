@@ -33,10 +33,10 @@ def dense_moe(case: Case) -> list[torch.Tensor]:
         for expert in range(p.num_experts):
             own, local = case.weights[expert // p.experts_per_rank], expert % p.experts_per_rank
             weight = ((case.topk_idx[rank] == expert) * case.topk_weights[rank].double()).sum(1, keepdim=True)
-            gate, up = (x @ quant.dequantize_e2m1(own.l1[local], own.l1_sf[local]).T).chunk(2, dim=1)
+            gate, up = (x @ quant.dequantize_e2m1(own.fc1[local], own.fc1_sf[local]).T).chunk(2, dim=1)
             if p.activation_clamp is not None:
                 gate, up = gate.clamp(max=p.activation_clamp), up.clamp(-p.activation_clamp, p.activation_clamp)
-            y += weight * (torch.nn.functional.silu(gate) * up @ quant.dequantize_e2m1(own.l2[local], own.l2_sf[local]).T)
+            y += weight * (torch.nn.functional.silu(gate) * up @ quant.dequantize_e2m1(own.fc2[local], own.fc2_sf[local]).T)
         result.append(y)
     return result
 
@@ -65,8 +65,8 @@ def test_one_slot_by_hand():
 
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
     own = case.weights[0]
-    l1, l2 = (np.stack([table[w[0].numpy() & 15], table[w[0].numpy() >> 4]], -1).reshape(w.shape[1], -1) for w in (own.l1, own.l2))
-    acc = values(l1, own.l1_sf[0]) @ values(case.x[0].double().numpy()[0], case.x_sf[0][0])
+    fc1, fc2 = (np.stack([table[w[0].numpy() & 15], table[w[0].numpy() >> 4]], -1).reshape(w.shape[1], -1) for w in (own.fc1, own.fc2))
+    acc = values(fc1, own.fc1_sf[0]) @ values(case.x[0].double().numpy()[0], case.x_sf[0][0])
     gate, up = bf16(acc[:128]), bf16(acc[128:])
     e = np.exp2((gate * np.float32(-1.4426950408889634)).astype(np.float64)).astype(np.float32)
     v = gate * (np.float32(1) / (np.float32(1) + e)) * up * case.topk_weights[0].numpy()[0]
@@ -76,7 +76,7 @@ def test_one_slot_by_hand():
         scaled = block.astype(np.float64) * 2.0**-exponent
         nearest = grid[np.abs(np.abs(scaled)[:, None] - grid).argmin(axis=1)]  # the case holds no ties
         acts.append(np.sign(scaled) * nearest * 2.0**exponent)
-    want = bf16(values(l2, own.l2_sf[0]) @ np.concatenate(acts))
+    want = bf16(values(fc2, own.fc2_sf[0]) @ np.concatenate(acts))
     assert np.array_equal(case.reference().y[0].float().numpy()[0], want)
 
 
@@ -158,7 +158,7 @@ def test_both_math_modes_agree_on_exact_cases():
 
 def test_cases_are_reproducible_and_keep_their_promises():
     first, second = (random_case(SMALL, [40, 9], seed=4, mask=0.25, skew=True) for _ in range(2))
-    assert same(first.topk_weights, second.topk_weights) and same([w.l2 for w in first.weights], [w.l2 for w in second.weights])
+    assert same(first.topk_weights, second.topk_weights) and same([w.fc2 for w in first.weights], [w.fc2 for w in second.weights])
     idx = torch.cat(random_case(SMALL, [64, 64], seed=4, mask=0.25, exact=False).topk_idx)
     assert 0.15 < float((idx < 0).float().mean()) < 0.35
     counts = reference.route(SMALL, random_case(SMALL, [64, 64], seed=4, skew=True, exact=False).topk_idx).counts.sum(1)
@@ -210,12 +210,14 @@ def faulty(case: Case, fault: str) -> list[torch.Tensor]:
         return dataclasses.replace(case, x_sf=sf).reference().y
     if fault == "gate and up swapped":
         return (
-            dataclasses.replace(case, weights=[dataclasses.replace(w, l1=w.l1.roll(w.l1.shape[1] // 2, 1)) for w in case.weights])
+            dataclasses.replace(case, weights=[dataclasses.replace(w, fc1=w.fc1.roll(w.fc1.shape[1] // 2, 1)) for w in case.weights])
             .reference()
             .y
         )
     assert fault == "scale rows in plain order"
-    moved = [dataclasses.replace(w, l2_sf=quant.utccp_scale_order(w.l2_sf).view(torch.uint8).reshape(w.l2_sf.shape)) for w in case.weights]
+    moved = [
+        dataclasses.replace(w, fc2_sf=quant.utccp_scale_order(w.fc2_sf).view(torch.uint8).reshape(w.fc2_sf.shape)) for w in case.weights
+    ]
     return dataclasses.replace(case, weights=moved).reference().y
 
 
@@ -254,7 +256,9 @@ def test_violations_report_place_and_nan():
 
 def test_transformed_weights_describe_the_same_layer():
     case = random_case(MEDIUM, [3, 3], seed=9)
-    back = [quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.l1, w.l1_sf, w.l2, w.l2_sf)) for w in case.weights]
+    back = [
+        quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)) for w in case.weights
+    ]
     assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
 
 
@@ -265,7 +269,7 @@ def test_input_errors_name_the_field():
         ({"x": case.x[:1]}, r"len\(x\) = 1: must be num_ranks = 2"),
         ({"x_sf": [s[:, :-1] for s in case.x_sf]}, r"x_sf\[0\] = 'torch.uint8 \(2, 7\)': must be torch.uint8 \(2, 8\)"),
         ({"topk_weights": [w.double() for w in case.topk_weights]}, r"topk_weights\[0\] = 'torch.float64 \(2, 3\)'"),
-        ({"weights": [dataclasses.replace(w, l2=w.l1) for w in case.weights]}, r"l2: shape"),
+        ({"weights": [dataclasses.replace(w, fc2=w.fc1) for w in case.weights]}, r"fc2: shape"),
     ):
         with pytest.raises(ValueError, match=match):
             reference.mega_moe(SMALL, **(arguments | change))

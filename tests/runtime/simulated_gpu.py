@@ -55,4 +55,4 @@ def visible(moe: layer.MegaMoE, **tensors: torch.Tensor) -> dict[str, torch.Tens
     memory, weights = moe.memory, moe.memory.weights
     found = {"sym": memory.sym, "peers": moe.symmetric.peers, "stats": memory.stats, "watchdog": memory.watchdog}
     found |= {f"maps{i}": kernel.buffers.maps for i, kernel in enumerate({id(k): k for k in moe.kernels.values()}.values())}
-    return found | {name: getattr(weights, name) for name in ("l1", "l1_sf", "l2", "l2_sf")} | tensors
+    return found | {name: getattr(weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")} | tensors

@@ -16,11 +16,11 @@ from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
-CONFIG = KernelConfig.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
-SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, dtypes="fp8xfp8"), 16, num_sms=2)
+CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
+SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=2)
 ARTIFACT = Artifact(CONFIG, CONFIG.arch, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
 
 
@@ -29,7 +29,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Configurations that were compiled, by a compiler that takes no time."""
     seen: list[object] = []
 
-    def compile_kernel(config: KernelConfig) -> Artifact:
+    def compile_kernel(config: Sm100Config) -> Artifact:
         seen.append(config)
         return replace(ARTIFACT, config=config, arch=config.arch)
 
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_rebuilt(tmp_path: Path, compiled: list[object], damag
             file.writestr("kernel.ptx", "")
     else:
         path.write_bytes(store.save(replace(ARTIFACT, config=CONFIG.replace(num_sms=4))).read_bytes())
-    assert CONFIG not in list(store.configs(KernelConfig))
+    assert CONFIG not in list(store.configs(Sm100Config))
     assert store.get(CONFIG).cubin == ARTIFACT.cubin
     assert store.load(CONFIG).cubin == ARTIFACT.cubin
     assert compiled == [CONFIG]

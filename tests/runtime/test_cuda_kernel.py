@@ -7,7 +7,7 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 
-PAIRS = Sm90Config.choose(PRESETS["pro"].problem(8192, dtypes="fp8xfp8"), 8192, gpu=None)
+PAIRS = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xfp8"), 8192, gpu=None)
 
 
 def test_clusters_that_do_not_run_at_once_are_an_error() -> None:

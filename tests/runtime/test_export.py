@@ -16,14 +16,14 @@ from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.mega_moe.target import Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
 
 CONFIGS = {
-    "sm_100a": KernelConfig.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=4),
-    "sm_90a": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, dtypes="fp8xfp8"), 16, num_sms=3),
+    "sm_100a": Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=4),
+    "sm_90a": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=3),
 }
 RECORDER = Path(__file__).with_name("launch_recorder.c")
 CHILD = """
@@ -75,7 +75,7 @@ def test_the_manifest_is_the_configurations(exported: Export) -> None:
     assert kernel.manifest["dynamic_smem"] == config.smem.num_bytes
     assert kernel.manifest["cluster"] == [config.cluster, 1, 1]
     assert kernel.argument_names[:7] == ["sym", "peers", "maps", "y", "stats", "num_tokens", "rank"]
-    assert kernel.argument_names[9:] == ["trace", *(["l1_sf", "l2_sf"] if config.arch == "sm_90a" else [])]
+    assert kernel.argument_names[9:] == ["trace", *(["fc1_sf", "fc2_sf"] if config.arch == "sm_90a" else [])]
 
 
 def test_the_library_holds_the_cubin_that_compile_gives(exported: Export) -> None:

@@ -19,7 +19,7 @@ from megamoe_dsl.runtime import layer, rank_kernel
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
-PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, dtypes="fp8xfp8", activation_clamp=10.0)
+PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 5
 
 
@@ -169,8 +169,8 @@ def test_a_watchdog_that_could_not_wait_is_refused(case: Case, gpu: type[Simulat
 
 
 def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
-    away = replace(case.weights[0], l1_sf=case.weights[0].l1_sf.to("meta"))
-    with pytest.raises(ProblemError, match=r"weights\.l1_sf\.device = .*meta.*: must be cpu, where weights\.l1 is"):
+    away = replace(case.weights[0], fc1_sf=case.weights[0].fc1_sf.to("meta"))
+    with pytest.raises(ProblemError, match=r"weights\.fc1_sf\.device = .*meta.*: must be cpu, where weights\.fc1 is"):
         moe.load_weights(away)
     gone = ExpertWeights(*(getattr(case.weights[0], field.name).to("meta") for field in fields(ExpertWeights)))
     with pytest.raises(ProblemError, match=r"weights\.device = .*meta.*: must be cpu, where the symmetric buffer is"):
@@ -180,7 +180,7 @@ def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[Simul
 
 
 def test_another_problems_buffer_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
-    smaller = Problem(512, 256, 4, 2, max_tokens_per_rank=32, dtypes="fp8xfp8", activation_clamp=10.0)
+    smaller = Problem(512, 256, 4, 2, max_tokens_per_rank=32, recipe="fp8xfp8", activation_clamp=10.0)
     with pytest.raises(ProblemError, match=r"symmetric\.problem"):
         MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(smaller, device="cpu"))
 

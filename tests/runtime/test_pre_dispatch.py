@@ -17,8 +17,8 @@ CAPACITY = 7
 
 
 @lru_cache
-def artifact(dtypes: str) -> Artifact:
-    problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, dtypes=dtypes)
+def artifact(recipe: str) -> Artifact:
+    problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, recipe=recipe)
     return compile_kernel(PreDispatchConfig(problem, num_sms=2))
 
 
@@ -38,9 +38,9 @@ def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
     return x
 
 
-def run(dtypes: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int) -> dict[str, torch.Tensor]:
+def run(recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int) -> dict[str, torch.Tensor]:
     """One launch; the fields of the symmetric buffer afterwards."""
-    kernel = artifact(dtypes)
+    kernel = artifact(recipe)
     config = kernel.config
     region = symmetric_buffer(config.problem)
     sym = torch.full((region.size,), 0x5A, dtype=torch.uint8)
@@ -60,28 +60,28 @@ def run(dtypes: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, 
     )
     report = Simulator(kernel.ptx, memory).run([launch])
     assert not report.findings
-    return {name: region.view(sym, name) for name in ("x", "x_sf", "topk_idx", "topk_weights", "l1_acts")}
+    return {name: region.view(sym, name) for name in ("x", "x_sf", "topk_idx", "topk_weights", "fc1_acts")}
 
 
-@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
 @pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
-def test_bytes_equal_quant(dtypes: str, count: int, padded: int) -> None:
+def test_bytes_equal_quant(recipe: str, count: int, padded: int) -> None:
     x = tokens(count, 512, seed=count)
     idx = torch.arange(count * 3).reshape(count, 3) % 8 - 1
     weights = torch.rand(count, 3)
-    fields = run(dtypes, x, idx, weights, padded)
-    codes, sf = (quantize_e4m3 if dtypes == "fp8xfp4" else quantize_e4m3_f32)(x)
+    fields = run(recipe, x, idx, weights, padded)
+    codes, sf = (quantize_e4m3 if recipe == "fp8xfp4" else quantize_e4m3_f32)(x)
     raw = {name: field.view(torch.uint8) for name, field in fields.items()}
     assert torch.equal(raw["x"][:count], codes.view(torch.uint8))
     assert torch.equal(raw["x_sf"][:count], sf.view(torch.uint8).reshape(raw["x_sf"][:count].shape))
     assert torch.equal(fields["topk_idx"][:count], idx)
     assert torch.equal(fields["topk_weights"][:count], weights)
     assert (fields["topk_idx"][count:padded] == -1).all()
-    for name, row in {"x": count, "x_sf": count, "topk_idx": padded, "topk_weights": padded, "l1_acts": 0}.items():
+    for name, row in {"x": count, "x_sf": count, "topk_idx": padded, "topk_weights": padded, "fc1_acts": 0}.items():
         assert (raw[name][row:] == 0x5A).all(), name
 
 
-@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
-def test_nothing_spills(dtypes: str) -> None:
-    use = artifact(dtypes).resources
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+def test_nothing_spills(recipe: str) -> None:
+    use = artifact(recipe).resources
     assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"

@@ -10,7 +10,7 @@ from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.tuned import DEFAULT_GPU, Table
 
 CAPACITY = 100
-PROBLEM = Problem(512, 256, 8, 2, max_tokens_per_rank=CAPACITY, dtypes="fp8xfp8")
+PROBLEM = Problem(512, 256, 8, 2, max_tokens_per_rank=CAPACITY, recipe="fp8xfp8")
 
 
 @given(st.lists(st.integers(1, CAPACITY), max_size=5), st.integers(0, CAPACITY), st.data())

@@ -10,18 +10,18 @@ import torch
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import RankBuffers
 
-NAMES = ("l1", "l1_sf", "l2", "l2_sf")
+NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 
 
-@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
-def test_given_weights_stay_as_they_were(dtypes):
-    problem = Problem(512, 256, 4, 2, 1, 16, dtypes=dtypes)
-    kind = Sm90Config if dtypes == "fp8xfp8" else KernelConfig
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+def test_given_weights_stay_as_they_were(recipe):
+    problem = Problem(512, 256, 4, 2, 1, 16, recipe=recipe)
+    kind = Sm90Config if recipe == "fp8xfp8" else Sm100Config
     first, second = random_weights(problem, 0, 1), random_weights(problem, 0, 2)
     before = {name: getattr(first, name).clone() for name in NAMES}
     buffers = RankBuffers(kind.choose(problem, 16, num_sms=4), first)
@@ -40,14 +40,14 @@ def test_portable_pickles_keep_tensors(dtype):
     assert back[0].dtype == dtype and torch.equal(back[0].view(torch.uint8), value.view(torch.uint8)) and back[1].shape == (0, 4)
 
 
-@pytest.mark.parametrize("dtypes", ["fp8xfp4", "fp8xfp8"])
-def test_strides_of_given_weights_do_not_matter(dtypes):
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+def test_strides_of_given_weights_do_not_matter(recipe):
     """Column-major scales, say: a kernel reads rows."""
-    problem = Problem(512, 256, 4, 2, 1, 16, dtypes=dtypes)
-    config = (Sm90Config if dtypes == "fp8xfp8" else KernelConfig).choose(problem, 16, num_sms=4)
+    problem = Problem(512, 256, 4, 2, 1, 16, recipe=recipe)
+    config = (Sm90Config if recipe == "fp8xfp8" else Sm100Config).choose(problem, 16, num_sms=4)
     given = random_weights(problem, 0, 1)
     turned = ExpertWeights(*(getattr(given, name).transpose(-1, -2).contiguous().transpose(-1, -2) for name in NAMES))
-    assert not turned.l2_sf.is_contiguous()
+    assert not turned.fc2_sf.is_contiguous()
     straight, kept = (RankBuffers(config, weights).weights for weights in (given, turned))
     for name in NAMES:
         want, found = getattr(straight, name), getattr(kept, name)

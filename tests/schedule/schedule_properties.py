@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.schedule import Block
 
-Config = KernelConfig | Sm90Config
+Config = Sm100Config | Sm90Config
 Blocks = Callable[[Config, Sequence[int], int], Iterable[Block]]
 
 
 def oracle(config: Config, counts: Sequence[int]) -> list[Block]:
-    """All blocks of a launch, step by step: an expert's Linear1 and the Linear2 of the one `lead` before it, 16 turns of one and 16 of the
-    other while both have as many, then the rest of Linear1 and of Linear2."""
-    sequence, size = [], 16 * config.blocks_per_turn
-    for step in range(len(counts) + config.lead):
+    """All blocks of a launch, step by step: an expert's Linear1 and the Linear2 of the one `lookahead` before it, 16 turns of one and 16
+    of the other while both have as many, then the rest of Linear1 and of Linear2."""
+    sequence, size = [], 16 * config.blocks_per_fetch
+    for step in range(len(counts) + config.lookahead):
         parts = []
-        for phase, expert in ((0, step), (1, step - config.lead)):
+        for phase, expert in ((0, step), (1, step - config.lookahead)):
             parts.append(blocks_of(config, counts, phase, expert) if 0 <= expert < len(counts) else [])
         while min(map(len, parts)) >= size:
             for part in parts:
@@ -79,13 +79,13 @@ def check_complete(lists: Sequence[Sequence[Block]], config: Config, counts: Seq
 
 
 def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None:
-    """No deadlock: in the global order every L1 block of an expert precedes every L2 block of it.  And each phase takes the experts in
-    order, neither too early: L1 of an expert begins when L2 of the one more than `lead` before it is done, and L2 of an expert when L1 of
-    all that are less than `lead` after it is.
+    """No deadlock: in the global order every Linear1 block of an expert precedes every Linear2 block of it.  And each phase takes the
+    experts in order, neither too early: Linear1 of an expert begins when Linear2 of the one more than `lookahead` before it is done, and
+    Linear2 of an expert when Linear1 of all that are less than `lookahead` after it is.
 
     With turns of one block cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
     """
-    stages, turn = [], config.blocks_per_turn
+    stages, turn = [], config.blocks_per_fetch
     for cluster, blocks in enumerate(lists):
         for i, block in enumerate(blocks):
             number = (i // turn * config.num_clusters + cluster) * turn + i % turn
@@ -102,15 +102,15 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None
         assert experts == sorted(experts)
     for expert in {expert for phase, expert in first if phase == 1}:
         assert last[0, expert] < first[1, expert]
-        assert all(last[0, n] < first[1, expert] for n in range(expert, expert + config.lead) if (0, n) in last)
-        assert all(last[1, expert] < first[0, n] for phase, n in first if phase == 0 and n > expert + config.lead)
+        assert all(last[0, n] < first[1, expert] for n in range(expert, expert + config.lookahead) if (0, n) in last)
+        assert all(last[1, expert] < first[0, n] for phase, n in first if phase == 0 and n > expert + config.lookahead)
 
 
 def check_mixture(sequence: Sequence[Block], config: Config) -> None:
     """No more than 16 turns of Linear1 or Linear2 follow one another while the other phase has as many left in this step."""
-    for step in range(config.problem.experts_per_rank + config.lead):
-        mine = [block.phase for block in sequence if block.expert == step - config.lead * block.phase]
-        size = 16 * config.blocks_per_turn
+    for step in range(config.problem.experts_per_rank + config.lookahead):
+        mine = [block.phase for block in sequence if block.expert == step - config.lookahead * block.phase]
+        size = 16 * config.blocks_per_fetch
         both = min(mine.count(0), mine.count(1)) // size
         assert mine[: 2 * both * size] == both * (size * [0] + size * [1])
 
@@ -144,7 +144,7 @@ def check_balance(lists: Sequence[Sequence[Block]], turn: int = 1) -> None:
 
 def check_turns(lists: Sequence[Sequence[Block]], config: Config) -> None:
     """The blocks that a cluster takes at a time are of one expert and phase, and have one token block or one weight block."""
-    turn = config.blocks_per_turn
+    turn = config.blocks_per_fetch
     for blocks in lists:
         assert len(blocks) % turn == 0
         for i in range(0, len(blocks), turn):
@@ -168,9 +168,9 @@ def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> Non
     check_dependencies(lists, config)
     check_places(lists, config, counts)
     check_order(lists, config)
-    check_balance(lists, config.blocks_per_turn)
+    check_balance(lists, config.blocks_per_fetch)
     check_turns(lists, config)
-    sequence = interleaved(lists, config.blocks_per_turn)
+    sequence = interleaved(lists, config.blocks_per_fetch)
     check_neighbours(sequence, config)
     check_mixture(sequence, config)
     assert sequence == oracle(config, counts)

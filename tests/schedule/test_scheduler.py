@@ -22,9 +22,9 @@ from schedule_properties import (
 )
 
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import KernelConfig
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule import LINEAR1, LINEAR2, Block, HostTable, Scheduler
+from megamoe_dsl.schedule import FC1, FC2, Block, HostTable, Scheduler
 from megamoe_dsl.testing import configs, configs_sm90, problems, token_counts
 
 SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12, max_ranks=2, max_tokens=16)
@@ -42,14 +42,14 @@ def launches_of_pairs(draw):
     """(SM90 config of pairs of CTAs, tokens per local expert), with so many blocks that both phases alternate."""
     experts = draw(st.integers(1, 5))
     hidden, intermediate = (512 * draw(st.integers(1, 4)) for _ in range(2))
-    problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=8192, dtypes="fp8xfp8")
+    problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=8192, recipe="fp8xfp8")
     config = Sm90Config(problem, 128, draw(st.integers(1, experts)), 2 * draw(st.integers(1, 20)), 2, cluster=2)
     return config, draw(token_counts(experts, 128, max_blocks=40))
 
 
-def config_of(experts, lead, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
+def config_of(experts, lookahead, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
     problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=64)
-    return KernelConfig(problem, block_m, 16, 2, lead, num_sms, 2)
+    return Sm100Config(problem, block_m, 16, 2, lookahead, num_sms, 2)
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,24 +73,26 @@ def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
     for cluster in (0, config.num_clusters - 1):
         blocks = list(Scheduler.blocks(config, counts, cluster))
         for group in range(every):
-            walk = Scheduler.start(config, table, (cluster + group * config.num_clusters) * config.blocks_per_turn, every).settle()
+            walk = Scheduler.start(
+                config, table, (cluster + group * config.num_clusters) * config.blocks_per_fetch, every
+            ).advance_to_valid()
             mine = []
             while walk.valid():
                 mine.append(walk.block())
-                walk = walk.skip().settle()
-            assert mine == blocks[:: config.blocks_per_turn][group::every]
+                walk = walk.skip().advance_to_valid()
+            assert mine == blocks[:: config.blocks_per_fetch][group::every]
 
 
 @settings(max_examples=200, deadline=None)
 @given(launches(architectures=(configs,)))
 def test_mma_covers_the_valid_tokens(launch):
     config, counts = launch
-    position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0).settle()
+    position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0).advance_to_valid()
     while position.valid():
         block = position.block()
         assert block.valid_m <= block.mma_n < block.valid_m + 16
         assert block.mma_n % 16 == 0 and 16 <= block.mma_n <= config.block_m
-        position = position.skip().settle()
+        position = position.skip().advance_to_valid()
 
 
 @settings(max_examples=200, deadline=None)
@@ -98,12 +100,12 @@ def test_mma_covers_the_valid_tokens(launch):
 def test_settled_positions_are_fixed_points(launch):
     config, counts = launch
     position = Scheduler.start(config, HostTable.of(counts, config.block_m), 0)
-    while position.settle().valid():
-        position = position.settle()
-        assert not position.unsettled() and position.settle() == position
-        assert 0 <= position.local < position.l1_blocks + position.l2_blocks
+    while position.advance_to_valid().valid():
+        position = position.advance_to_valid()
+        assert not position.invalid() and position.advance_to_valid() == position
+        assert 0 <= position.local < position.fc1_blocks + position.fc2_blocks
         position = position.skip()
-    end = position.settle().block()
+    end = position.advance_to_valid().block()
     assert end.expert == config.problem.experts_per_rank and end.valid_m <= 0
 
 
@@ -111,44 +113,44 @@ def test_worked_order():
     """Two experts, Linear1 one of them ahead, one cluster, two weight blocks in each phase; the first expert has a short second block."""
     blocks = list(Scheduler.blocks(config_of(2, 1, num_sms=2), [17, 3], 0))
     assert blocks == [
-        *(Block(LINEAR1, 0, 0, n, 0, 16) for n in range(2)),
-        *(Block(LINEAR1, 0, 1, n, 1, 1) for n in range(2)),
-        *(Block(LINEAR1, 1, 0, n, 2, 3) for n in range(2)),
-        *(Block(LINEAR2, 0, 0, n, 0, 16) for n in range(2)),
-        *(Block(LINEAR2, 0, 1, n, 1, 1) for n in range(2)),
-        *(Block(LINEAR2, 1, 0, n, 2, 3) for n in range(2)),
+        *(Block(FC1, 0, 0, n, 0, 16) for n in range(2)),
+        *(Block(FC1, 0, 1, n, 1, 1) for n in range(2)),
+        *(Block(FC1, 1, 0, n, 2, 3) for n in range(2)),
+        *(Block(FC2, 0, 0, n, 0, 16) for n in range(2)),
+        *(Block(FC2, 0, 1, n, 1, 1) for n in range(2)),
+        *(Block(FC2, 1, 0, n, 2, 3) for n in range(2)),
     ]
 
 
 def test_worked_order_of_groups():
     """SM90: the token blocks of a group there and back under one weight block after the other, seventeen of them in two groups."""
-    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=256, dtypes="fp8xfp8")
-    order = [(b.n_block, b.m_block) for b in Scheduler.blocks(Sm90Config(problem, 8, 1, 2), [129], 0) if b.phase == LINEAR1]
-    both = [(b.n_block, b.m_block) for b in oracle(Sm90Config(problem, 8, 1, 2), [129]) if b.phase == LINEAR1]
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=256, recipe="fp8xfp8")
+    order = [(b.n_block, b.m_block) for b in Scheduler.blocks(Sm90Config(problem, 8, 1, 2), [129], 0) if b.phase == FC1]
+    both = [(b.n_block, b.m_block) for b in oracle(Sm90Config(problem, 8, 1, 2), [129]) if b.phase == FC1]
     assert both == [*((0, m) for m in range(16)), *((1, m) for m in reversed(range(16))), (0, 16), (1, 16)]
     assert order == both[::2]
 
 
 def test_worked_order_of_pairs():
     """Three token blocks: two with one weight block, the third with both weight blocks, then two with the other weight block."""
-    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, recipe="fp8xfp8")
     blocks = list(Scheduler.blocks(Sm90Config(problem, 128, 1, 2, cluster=2), [300], 0))
     assert [(b.m_block, b.n_block) for b in blocks] == 2 * [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(
-    ("lead", "order"),
+    ("lookahead", "order"),
     [(1, "a b A c B d C D"), (2, "a b c A d B C D"), (3, "a b c d A B C D"), (4, "a b c d A B C D")],
 )
-def test_linear1_is_ahead(lead, order):
+def test_linear1_is_ahead(lookahead, order):
     """Letters are experts, capital ones their Linear2."""
-    blocks = list(Scheduler.blocks(config_of(4, lead, num_sms=2), [1, 1, 1, 1], 0))
+    blocks = list(Scheduler.blocks(config_of(4, lookahead, num_sms=2), [1, 1, 1, 1], 0))
     assert [("abcd", "ABCD")[b.phase][b.expert] for b in blocks if b.n_block == 0] == order.split()
 
 
 def runs(config, counts):
     """Blocks of one kind that follow one another, as in 16a for Linear1 of the first expert and 2B for Linear2 of the second."""
-    blocks = interleaved(dealt(Scheduler.blocks, config, counts), config.blocks_per_turn)
+    blocks = interleaved(dealt(Scheduler.blocks, config, counts), config.blocks_per_fetch)
     names = [("ab", "AB")[b.phase][b.expert] for b in blocks]
     return " ".join(f"{len(list(same))}{name}" for name, same in groupby(names))
 
@@ -165,7 +167,7 @@ def runs(config, counts):
 )
 def test_turns_of_both_phases_alternate(counts, order):
     """Sixteen of each while both have sixteen, then what is left; two weight blocks in each phase."""
-    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=512, recipe="fp8xfp8")
     assert runs(Sm90Config(problem, 8, 1, 2), counts) == order
 
 
@@ -174,14 +176,14 @@ def test_turns_of_both_phases_alternate(counts, order):
     [([1024, 1024], "16a 16b 16A 16B"), ([2048, 2049], "32a 32b 32A 2b 34B"), ([4096, 4096], "64a 32b 32A 32b 32A 64B")],
 )
 def test_a_turn_of_a_pair_is_two_blocks(counts, order):
-    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=8192, dtypes="fp8xfp8")
+    problem = Problem(512, 256, 2, 1, max_tokens_per_rank=8192, recipe="fp8xfp8")
     assert runs(Sm90Config(problem, 128, 1, 4, cluster=2), counts) == order
 
 
-@pytest.mark.parametrize("lead", [1, 2, 3, 6])
+@pytest.mark.parametrize("lookahead", [1, 2, 3, 6])
 @pytest.mark.parametrize("counts", [[0] * 6, [0, 0, 0, 0, 0, 5], [5, 0, 0, 0, 0, 0], [0, 40, 0, 0, 16, 0], [0, 0, 7, 7, 0, 0]])
-def test_experts_without_tokens(counts, lead):
-    config = config_of(6, lead, num_sms=6)
+def test_experts_without_tokens(counts, lookahead):
+    config = config_of(6, lookahead, num_sms=6)
     check_schedule(Scheduler.blocks, config, counts)
     assert not any(counts[b.expert] == 0 for b in interleaved(dealt(Scheduler.blocks, config, counts)))
 
@@ -194,7 +196,7 @@ def test_more_clusters_than_blocks():
 
 def test_published_shape():
     problem = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=512)
-    config = KernelConfig.choose(problem, 512)
+    config = Sm100Config.choose(problem, 512)
     counts = [(37 * e) % 200 for e in range(32)]
     check_schedule(Scheduler.blocks, config, counts)
 
@@ -221,15 +223,15 @@ class ForgetsLinear2(Scheduler):
     """Runs Linear1 only."""
 
     def advance(self):
-        return dataclasses.replace(super().advance(), l2_blocks=0)
+        return dataclasses.replace(super().advance(), fc2_blocks=0)
 
 
 class Hurries(Scheduler):
-    """Runs Linear2 of an expert in the step after its Linear1, whatever the lead."""
+    """Runs Linear2 of an expert in the step after its Linear1, whatever the lookahead."""
 
     @classmethod
     def blocks(cls, config, counts, cluster):
-        return super().blocks(config.replace(lead=1), counts, cluster)
+        return super().blocks(config.replace(lookahead=1), counts, cluster)
 
 
 class StepsBySm(Scheduler):
@@ -265,15 +267,15 @@ class SharesPoolBlocks(Scheduler):
 class SwapsOrder(Scheduler):
     """Token blocks fastest."""
 
-    def _place(self, is_l1, number, m_blocks):
+    def _place(self, is_fc1, number, m_blocks):
         return number % m_blocks, number // m_blocks
 
 
 class NeverTurnsBack(Scheduler):
     """Begins every weight block with the group's first token block."""
 
-    def _place(self, is_l1, number, m_blocks):
-        m_block, n_block = super()._place(is_l1, number, m_blocks)
+    def _place(self, is_fc1, number, m_blocks):
+        m_block, n_block = super()._place(is_fc1, number, m_blocks)
         first = m_block // self.config.group_m * self.config.group_m
         rows = min(m_blocks - first, self.config.group_m)
         return (m_block if n_block % 2 == 0 else 2 * first + rows - 1 - m_block), n_block
@@ -284,15 +286,15 @@ class OneBlockShort(Scheduler):
 
     def advance(self):
         following = super().advance()
-        return dataclasses.replace(following, l2_blocks=max(following.l2_blocks - 1, 0))
+        return dataclasses.replace(following, fc2_blocks=max(following.fc2_blocks - 1, 0))
 
 
 class NeverAlternates(Scheduler):
     """Runs all of the step's Linear1, then all of its Linear2."""
 
     def _part(self):
-        in_l1 = self.local < self.l1_blocks
-        return (LINEAR1, self.local) if in_l1 else (LINEAR2, self.local - self.l1_blocks)
+        in_fc1 = self.local < self.fc1_blocks
+        return (FC1, self.local) if in_fc1 else (FC2, self.local - self.fc1_blocks)
 
 
 MUTANTS = {
@@ -322,7 +324,7 @@ def test_broken_scheduler_is_caught(mutant):
 
 def test_a_walk_that_never_turns_back_is_caught():
     """With an odd number of token blocks pairs would have neither weights nor tokens in common."""
-    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, dtypes="fp8xfp8")
+    problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, recipe="fp8xfp8")
     config, counts = Sm90Config(problem, 128, 1, 4, cluster=2), [300]
     lists = dealt(NeverTurnsBack.blocks, config, counts)
     check_complete(lists, config, counts)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..problem import Problem, ProblemError
 from .artifact import Artifact, CompileError
 
@@ -67,17 +67,17 @@ def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
 def compile(problem: Problem, arch: str = "sm_100a", *, num_tokens: int | None = None, **overrides: Any) -> Artifact:
     """The kernel for a problem, with line info, so that `.histogram(role)` and `.measures` answer.
 
-    arch        "sm_100a" (problem.dtypes fp8xfp4) or "sm_90a" (fp8xfp8)
+    arch        "sm_100a" (problem.recipe fp8xfp4) or "sm_90a" (fp8xfp8)
     num_tokens  tokens on every rank that the configuration is chosen for; by default the capacity, max_tokens_per_rank
-    overrides   fields of the configuration (`KernelConfig`, `Sm90Config`)
+    overrides   fields of the configuration (`Sm100Config`, `Sm90Config`)
 
-    Raises `ProblemError` for an unknown arch or another arch's dtypes, `ConfigError` and `CompileError`.
+    Raises `ProblemError` for an unknown arch or another arch's recipe, `ConfigError` and `CompileError`.
     """
-    kinds: dict[str, tuple[type[Any], str]] = {"sm_100a": (KernelConfig, "fp8xfp4"), "sm_90a": (Sm90Config, "fp8xfp8")}
+    kinds: dict[str, tuple[type[Any], str]] = {"sm_100a": (Sm100Config, "fp8xfp4"), "sm_90a": (Sm90Config, "fp8xfp8")}
     if arch not in kinds:
         raise ProblemError("arch", arch, "one of " + ", ".join(kinds))
-    kind, dtypes = kinds[arch]
-    if problem.dtypes != dtypes:
-        raise ProblemError("dtypes", problem.dtypes, f"{dtypes} for {arch}")
+    kind, recipe = kinds[arch]
+    if problem.recipe != recipe:
+        raise ProblemError("recipe", problem.recipe, f"{recipe} for {arch}")
     config = kind.choose(problem, problem.max_tokens_per_rank if num_tokens is None else num_tokens, **overrides)
     return compile_kernel(config, line_info=True)

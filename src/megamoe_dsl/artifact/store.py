@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.registry import AnyConfig
 from ..problem import Problem
@@ -38,11 +38,11 @@ SOURCES = (
     *("kernels", "device", "hardware", "layouts", "schedule"),
     *("problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
 )
-CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (KernelConfig, Sm90Config, PreDispatchConfig)}
+CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Sm100Config, Sm90Config, PreDispatchConfig)}
 SUFFIX = ".megamoe.zip"
 DSL = "nvidia-cutlass-dsl"
 
-Kind = TypeVar("Kind", KernelConfig, Sm90Config, PreDispatchConfig)
+Kind = TypeVar("Kind", Sm100Config, Sm90Config, PreDispatchConfig)
 
 
 class ArtifactError(RuntimeError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..presets import PRESETS
 from ..problem import ProblemError
 from .host import Host, HostError
-from .point import PEER_TOLERANCE
+from .point import BASELINE_TOLERANCE
 from .points import points_given
 from .session import Session, run_session
 
@@ -23,7 +23,7 @@ def parse(arguments: list[str]) -> Session:
     parser.add_argument("--experts-per-rank", type=int, help="instead of the preset's: 32 of flash on one rank are its share of eight")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic")
     parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels (bench/compile_artifacts.py)")
-    parser.add_argument("--peer", help="folder with the peer's unpacked wheels")
+    parser.add_argument("--baseline", help="folder with the baseline's unpacked wheels")
     parser.add_argument("--variants", action="store_true", help="time every kernel in the folder that fits a point")
     parser.add_argument("--no-graphs", action="store_true", help="back-to-back launches only")
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare N consecutive launches instead of timing")
@@ -39,7 +39,7 @@ def parse(arguments: list[str]) -> Session:
             Host.find(),
             given.artifacts,
             given.out,
-            peer=given.peer,
+            baseline=given.baseline,
             variants=given.variants,
             graphs=not given.no_graphs,
             soak=given.soak,
@@ -58,14 +58,14 @@ def main() -> None:
 
 
 def passed(record: dict) -> bool:
-    """Whether a record has no error, no wrong variant, no mismatch, and a peer that agrees if one was asked for."""
-    if "error" in record or "peer_error" in record:
+    """Whether a record has no error, no wrong variant, no mismatch, and a baseline that agrees if one was asked for."""
+    if "error" in record or "baseline_error" in record:
         return False
     if "trace" in record:
         return True
     if "soak" in record:
         return not (record["soak"]["mismatches"] or record["soak"]["wrong_sets"])
     return all(
-        (entry["check"] is None or entry["check"]["passed"]) and entry.get("difference_to_peer", 0.0) <= PEER_TOLERANCE
+        (entry["check"] is None or entry["check"]["passed"]) and entry.get("difference_to_baseline", 0.0) <= BASELINE_TOLERANCE
         for entry in record["variants"].values()
     )

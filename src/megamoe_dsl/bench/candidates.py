@@ -15,15 +15,18 @@ T = TypeVar("T")
 
 def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config]:
     """For a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
-    side with their own lead, a quarter of the lead to four times, all experts, a ring with one stage less, CTAs alone or in pairs."""
+    side with their own lookahead, a quarter of the lead to four times, all experts, a ring with one stage less, CTAs alone or in pairs."""
     chosen = Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=host.gpu)
     local = problem.experts_per_rank
-    leads = [*(n for n in (chosen.lead // 4, chosen.lead // 2, 2 * chosen.lead, 4 * chosen.lead) if 1 <= n < local), local]
+    leads = [
+        *(n for n in (chosen.lookahead // 4, chosen.lookahead // 2, 2 * chosen.lookahead, 4 * chosen.lookahead) if 1 <= n < local),
+        local,
+    ]
     found = [
         chosen,
         Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=None),
         *(Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, block_m=block_m) for block_m in around(BLOCK_M, chosen.block_m)),
-        *(chosen.replace(lead=lead) for lead in leads),
+        *(chosen.replace(lookahead=lookahead) for lookahead in leads),
         chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
         *(chosen.replace(cluster=n) for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms)),
     ]

@@ -1,4 +1,4 @@
-"""One point on one rank: a shape and a number of tokens, every kernel that was compiled for it, and the peer."""
+"""One point on one rank: a shape and a number of tokens, every kernel that was compiled for it, and the baseline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..quant import ExpertWeights
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
+from .baselines.deep_gemm import DeepGemm
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
-from .peer import Peer
 from .roofline import Load, count_work
 from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
 from .variant import variant_name
@@ -29,8 +29,8 @@ from .variant import variant_name
 CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
-PEER = "peer"
-PEER_TOLERANCE = 0.1  # relative difference; the peer's scales between the linears are amax / 448, not powers of two
+BASELINE = "baseline"
+BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Point:
 
     @property
     def problem(self) -> Problem:
-        changes: dict[str, Any] = {"num_ranks": self.ranks, "dtypes": "fp8xfp8", "activation_clamp": CLAMP}
+        changes: dict[str, Any] = {"num_ranks": self.ranks, "recipe": "fp8xfp8", "activation_clamp": CLAMP}
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         return preset(self.preset).problem(max(1, self.tokens), **changes)
@@ -73,7 +73,7 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, for ours and for the peer, over all its points."""
+    """Weights of a shape on this rank, for ours and for the baseline, over all its points."""
 
     def __init__(self, problem: Problem, site: str | None) -> None:
         self.weights = random_weights(problem, dist.get_rank(), SEED, "cuda")
@@ -81,12 +81,12 @@ class Layer:
         if dist.get_rank() == 0:
             others = range(1, problem.num_ranks)
             self.all_weights = [self.weights, *(random_weights(problem, other, SEED, "cuda") for other in others)]
-        self.peer, self.peer_error = None, None
+        self.baseline, self.baseline_error = None, None
         if site is not None:
             try:
-                self.peer = Peer(site, problem, self.weights)
-            except Exception as error:  # the peer is optional, and what fails on one rank fails on all: a library that does not load
-                self.peer_error = repr(error)[:300]
+                self.baseline = DeepGemm(site, problem, self.weights)
+            except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
+                self.baseline_error = repr(error)[:300]
         self.shared: RankBuffers | None = None
 
     def bind(self, store: ArtifactStore, config: Config, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
@@ -99,7 +99,7 @@ class Layer:
 def measure_point(
     point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, graphs: bool = True
 ) -> dict[str, Any]:
-    """Checks and times all kernels and the peer; all ranks together.  The record is complete on rank 0."""
+    """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem)
     kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
@@ -116,33 +116,33 @@ def measure_point(
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
-    if layer.peer is not None:
+    if layer.baseline is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-        candidates[PEER] = partial(layer.peer, y)
-        layer.peer.allocate(problem)
-        run_earlier_batches(point.draw, layer.peer.load, [candidates[PEER]])
-        layer.peer.load(inputs)
-        layer.peer(y)
+        candidates[BASELINE] = partial(layer.baseline, y)
+        layer.baseline.allocate(problem)
+        run_earlier_batches(point.draw, layer.baseline.load, [candidates[BASELINE]])
+        layer.baseline.load(inputs)
+        layer.baseline(y)
         synchronize()
         for name, own in outputs.items():
-            record["variants"][name]["difference_to_peer"] = relative_difference(own, y)
-        record["peer"] = {"symmetric_bytes": layer.peer.num_bytes}
-    elif layer.peer_error is not None:
-        record["peer_error"] = layer.peer_error
+            record["variants"][name]["difference_to_baseline"] = relative_difference(own, y)
+        record["baseline"] = {"symmetric_bytes": layer.baseline.num_bytes}
+    elif layer.baseline_error is not None:
+        record["baseline_error"] = layer.baseline_error
     for _ in range(3):
         for run in candidates.values():
             run()
     times = time_back_to_back(candidates, launches_of(tokens))
     graph_times: dict[str, Times] = time_graphs(candidates) if graphs else {}
     for name in candidates:
-        entry = record["peer"] if name == PEER else record["variants"][name]
+        entry = record["baseline"] if name == BASELINE else record["variants"][name]
         entry["us"] = asdict(times[name])
         entry["graph_us"] = asdict(graph_times[name]) if graphs else None
     for kernel in kernels.values():
         kernel.synchronize()
     summarise(record, point)
-    if layer.peer is not None:
-        layer.peer.free()
+    if layer.baseline is not None:
+        layer.baseline.free()
     candidates.clear()
     symmetric.close()
     return record
@@ -187,7 +187,7 @@ def summarise(record: dict[str, Any], point: Point) -> None:
         "fraction_of_ceiling": work.bound_us / us,
         "fraction_of_slowest_rank": record["slowest_rank"]["bound_us"] / us,
     }
-    if "peer" in record:
-        record["best"]["ratio"] = record["peer"]["us"]["median"] / us
+    if "baseline" in record:
+        record["best"]["ratio"] = record["baseline"]["us"]["median"] / us
         if entry["graph_us"]:
-            record["best"]["graph_ratio"] = record["peer"]["graph_us"]["median"] / entry["graph_us"]["median"]
+            record["best"]["graph_ratio"] = record["baseline"]["graph_us"]["median"] / entry["graph_us"]["median"]

@@ -9,7 +9,7 @@ COLUMNS = (
     ("point", POINT),
     ("us", 8),
     ("graph", 8),
-    ("peer", 8),
+    ("baseline", 8),
     ("graph", 8),
     ("ratio", 6),
     ("graph", 6),
@@ -21,7 +21,7 @@ COLUMNS = (
     ("TB/s", 5),
     ("NVL GB/s", 8),
     ("MiB", 6),
-    ("peer", 6),
+    ("baseline", 6),
     ("check", 16),
     ("variant", 0),
 )
@@ -53,13 +53,13 @@ def row(record: dict[str, Any]) -> str:
     if "soak" in record:
         facts = ", ".join(f"{name} {value}" for name, value in record["soak"].items())
         return f"{record['name']:{POINT}s} {facts}"
-    best, work, slowest, peer = record["best"], record["work"], record["slowest_rank"], record.get("peer")
+    best, work, slowest, baseline = record["best"], record["work"], record["slowest_rank"], record.get("baseline")
     lines = []
     for name in sorted(record["variants"], key=lambda one: record["variants"][one]["us"]["median"]):
         entry = record["variants"][name]
         us, graph = entry["us"]["median"], entry["graph_us"]["median"] if entry["graph_us"] else None
-        peer_us = peer["us"]["median"] if peer else None
-        peer_graph = peer["graph_us"]["median"] if peer and peer["graph_us"] else None
+        baseline_us = baseline["us"]["median"] if baseline else None
+        baseline_graph = baseline["graph_us"]["median"] if baseline and baseline["graph_us"] else None
         check = entry["check"]
         verdict = (
             "not checked" if check is None else f"{'ok' if check['passed'] else 'WRONG'} {check['worst']:.2f} {check['same_bits']:.4f}"
@@ -70,10 +70,10 @@ def row(record: dict[str, Any]) -> str:
                     (record["name"] if name == best["variant"] else "").ljust(POINT),
                     _number(us, 8),
                     _number(graph, 8),
-                    _number(peer_us, 8),
-                    _number(peer_graph, 8),
-                    _number(peer_us / us if peer_us else None, 6, 3),
-                    _number(peer_graph / graph if peer_graph and graph else None, 6, 3),
+                    _number(baseline_us, 8),
+                    _number(baseline_graph, 8),
+                    _number(baseline_us / us if baseline_us else None, 6, 3),
+                    _number(baseline_graph / graph if baseline_graph and graph else None, 6, 3),
                     _number(work["flop"] / us / 1e6, 7),
                     f"{work['bound_us']:.0f} {work['bound_by'][:4]}".rjust(8),
                     _number(work["bound_us"] / us, 6, 3),
@@ -82,12 +82,12 @@ def row(record: dict[str, Any]) -> str:
                     _number(work["hbm_bytes"] / us / 1e6, 5, 2),
                     _number(work["nvlink_bytes"] / us / 1e3, 8, 0),
                     _number(record["symmetric_bytes"] / 2**20, 6, 0),
-                    _number(peer["symmetric_bytes"] / 2**20 if peer else None, 6, 0),
+                    _number(baseline["symmetric_bytes"] / 2**20 if baseline else None, 6, 0),
                     verdict.ljust(16),
                     name,
                 )
             )
         )
-    if "peer_error" in record:
-        lines.append(f"{'':20s} no peer: {record['peer_error']}")
+    if "baseline_error" in record:
+        lines.append(f"{'':20s} no baseline: {record['baseline_error']}")
     return "\n".join(lines)

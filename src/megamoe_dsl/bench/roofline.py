@@ -72,7 +72,7 @@ def count_work(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Work:
     p, limits = problem, known_ceilings()[measured_gpu(gpu)]
     pairs = load.received
     flop = pairs * 6.0 * p.hidden * p.intermediate
-    hbm = load.touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.dtypes] + pairs * (3 * p.hidden + 2 * p.intermediate)
+    hbm = load.touched * 3 * p.hidden * p.intermediate * WEIGHT_BYTES[p.recipe] + pairs * (3 * p.hidden + 2 * p.intermediate)
     nvlink = pairs * load.remote * p.hidden * OUTPUT_BYTES
     seconds = (flop / limits["fp8_flops"], hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"])
     return Work(flop, hbm, nvlink, *(1e6 * one for one in seconds))

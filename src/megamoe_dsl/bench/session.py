@@ -44,7 +44,7 @@ class Session:
     host           whose GPUs it runs on
     artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
     out            folder of the JSON files
-    peer           folder with the peer's wheels, or None
+    baseline           folder with the baseline's wheels, or None
     variants       time every kernel in the folder that fits a point, not only the configured one
     soak           0, or consecutive launches per point to compare instead of timing
     trace          say where the time of a launch goes, from a traced kernel, instead of timing
@@ -56,7 +56,7 @@ class Session:
     host: Host
     artifacts: Path
     out: Path
-    peer: str | None = None
+    baseline: str | None = None
     variants: bool = False
     graphs: bool = True
     soak: int = 0
@@ -76,8 +76,8 @@ class Session:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
         if self.soak and self.trace:
             raise ProblemError("trace", self.trace, "False with a soak")
-        if self.peer is not None and not Path(self.peer).is_dir():
-            raise ProblemError("peer", self.peer, "None or a folder with the peer's unpacked wheels")
+        if self.baseline is not None and not Path(self.baseline).is_dir():
+            raise ProblemError("baseline", self.baseline, "None or a folder with the baseline's unpacked wheels")
         require_writable("out", self.out)
 
 
@@ -120,7 +120,7 @@ def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[in
     for index, (point, configs) in enumerate(jobs):
         if layer is None or shape != (point.preset, point.ranks, point.experts_per_rank):
             layer = None  # frees the last shape's weights first
-            layer = Layer(point.problem, None if session.soak or session.trace else session.peer)
+            layer = Layer(point.problem, None if session.soak or session.trace else session.baseline)
             shape = (point.preset, point.ranks, point.experts_per_rank)
         if session.soak:
             record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak)
@@ -150,13 +150,13 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
 
 
-def heading(peer: str | None = None) -> dict[str, Any]:
+def heading(baseline: str | None = None) -> dict[str, Any]:
     """What every results file begins with: when, with which command, and on what."""
-    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(peer)}
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(baseline)}
 
 
-def versions(peer: str | None = None) -> dict[str, Any]:
-    """What the figures depend on; `peer` is the folder of its packages.  Kernels say themselves which DSL made them."""
+def versions(baseline: str | None = None) -> dict[str, Any]:
+    """What the figures depend on; `baseline` is the folder of its packages.  Kernels say themselves which DSL made them."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
@@ -173,7 +173,7 @@ def versions(peer: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "sources": source_digest(),
         "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
-        "peer": packages(peer),
+        "baseline": packages(baseline),
     }
 
 
@@ -187,7 +187,7 @@ def run_session(session: Session) -> Results:
     """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
     host, store = session.host, ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
-    head = heading(session.peer)
+    head = heading(session.baseline)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
     path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
 

@@ -17,14 +17,14 @@ from ..problem import Problem
 from ..runtime.buffers import RankBuffers
 
 KEY = "token_src_metadata"
-SCALES = ("l1_sf", "l2_sf")
+SCALES = ("fc1_sf", "fc2_sf")
 STAGES = {
     KEY: "dispatch",
-    "l1_topk_weights": "pull",
-    "l1_sf": "pull",
-    "l1_acts": "pull",
-    "l2_sf": "Linear1",
-    "l2_acts": "Linear1",
+    "fc1_topk_weights": "pull",
+    "fc1_sf": "pull",
+    "fc1_acts": "pull",
+    "fc2_sf": "Linear1",
+    "fc2_acts": "Linear1",
     "combine": "Linear2",
 }
 """Fields that are copied, in the order in which a launch writes them, and who writes them."""
@@ -106,7 +106,7 @@ class Snapshot:
                 for field in POOL_FIELDS:
                     blocks = differing(self.row(field, row), wanted.row(field, right[key]))
                     if blocks:
-                        yield Difference(field, expert, row, () if field == "l1_topk_weights" else blocks)
+                        yield Difference(field, expert, row, () if field == "fc1_topk_weights" else blocks)
 
     def _combine_differences(self, wanted: Snapshot, problem: Problem, topk_idx: torch.Tensor) -> Iterator[Difference]:
         mine, theirs = (one.fields["combine"].view(torch.uint8).unflatten(2, (-1, 2 * CHANNELS_PER_WORD)) for one in (self, wanted))

@@ -20,7 +20,7 @@ def variant_fields(config: Config) -> dict[str, Any]:
 
 
 def variant_name(config: Config) -> str:
-    """block_m=8 lead=32 num_stages=6 cluster=1"""
+    """block_m=8 lookahead=32 num_stages=6 cluster=1"""
     return variant_text(variant_fields(config))
 
 

@@ -21,7 +21,7 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
-    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8}[problem.dtypes]
+    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8}[problem.recipe]
 
 
 def random_case(
@@ -77,8 +77,8 @@ def _jobs(case: Case) -> Iterator[ExpertInputs]:
 
 
 def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Redraw the top-k weights of fragile rows in `case`; returns the L1 activations and scales of the job's rows."""
-    gate_up = linear1(job.x, job.x_sf, job.l1, job.l1_sf)
+    """Redraw the top-k weights of fragile rows in `case`; returns the Linear1 activations and scales of the job's rows."""
+    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf)
     weight = job.weight.clone()
     for _ in range(_MAX_REDRAWS):
         values = swiglu(gate_up, weight, case.problem.activation_clamp, case.problem.fast_math)
@@ -90,7 +90,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
         raise CaseError(job.expert, f"{len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
-    return requantize(values, case.problem.dtypes)
+    return requantize(values, case.problem.recipe)
 
 
 class TokenInputs(NamedTuple):

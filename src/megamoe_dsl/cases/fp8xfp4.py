@@ -28,7 +28,7 @@ from megamoe_dsl.reference.moe import ExpertInputs
 
 _MAX_INTEGER = 15  # the largest run of integers that E4M3 holds
 _SCALE_STEPS = 4  # neighbouring scales within an exact operand: a factor of 8
-_L2_ENTRIES = 32  # nonzero weights per L2 row to start from
+_L2_ENTRIES = 32  # nonzero weights per Linear2 row to start from
 
 
 def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,9 +37,9 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    l1, l1_sf = quantize_e2m1(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
-    l2, l2_sf = quantize_e2m1(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
-    return ExpertWeights(l1, l1_sf, l2, l2_sf)
+    fc1, fc1_sf = quantize_e2m1(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
+    fc2, fc2_sf = quantize_e2m1(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
+    return ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
 
 
 def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
@@ -57,10 +57,10 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
     # times the smallest weight scale.
     base = 127 + round(math.log2(4.0 / (h**0.5 * 9 * 2.9 * 0.29 * 4.6)))
     return ExpertWeights(
-        l1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
-        l1_sf=_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
-        l2=_sparse_rows(el, h, i, generator),
-        l2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
+        fc1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
+        fc1_sf=_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
+        fc2=_sparse_rows(el, h, i, generator),
+        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
     )
 
 
@@ -76,16 +76,16 @@ def _sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -
 
 def check_linear1(job: ExpertInputs) -> None:
     """Raises CaseError unless the sums of Linear1 are exact: every product is a multiple of the smallest scales times 1 times 0.5."""
-    unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.l1_sf).min()) * 0.5
-    assert_sums_exact(job, dequantize_e4m3(job.x, job.x_sf), dequantize_e2m1(job.l1, job.l1_sf), unit)
+    unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * 0.5
+    assert_sums_exact(job, dequantize_e4m3(job.x, job.x_sf), dequantize_e2m1(job.fc1, job.fc1_sf), unit)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    """Drop entries of the job's L2 rows, in place, until the sums of every token are exact in FP32."""
-    codes = unpack_e2m1(job.l2)
+    """Drop entries of the job's Linear2 rows, in place, until the sums of every token are exact in FP32."""
+    codes = unpack_e2m1(job.fc2)
     order = (codes != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_L2_ENTRIES]
     picked = codes.gather(1, order)
-    weight = e2m1_values()[picked.int()] * decode_ue8m0(job.l2_sf).gather(1, order // SCALE_BLOCK)
+    weight = e2m1_values()[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK)
     live = thin(order, weight, dequantize_e4m3(acts, acts_sf))
     codes.scatter_(1, order, torch.where(live, picked, 0).to(torch.uint8))
-    job.l2.copy_(pack_e2m1(codes))
+    job.fc2.copy_(pack_e2m1(codes))

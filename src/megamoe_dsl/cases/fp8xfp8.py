@@ -71,12 +71,12 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
     # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 6.7, and two scales of about 0.29 and 4.6 times
     # the smallest weight scale.
     base = round(math.log2(4.0 / (h**0.5 * 6.7 * 0.29 * 4.6)))
-    l1 = torch.stack([_small_integers((2 * i, h), generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn)
+    fc1 = torch.stack([_small_integers((2 * i, h), generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn)
     return ExpertWeights(
-        l1=l1,
-        l1_sf=_powers((el, 2 * i // _BLOCK, h // _BLOCK), base, generator),
-        l2=torch.stack([_sparse_rows(h, i, generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
-        l2_sf=_powers((el, h // _BLOCK, i // _BLOCK), -11, generator),
+        fc1=fc1,
+        fc1_sf=_powers((el, 2 * i // _BLOCK, h // _BLOCK), base, generator),
+        fc2=torch.stack([_sparse_rows(h, i, generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
+        fc2_sf=_powers((el, h // _BLOCK, i // _BLOCK), -11, generator),
     )
 
 
@@ -93,15 +93,15 @@ def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.T
 
 def check_linear1(job: ExpertInputs) -> None:
     """Raises CaseError unless the FP32 sums of Linear1 are exact in any order (partial sums fit 12 bits by construction)."""
-    unit = float(job.x_sf.min()) * float(job.l1_sf.min())
-    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.l1, job.l1_sf), unit)
+    unit = float(job.x_sf.min()) * float(job.fc1_sf.min())
+    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.fc1, job.fc1_sf), unit)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    """Drop entries of the job's L2 rows, in place, until the FP32 sums of every token are exact in any order."""
-    codes = job.l2.to(torch.float64)
+    """Drop entries of the job's Linear2 rows, in place, until the FP32 sums of every token are exact in any order."""
+    codes = job.fc2.to(torch.float64)
     blocks = codes.unflatten(1, (-1, _BLOCK))
     place = blocks.abs().argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
     weight = codes.gather(1, place)
-    live = thin(place, weight * weight_scale_rows(job.l2_sf).double(), dequantize_e4m3_f32(acts, acts_sf))
-    job.l2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(torch.float8_e4m3fn))
+    live = thin(place, weight * weight_scale_rows(job.fc2_sf).double(), dequantize_e4m3_f32(acts, acts_sf))
+    job.fc2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(torch.float8_e4m3fn))

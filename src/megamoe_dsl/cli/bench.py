@@ -1,4 +1,4 @@
-"""`megamoe bench`: times the SM90 kernel on this host's GPUs, beside the peer."""
+"""`megamoe bench`: times the SM90 kernel on this host's GPUs, beside the baseline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench(
     experts_per_rank: ExpertsPerRank = None,
     remote: RemoteFraction = None,
     artifacts: Annotated[Path, typer.Option(help="Folder of compiled kernels.", rich_help_panel=RUN)] = Path(".megamoe"),
-    peer: Annotated[str | None, typer.Option(help="Folder with the peer's unpacked wheels.", rich_help_panel=RUN)] = None,
+    baseline: Annotated[str | None, typer.Option(help="Folder with the baseline's unpacked wheels.", rich_help_panel=RUN)] = None,
     variants: Annotated[
         bool, typer.Option("--variants", help="Time every kernel in the folder that fits a point.", rich_help_panel=RUN)
     ] = False,
@@ -46,7 +46,7 @@ def bench(
 
     with one_line_errors():
         points = points_of(preset, tokens, ranks, experts_per_rank, remote)
-        session = Session(points, Host.find(), artifacts, out, peer, variants, not no_graphs, soak, trace, watchdog_ms, other_sources)
+        session = Session(points, Host.find(), artifacts, out, baseline, variants, not no_graphs, soak, trace, watchdog_ms, other_sources)
         found = run_session(session)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)

@@ -17,7 +17,7 @@ from .shape import (
     Experts,
     Hidden,
     Intermediate,
-    Lead,
+    Lookahead,
     PresetName,
     Ranks,
     Stages,
@@ -40,7 +40,7 @@ def export(
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
     block_m: BlockMOfArch = None,
-    lead: Lead = None,
+    lookahead: Lookahead = None,
     stages: Stages = None,
     arch: Arch = SM100,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
@@ -60,7 +60,7 @@ def export(
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
+        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
 
         from ..artifact.export import export_kernel
 

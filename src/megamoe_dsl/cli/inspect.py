@@ -21,7 +21,7 @@ from .shape import (
     Experts,
     Hidden,
     Intermediate,
-    Lead,
+    Lookahead,
     PresetName,
     Ranks,
     Stages,
@@ -60,7 +60,7 @@ def inspect(
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
     block_m: BlockMOfArch = None,
-    lead: Lead = None,
+    lookahead: Lookahead = None,
     stages: Stages = None,
     arch: Arch = SM100,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
@@ -73,7 +73,7 @@ def inspect(
 ) -> None:
     """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
 
-    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA peer's, where it was measured.
+    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
     with one_line_errors():
@@ -91,7 +91,7 @@ def inspect(
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lead=lead, num_stages=stages)
+        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
 
         from ..artifact.compile import compile_kernel
         from ..inspect import Inspection, differences
@@ -136,10 +136,10 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
             console.print(table)
     console.print(measure_table(inspection))
     console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
-    peer = inspection.peer
-    if peer is not None:
+    baseline = inspection.baseline
+    if baseline is not None:
         console.print(resource_table(inspection))
-        console.print(Text(f"Peer: {peer.source}", style="dim"))
+        console.print(Text(f"Baseline: {baseline.source}", style="dim"))
 
 
 def register_table(inspection: Inspection) -> Table:
@@ -182,27 +182,29 @@ def overtaken_table(inspection: Inspection) -> Table:
 
 
 def measure_table(inspection: Inspection) -> Table:
-    peer = inspection.peer
-    table = ruled("Instructions per unit of work", "role", "per", "all", *(["peer"] if peer else []), *KINDS_SHOWN.values(), "other")
+    baseline = inspection.baseline
+    table = ruled(
+        "Instructions per unit of work", "role", "per", "all", *(["baseline"] if baseline else []), *KINDS_SHOWN.values(), "other"
+    )
     for column in table.columns:
         column.no_wrap = True
     for one in inspection.measures:
-        theirs = peer.measures.get(one.key) if peer else None
+        theirs = baseline.measures.get(one.key) if baseline else None
         worse = theirs is not None and one.instructions > theirs
         total = Text(number(one.instructions), style="bold red" if worse else "bold")
         kinds = [one.kinds.get(kind, 0.0) for kind in KINDS_SHOWN]
         other = one.instructions - sum(kinds)
-        beside = [number(theirs)] if peer else []
+        beside = [number(theirs)] if baseline else []
         table.add_row(one.role, one.unit, total, *beside, *(number(count or None) for count in (*kinds, other)))
     return table
 
 
 def resource_table(inspection: Inspection) -> Table:
-    assert inspection.peer is not None
-    found, peer = inspection.as_dict(), inspection.peer
+    assert inspection.baseline is not None
+    found, baseline = inspection.as_dict(), inspection.baseline
     ours = {**found["resources"], "stages": found["config"]["stages"], "spill_bytes": found["resources"]["stack_bytes"]}
-    table = ruled("Resources", "resource", "ours", "peer")
-    for name, value in peer.resources.items():
+    table = ruled("Resources", "resource", "ours", "baseline")
+    for name, value in baseline.resources.items():
         table.add_row(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}")
     return table
 

@@ -10,7 +10,7 @@ import typer
 from ..config_error import require
 from ..kernels.mega_moe.sm90.config import BLOCK_M as SM90_BLOCK_M
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import TIERS, KernelConfig
+from ..kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from ..presets import preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 
@@ -37,19 +37,19 @@ BlockMOfArch = Annotated[
     int | None,
     typer.Option("--block-m", help=f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", rich_help_panel=TILE),
 ]
-Lead = Annotated[int | None, typer.Option(help="Experts that Linear1 is ahead of Linear2. Chosen by default.", rich_help_panel=TILE)]
+Lookahead = Annotated[int | None, typer.Option(help="Experts that Linear1 is ahead of Linear2. Chosen by default.", rich_help_panel=TILE)]
 Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]
 
 Arch = Annotated[str, typer.Option("--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8).", rich_help_panel=TILE)]
 SM100, SM90 = "sm_100a", "sm_90a"
-DTYPES = {SM100: "fp8xfp4", SM90: "fp8xfp8"}
+RECIPES = {SM100: "fp8xfp4", SM90: "fp8xfp8"}
 SMS = {SM100: 148, SM90: 132}
 """SMs of the largest GPU of an architecture."""
 
 
 def check_arch(arch: str) -> str:
     """Raises `ConfigError` with the known names."""
-    require(arch in DTYPES, "arch", arch, "one of " + ", ".join(DTYPES))
+    require(arch in RECIPES, "arch", arch, "one of " + ", ".join(RECIPES))
     return arch
 
 
@@ -62,7 +62,7 @@ def build_problem(
     **shape: int | None,
 ) -> Problem:
     """The problem of a preset with `shape` on top, or of `shape` alone.  Raises `ProblemError` for a missing or bad field."""
-    given = {**given_only(shape), "dtypes": DTYPES[check_arch(arch)]}
+    given = {**given_only(shape), "recipe": RECIPES[check_arch(arch)]}
     if preset_name is not None:
         return preset(preset_name).problem(max_tokens_per_rank, activation_clamp=clamp, **given)
     for name in ("hidden", "intermediate", "num_experts", "topk"):
@@ -72,14 +72,14 @@ def build_problem(
     return Problem(**fields)
 
 
-def build_config(problem: Problem, num_tokens: int, num_sms: int, **overrides: int | None) -> KernelConfig:
-    """`KernelConfig.choose` with the overrides that were given.  Raises `ConfigError`."""
-    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
+def build_config(problem: Problem, num_tokens: int, num_sms: int, **overrides: int | None) -> Sm100Config:
+    """`Sm100Config.choose` with the overrides that were given.  Raises `ConfigError`."""
+    return Sm100Config.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
 
 
 def build_config_for(
     arch: str, problem: Problem, num_tokens: int, num_sms: int | None, **overrides: int | None
-) -> KernelConfig | Sm90Config:
+) -> Sm100Config | Sm90Config:
     """The configuration of an architecture's kernel, by default for its largest GPU.  Raises `ConfigError`."""
     num_sms = SMS[check_arch(arch)] if num_sms is None else num_sms
     if arch == SM90:

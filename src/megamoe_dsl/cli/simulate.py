@@ -16,7 +16,7 @@ from .shape import (
     Experts,
     Hidden,
     Intermediate,
-    Lead,
+    Lookahead,
     PresetName,
     Ranks,
     Stages,
@@ -53,7 +53,7 @@ def simulate(
         bool, typer.Option("--random", help="Normal data within an error bound, not exact data.", rich_help_panel=DATA)
     ] = False,
     block_m: BlockM = None,
-    lead: Lead = None,
+    lookahead: Lookahead = None,
     stages: Stages = None,
     sms: Annotated[int, typer.Option(help="CTAs of each rank, an even number.", rich_help_panel=RUN)] = 4,
     launches: Annotated[
@@ -82,7 +82,7 @@ def simulate(
             topk=topk,
             num_ranks=num_ranks,
         )
-        config = build_config(problem, max(counts), sms, block_m=block_m, lead=lead, num_stages=stages)
+        config = build_config(problem, max(counts), sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
         console.print(problem_table(problem), config_table(config), sep="\n")
 
         from ..artifact.compile import compile_kernel

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..kernels.mega_moe.config import REGISTER_FILE
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
 from ..problem import Problem
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def problem_table(problem: Problem) -> Table:
             ("hidden, intermediate", f"{problem.hidden}, {problem.intermediate}"),
             ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
             ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
-            ("dtypes", f"{problem.dtypes}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
+            ("recipe", f"{problem.recipe}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
         ],
     )
 
 
-def config_table(config: KernelConfig | Sm90Config) -> Table:
+def config_table(config: Sm100Config | Sm90Config) -> Table:
     budget = config.registers
-    if isinstance(config, KernelConfig):
+    if isinstance(config, Sm100Config):
         tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
         epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
     else:
@@ -65,7 +65,7 @@ def config_table(config: KernelConfig | Sm90Config) -> Table:
         [
             ("tile", tile),
             ("epilogue", epilogue),
-            ("experts that Linear1 is ahead", config.lead),
+            ("experts that Linear1 is ahead", config.lookahead),
             ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}"),
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
@@ -83,6 +83,6 @@ def artifact_table(artifact: Artifact) -> Table:
         ("stack and spills", f"{resources.stack_bytes} bytes"),
         ("SMEM", f"{smem} of {SMEM_CAPACITY} bytes, {config.num_stages} stages"),
     ]
-    if isinstance(config, KernelConfig):
+    if isinstance(config, Sm100Config):
         rows.append(("TMEM", f"{config.tmem.used} of {config.tmem.allocated} allocated columns"))
     return facts("Artifact", rows)

@@ -60,7 +60,7 @@ def arrive_expect_cluster(barrier: Any, num_bytes: int) -> None:
 
 
 def try_wait(barrier: Any, parity: Any) -> Any:
-    """Acquire, CTA scope: `.acquire.cluster` would invalidate L1 at every wait."""
+    """Acquire, CTA scope: `.acquire.cluster` would invalidate Linear1 at every wait."""
     template = "{{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [{1}], {2};\n\tselp.b32 {0}, 1, 0, p;\n\t}}"
     return emit_to(Int32, template, barrier, parity)
 

@@ -2,13 +2,14 @@
 
 from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
 from ..sass.overtaken_loads import OvertakenLoad
-from .baseline import Peer, find_peer
+from .baseline import Baseline, find_baseline
 from .difference import Change, differences
 from .inspection import Inspection
 from .measures import InspectionError, Measure
 from .registers import RegisterUse
 
 __all__ = [
+    "Baseline",
     "Change",
     "DisassemblyError",
     "Inspection",
@@ -17,9 +18,8 @@ __all__ = [
     "Listing",
     "Measure",
     "OvertakenLoad",
-    "Peer",
     "RegisterUse",
     "differences",
     "disassemble",
-    "find_peer",
+    "find_baseline",
 ]

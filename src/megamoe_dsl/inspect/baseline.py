@@ -1,4 +1,4 @@
-"""The CUDA peer's static figures (bench/peer_static.json), for the presets and tiers they were measured on."""
+"""The CUDA baseline's static figures (bench/baseline_static.json), for the presets and tiers they were measured on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from ..kernels.mega_moe.layouts.tile import BLOCK_K
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..presets import preset
 
-PEER_FILE = Path(__file__).parents[3] / "bench" / "peer_static.json"
+BASELINE_FILE = Path(__file__).parents[3] / "bench" / "baseline_static.json"
 PER_K_BLOCK = ("mma_k_block", "token_loader_k_block", "weight_loader_k_block")
 TILE_MEASURE = "token_loader_tile"  # scheduler and wait per tile, on our side
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Figures of the peer for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
+class Baseline:
+    """Figures of the baseline for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
 
     name: str
     source: str
@@ -26,9 +26,9 @@ class Peer:
     measures: dict[str, float]
 
 
-def find_peer(config: KernelConfig | Sm90Config, path: Path = PEER_FILE) -> Peer | None:
-    """The peer at this shape and tier; None when it was not measured there (never on SM90), or when this is not a source checkout."""
-    if not path.exists() or not isinstance(config, KernelConfig):
+def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) -> Baseline | None:
+    """The baseline at this shape and tier; None when it was not measured there (never on SM90), or when this is not a source checkout."""
+    if not path.exists() or not isinstance(config, Sm100Config):
         return None
     data = json.loads(path.read_text(encoding="utf-8"))
     measured, problem = preset(data["preset"]), config.problem
@@ -38,7 +38,7 @@ def find_peer(config: KernelConfig | Sm90Config, path: Path = PEER_FILE) -> Peer
     if not same or tier is None or (problem.num_ranks, config.num_sms) != (data["num_ranks"], data["num_sms"]):
         return None
     measures = {name: tier[name] * BLOCK_K / tier["block_k"] for name in PER_K_BLOCK}
-    measures |= {name: tier[name] for name in ("l1_epilogue_8_tokens", "l2_epilogue_8_tokens")}
+    measures |= {name: tier[name] for name in ("fc1_epilogue_8_tokens", "fc2_epilogue_8_tokens")}
     measures |= {TILE_MEASURE: tier["tile"], **data["all_tiers"]}
     resources = {name: tier[name] for name in ("stages", "smem_bytes", "registers", "spill_bytes", "instructions")}
-    return Peer(data["name"], data["source"], resources, measures)
+    return Baseline(data["name"], data["source"], resources, measures)

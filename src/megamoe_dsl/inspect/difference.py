@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-NOT_COMPARED = frozenset({"compile_seconds", "peer"})
+NOT_COMPARED = frozenset({"compile_seconds", "baseline"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,6 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Changes between two `Inspection.as_dict()`, in the order of `after`; times and the peer are not compared."""
+    """Changes between two `Inspection.as_dict()`, in the order of `after`; times and the baseline are not compared."""
     old, new = (dict(flatten({k: v for k, v in one.items() if k not in NOT_COMPARED})) for one in (before, after))
     return [Change(path, old.get(path), new.get(path)) for path in dict.fromkeys([*new, *old]) if old.get(path) != new.get(path)]

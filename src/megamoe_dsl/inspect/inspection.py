@@ -9,10 +9,10 @@ from ..artifact.artifact import Artifact
 from ..hardware.tmem import TMEM_COLUMNS
 from ..kernels.mega_moe.config import REGISTER_FILE
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, KernelConfig
+from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
 from ..layouts.mbarrier import MBarrier
 from ..layouts.region import Placement
-from .baseline import Peer, find_peer
+from .baseline import Baseline, find_baseline
 from .measures import Measure, mega_moe_config
 from .registers import RegisterUse, register_use
 
@@ -33,16 +33,16 @@ class Inspection:
     artifact: Artifact
     registers: list[RegisterUse]
     measures: list[Measure]
-    peer: Peer | None
+    baseline: Baseline | None
 
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
         config = mega_moe_config(artifact.config)
-        return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_peer(config))
+        return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_baseline(config))
 
     @property
-    def config(self) -> KernelConfig | Sm90Config:
+    def config(self) -> Sm100Config | Sm90Config:
         return mega_moe_config(self.artifact.config)
 
     @property
@@ -53,7 +53,7 @@ class Inspection:
     @property
     def tmem(self) -> list[TmemField]:
         """Fields of tensor memory; SM90 has none."""
-        if not isinstance(self.config, KernelConfig):
+        if not isinstance(self.config, Sm100Config):
             return []
         plan = self.config.tmem
         fields = [TmemField(f"accumulator {i}", plan.accumulator(i), plan.block_m) for i in range(plan.sfa // plan.block_m)]
@@ -67,7 +67,7 @@ class Inspection:
         """Plain values; lists of things are keyed by name so that two inspections can be compared."""
         artifact, config, listing = self.artifact, self.config, self.artifact.listing
         tmem = {}
-        if isinstance(config, KernelConfig):
+        if isinstance(config, Sm100Config):
             tmem = {"tmem_columns": config.tmem.used, "tmem_allocated": config.tmem.allocated, "tmem_capacity": TMEM_COLUMNS}
         return {
             "arch": artifact.arch,
@@ -108,5 +108,5 @@ class Inspection:
             "measures": {
                 one.key: {"role": one.role, "unit": one.unit, "instructions": one.instructions, "kinds": one.kinds} for one in self.measures
             },
-            "peer": None if self.peer is None else asdict(self.peer),
+            "baseline": None if self.baseline is None else asdict(self.baseline),
         }

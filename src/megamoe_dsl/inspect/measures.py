@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm90.measures import measure_sm90
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.mega_moe.sm100.measures import measure_sm100
 from ..sass.listing import Listing
 from ..sass.measurer import InspectionError, Measure, Measurer
@@ -18,9 +18,9 @@ from ..sass.measurer import InspectionError, Measure, Measurer
 __all__ = ["InspectionError", "Measure", "measure_all", "mega_moe_config"]
 
 
-def mega_moe_config(config: object) -> KernelConfig | Sm90Config:
+def mega_moe_config(config: object) -> Sm100Config | Sm90Config:
     """`config`, if it is one of a mega kernel.  Raises `InspectionError`."""
-    if not isinstance(config, KernelConfig | Sm90Config):
+    if not isinstance(config, Sm100Config | Sm90Config):
         raise InspectionError(f"only the mega kernels can be inspected, not one with a {type(config).__name__}")
     return config
 

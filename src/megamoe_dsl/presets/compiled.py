@@ -30,7 +30,7 @@ class Target:
     name, if its configurations were measured (tuned/)."""
 
     arch: str
-    dtypes: str
+    recipe: str
     num_sms: int
     gpu: str | None = None
 
@@ -74,7 +74,7 @@ def local_target() -> Target | None:
         return None
     major, minor, num_sms, name = (value for _, value in answers)
     arch = CAPABILITIES.get((major, minor))
-    return None if arch is None else Target(arch, TARGETS[arch].dtypes, num_sms, name.split(b"\0")[0].decode())
+    return None if arch is None else Target(arch, TARGETS[arch].recipe, num_sms, name.split(b"\0")[0].decode())
 
 
 def choose(problem: Problem, num_tokens: int, target: Target) -> Config:
@@ -92,7 +92,7 @@ def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[Con
 class CompiledPreset:
     """A preset's layer with the kernels for any number of tokens on a rank.
 
-    problem    the layer; its dtypes are the target's
+    problem    the layer; its recipe are the target's
     artifacts  configuration to kernel
     """
 
@@ -111,7 +111,7 @@ class CompiledPreset:
 
         target = target or target_at_hand()
         one = preset(name)
-        problem = one.problem(max_tokens_per_rank, dtypes=target.dtypes, activation_clamp=CLAMP)
+        problem = one.problem(max_tokens_per_rank, recipe=target.recipe, activation_clamp=CLAMP)
         configs = configs_up_to(problem, max_tokens_per_rank, target)
         artifacts = dict(zip(configs, load_or_compile_all(configs), strict=True))
         return cls(one, problem, target, MappingProxyType(artifacts))

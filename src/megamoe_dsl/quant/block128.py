@@ -58,7 +58,7 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[t
 
 
 def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one power of two per `block` values of the last dimension: what the L1 epilogue does.
+    """Quantise to E4M3 with one power of two per `block` values of the last dimension: what the Linear1 epilogue does.
 
     The exponent byte e is `e4m3_scale_byte` of the block's amax; the scale is the float32 with bits e << 23, which is 2^(e - 127), and 0
     for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23.

@@ -1,7 +1,7 @@
 """Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights.
 
 One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0). A byte b means 2^(b - 127); 255 is NaN and is
-never produced here. The E4M3 quantiser repeats the bit manipulation of the kernel's L1 epilogue (DeepGEMM `math.cuh`,
+never produced here. The E4M3 quantiser repeats the bit manipulation of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`,
 `get_e4m3_sf_and_sf_inv`), so its bytes can be compared with the kernel's one by one.
 """
 
@@ -161,7 +161,7 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tens
     """Quantise to E4M3 with one UE8M0 scale per `block` values of the last dimension.
 
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. Source: DeepGEMM `math.cuh` and the
-    cast of the L1 epilogue; article section 4.5.4.
+    cast of the Linear1 epilogue; article section 4.5.4.
 
     Args:
         x: floating point [..., K], finite; anything but float32 is cast to float32 first.

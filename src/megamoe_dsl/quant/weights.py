@@ -1,10 +1,10 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-fp8xfp4  L1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
+fp8xfp4  Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
          `mega/__init__.py`, article section 4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100
          facts: row m of a 128-row atom sits at lane m % 32, column m / 32)
-fp8xfp8  L1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest stays as
-         it is: a tile of L1 takes one gate and one up scale per 128 of K
+fp8xfp8  Linear1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest
+         stays as it is: a tile of Linear1 takes one gate and one up scale per 128 of K
 """
 
 import sys
@@ -34,25 +34,25 @@ def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: t
 def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of every field of `ExpertWeights` for the combination of `problem`."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    if problem.dtypes == "fp8xfp8":
+    if problem.recipe == "fp8xfp8":
         code, scale, block = torch.float8_e4m3fn, torch.float32, FP32_SCALE_BLOCK
         return {
-            "l1": (code, (el, 2 * i, h)),
-            "l1_sf": (scale, (el, 2 * i // block, h // block)),
-            "l2": (code, (el, h, i)),
-            "l2_sf": (scale, (el, h // block, i // block)),
+            "fc1": (code, (el, 2 * i, h)),
+            "fc1_sf": (scale, (el, 2 * i // block, h // block)),
+            "fc2": (code, (el, h, i)),
+            "fc2_sf": (scale, (el, h // block, i // block)),
         }
     return {
-        "l1": (torch.uint8, (el, 2 * i, h // 2)),
-        "l1_sf": (torch.uint8, (el, 2 * i, h // SCALE_BLOCK)),
-        "l2": (torch.uint8, (el, h, i // 2)),
-        "l2_sf": (torch.uint8, (el, h, i // SCALE_BLOCK)),
+        "fc1": (torch.uint8, (el, 2 * i, h // 2)),
+        "fc1_sf": (torch.uint8, (el, 2 * i, h // SCALE_BLOCK)),
+        "fc2": (torch.uint8, (el, h, i // 2)),
+        "fc2_sf": (torch.uint8, (el, h, i // SCALE_BLOCK)),
     }
 
 
 def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
     """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, hidden / channels], K-major rows."""
-    return (torch.float32, FP32_SCALE_BLOCK) if problem.dtypes == "fp8xfp8" else (torch.uint8, SCALE_BLOCK)
+    return (torch.float32, FP32_SCALE_BLOCK) if problem.recipe == "fp8xfp8" else (torch.uint8, SCALE_BLOCK)
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,16 @@ class ExpertWeights:
     """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate.
 
     fp8xfp4, all uint8:
-        l1 [El, 2I, H/2] packed E2M1, rows [gate | up]; l1_sf [El, 2I, H/32] UE8M0; l2 [El, H, I/2] packed E2M1; l2_sf [El, H, I/32] UE8M0.
+        fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
+        UE8M0.
     fp8xfp8, float8_e4m3fn with float32 scales:
-        l1 [El, 2I, H], rows [gate | up]; l1_sf [El, 2I/128, H/128]; l2 [El, H, I]; l2_sf [El, H/128, I/128].
+        fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2I/128, H/128]; fc2 [El, H, I]; fc2_sf [El, H/128, I/128].
     """
 
-    l1: torch.Tensor
-    l1_sf: torch.Tensor
-    l2: torch.Tensor
-    l2_sf: torch.Tensor
+    fc1: torch.Tensor
+    fc1_sf: torch.Tensor
+    fc2: torch.Tensor
+    fc2_sf: torch.Tensor
 
     def validate(self, problem: "Problem") -> None:
         """Raise ValueError naming the field when a dtype or a shape does not fit `problem`."""
@@ -81,18 +82,19 @@ class TransformedWeights:
     """Weights of one rank as the kernel reads them.
 
     fp8xfp4:
-        l1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; l1_sf int32 [El * (H/128), 2I]: expert outermost, then 128 values
-        of K, rows in UTCCP order within each 128; l2 uint8 [El, H, I/2] packed E2M1, unchanged; l2_sf int32 [El * (I/128), H], as l1_sf.
+        fc1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; fc1_sf int32 [El * (H/128), 2I]: expert outermost, then 128
+        values of K, rows in UTCCP order within each 128; fc2 uint8 [El, H, I/2] packed E2M1, unchanged; fc2_sf int32 [El * (I/128), H], as
+        fc1_sf.
     fp8xfp8:
-        l1 float8_e4m3fn [El, 2I/256, H/128, 256, 128]: tiles (`tile_sm90`) of rows in `order_rows_sm90` order; l1_sf float32
-        [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks; l2 float8_e4m3fn [El, H/256, I/128, 256, 128],
-        tiles; l2_sf float32 [El, H/128, I/128], unchanged.
+        fc1 float8_e4m3fn [El, 2I/256, H/128, 256, 128]: tiles (`tile_sm90`) of rows in `order_rows_sm90` order; fc1_sf float32
+        [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks; fc2 float8_e4m3fn [El, H/256, I/128, 256, 128],
+        tiles; fc2_sf float32 [El, H/128, I/128], unchanged.
     """
 
-    l1: torch.Tensor
-    l1_sf: torch.Tensor
-    l2: torch.Tensor
-    l2_sf: torch.Tensor
+    fc1: torch.Tensor
+    fc1_sf: torch.Tensor
+    fc2: torch.Tensor
+    fc2_sf: torch.Tensor
 
 
 def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
@@ -132,10 +134,10 @@ _SM90_TILE = {"group": 2, "block": 2, "warp": 4, "half": 2, "row": 8}
 
 
 def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
-    """Reorder L1 rows [gate | up] to the tiles of the SM90 kernel.
+    """Reorder Linear1 rows [gate | up] to the tiles of the SM90 kernel.
 
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
-    or up (half 1) row of channel 16 (4 group + warp) + 2 row + block: a thread then holds gate and up of the same channels, and the L1
+    or up (half 1) row of channel 16 (4 group + warp) + 2 row + block: a thread then holds gate and up of the same channels, and the Linear1
     epilogue's transposed store puts the 128 outputs in natural order.
 
     Args:
@@ -150,21 +152,21 @@ def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     rows = w.shape[-2]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    lead, k = w.shape[:-2], w.shape[-1]
-    split = w.reshape(*lead, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
-    half, tile, group, warp, row, block, last = (len(lead) + i for i in range(7))
-    order = (*range(len(lead)), tile, group, block, warp, half, row, last)
+    lookahead, k = w.shape[:-2], w.shape[-1]
+    split = w.reshape(*lookahead, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
+    half, tile, group, warp, row, block, last = (len(lookahead) + i for i in range(7))
+    order = (*range(len(lookahead)), tile, group, block, warp, half, row, last)
     return split.permute(order).reshape(w.shape).contiguous()
 
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     """Inverse of `order_rows_sm90`."""
-    rows, lead, k = w.shape[-2], w.shape[:-2], w.shape[-1]
+    rows, lookahead, k = w.shape[-2], w.shape[:-2], w.shape[-1]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    split = w.reshape(*lead, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
-    tile, group, block, warp, half, row, last = (len(lead) + i for i in range(7))
-    order = (*range(len(lead)), half, tile, group, warp, row, block, last)
+    split = w.reshape(*lookahead, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
+    tile, group, block, warp, half, row, last = (len(lookahead) + i for i in range(7))
+    order = (*range(len(lookahead)), half, tile, group, warp, row, block, last)
     return split.permute(order).reshape(w.shape).contiguous()
 
 
@@ -250,13 +252,13 @@ def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> 
 
 
 def transform_weights(
-    problem: "Problem", l1: torch.Tensor, l1_sf: torch.Tensor, l2: torch.Tensor, l2_sf: torch.Tensor
+    problem: "Problem", fc1: torch.Tensor, fc1_sf: torch.Tensor, fc2: torch.Tensor, fc2_sf: torch.Tensor
 ) -> TransformedWeights:
     """Checkpoint weights of one rank to the kernel's layout (module docstring), by the combination of `problem`.
 
     Args:
         problem: gives the combination, El, H and I.
-        l1, l1_sf, l2, l2_sf: as the fields of `ExpertWeights`.
+        fc1, fc1_sf, fc2, fc2_sf: as the fields of `ExpertWeights`.
 
     Returns:
         The `TransformedWeights`; tensors that do not change are passed through.
@@ -264,11 +266,11 @@ def transform_weights(
     Raises:
         ValueError: naming the field, its shape or dtype and what `problem` asks for.
     """
-    ExpertWeights(l1, l1_sf, l2, l2_sf).validate(problem)
-    if problem.dtypes == "fp8xfp8":
-        return TransformedWeights(l1=tile_sm90(order_rows_sm90(l1)), l1_sf=l1_sf, l2=tile_sm90(l2), l2_sf=l2_sf)
+    ExpertWeights(fc1, fc1_sf, fc2, fc2_sf).validate(problem)
+    if problem.recipe == "fp8xfp8":
+        return TransformedWeights(fc1=tile_sm90(order_rows_sm90(fc1)), fc1_sf=fc1_sf, fc2=tile_sm90(fc2), fc2_sf=fc2_sf)
     return TransformedWeights(
-        l1=interleave_gate_up(l1), l1_sf=utccp_scale_order(interleave_gate_up(l1_sf)), l2=l2, l2_sf=utccp_scale_order(l2_sf)
+        fc1=interleave_gate_up(fc1), fc1_sf=utccp_scale_order(interleave_gate_up(fc1_sf)), fc2=fc2, fc2_sf=utccp_scale_order(fc2_sf)
     )
 
 
@@ -279,12 +281,12 @@ def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -
         ValueError: naming the field when the result does not fit `problem`.
     """
     experts = problem.experts_per_rank
-    if problem.dtypes == "fp8xfp8":
-        l1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.l1))
-        plain = ExpertWeights(l1, weights.l1_sf, inverse_tile_sm90(weights.l2), weights.l2_sf)
+    if problem.recipe == "fp8xfp8":
+        fc1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.fc1))
+        plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:
-        l1 = deinterleave_gate_up(weights.l1)
-        l1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.l1_sf, experts))
-        plain = ExpertWeights(l1, l1_sf, weights.l2, inverse_utccp_scale_order(weights.l2_sf, experts))
+        fc1 = deinterleave_gate_up(weights.fc1)
+        fc1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.fc1_sf, experts))
+        plain = ExpertWeights(fc1, fc1_sf, weights.fc2, inverse_utccp_scale_order(weights.fc2_sf, experts))
     plain.validate(problem)
     return plain

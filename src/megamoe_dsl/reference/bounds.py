@@ -97,8 +97,8 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 class _Sums:
     """The two sums of a combination: operands as float64 values, the reference's result, and E.  `exact` sums have no error."""
 
-    def __init__(self, dtypes: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
-        self.promoted, self.rigorous, self.exact, self.accumulate = dtypes == "fp8xfp8", rigorous, exact, accumulate
+    def __init__(self, recipe: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
+        self.promoted, self.rigorous, self.exact, self.accumulate = recipe == "fp8xfp8", rigorous, exact, accumulate
 
     def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         return dequantize_e4m3_f32(x, sf) if self.promoted else dequantize_e4m3(x, sf)
@@ -177,10 +177,10 @@ def error_bound(
     outputs = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
     clamp, block = problem.activation_clamp, input_layout(problem)[1]
-    sums = _Sums(problem.dtypes, rigorous, sums_exact, accumulate)
+    sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
-        total = sums.total(job.x, job.x_sf, job.l1, job.l1_sf)
-        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.l1, job.l1_sf), total)
+        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf)
+        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf), total)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
@@ -191,14 +191,14 @@ def error_bound(
         error = product_error * job.weight.double().abs().unsqueeze(1)
         error = error + _SFU_ERROR * (values.abs() + error)
 
-        codes = requantize(values.float(), problem.dtypes)
-        acts, l2 = sums.activations(*codes), sums.weights(job.l2, job.l2_sf)
+        codes = requantize(values.float(), problem.recipe)
+        acts, fc2 = sums.activations(*codes), sums.weights(job.fc2, job.fc2_sf)
         deviation = _code_error(values, error, acts, block)
-        out = sums.total(*codes, job.l2, job.l2_sf)
-        out_error = deviation @ l2.abs().T
+        out = sums.total(*codes, job.fc2, job.fc2_sf)
+        out_error = deviation @ fc2.abs().T
         if not rigorous:
-            out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ l2.square().T).sqrt())
-        out_error = out_error + sums.error(acts, l2, out)
+            out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
+        out_error = out_error + sums.error(acts, fc2, out)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         for row, (rank, token, slot) in enumerate(job.rows.tolist()):
             outputs[rank][slot, token] = rounded[row].bfloat16()

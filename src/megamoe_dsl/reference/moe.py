@@ -18,7 +18,7 @@ class MoeResult:
 
     Attributes:
         y: bfloat16 [T_r, H].
-        acts: float8_e4m3fn [T_r, topk, I], the requantised L1 activations.
+        acts: float8_e4m3fn [T_r, topk, I], the requantised Linear1 activations.
         acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
         outputs: bfloat16 [topk, T_r, H], the combine buffer.
         routing: which rows each expert received.
@@ -68,10 +68,10 @@ class ExpertInputs:
     x: torch.Tensor
     x_sf: torch.Tensor
     weight: torch.Tensor
-    l1: torch.Tensor
-    l1_sf: torch.Tensor
-    l2: torch.Tensor
-    l2_sf: torch.Tensor
+    fc1: torch.Tensor
+    fc1_sf: torch.Tensor
+    fc2: torch.Tensor
+    fc2_sf: torch.Tensor
 
 
 def expert_inputs(
@@ -100,10 +100,10 @@ def expert_inputs(
             x=all_x[source].view(torch.float8_e4m3fn),
             x_sf=all_sf[source],
             weight=all_weights[source, slot],
-            l1=own.l1[local],
-            l1_sf=own.l1_sf[local],
-            l2=own.l2[local],
-            l2_sf=own.l2_sf[local],
+            fc1=own.fc1[local],
+            fc1_sf=own.fc1_sf[local],
+            fc2=own.fc2[local],
+            fc2_sf=own.fc2_sf[local],
         )
 
 
@@ -125,9 +125,9 @@ def mega_moe_stages(
     acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=torch.bfloat16, device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
-        gate_up = linear1(job.x, job.x_sf, job.l1, job.l1_sf, accumulate)
-        values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math), problem.dtypes)
-        out = linear2(values, values_sf, job.l2, job.l2_sf, accumulate)
+        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate)
+        values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math), problem.recipe)
+        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank
             token, slot = job.rows[mine, 1].to(device), job.rows[mine, 2].to(device)

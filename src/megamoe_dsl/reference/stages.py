@@ -73,7 +73,7 @@ def linear1(
 
 
 def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = None, fast_math: bool = True) -> torch.Tensor:
-    """silu(gate) * up * weight as the L1 epilogue computes it.
+    """silu(gate) * up * weight as the Linear1 epilogue computes it.
 
     gate and up are rounded to BF16, then clamped in BF16 by BF16(clamp): gate from above, up on both sides. In FP32, each step rounded:
     with `fast_math`, e = exp2(gate * float32(-log2 e)), s = gate * (1 / (1 + e)), a subnormal reciprocal flushed to zero; without it,
@@ -113,12 +113,12 @@ def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = No
     return (silu * up) * weight.unsqueeze(1)
 
 
-def requantize(values: torch.Tensor, dtypes: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
+def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
     """Activations of Linear2: E4M3 with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:
         values: float32 [n, I] from `swiglu`.
-        dtypes: one of `problem.DTYPES`.
+        recipe: one of `problem.RECIPES`.
 
     Returns:
         (float8_e4m3fn [n, I], uint8 [n, I/32]); fp8xfp8: float32 scales [n, I/128].
@@ -126,7 +126,7 @@ def requantize(values: torch.Tensor, dtypes: str = "fp8xfp4") -> tuple[torch.Ten
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
-    return quantize_e4m3_pow2(values) if dtypes == "fp8xfp8" else quantize_e4m3(values)
+    return quantize_e4m3_pow2(values) if recipe == "fp8xfp8" else quantize_e4m3(values)
 
 
 def linear2(

@@ -97,14 +97,14 @@ def check_weights(problem: Problem, weights: ExpertWeights) -> None:
     if not isinstance(weights, ExpertWeights):
         raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
     weights.validate(problem)
-    for name in ("l1_sf", "l2", "l2_sf"):
-        if getattr(weights, name).device != weights.l1.device:
-            raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.l1.device}, where weights.l1 is")
+    for name in ("fc1_sf", "fc2", "fc2_sf"):
+        if getattr(weights, name).device != weights.fc1.device:
+            raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.fc1.device}, where weights.fc1 is")
 
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
     """Transformed weights that share no memory with the given ones, for `load_weights` writes into them; contiguous whatever those were."""
-    tensors = {name: getattr(new, name) for name in ("l1", "l1_sf", "l2", "l2_sf")}
+    tensors = {name: getattr(new, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
     kept = {name: tensor.data_ptr() != getattr(given, name).data_ptr() for name, tensor in tensors.items()}
     return TransformedWeights(**{n: t if kept[n] else t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()})
 
@@ -130,16 +130,16 @@ class RankBuffers:
         self.config = config
         self.encode = encode
         self.region = symmetric_buffer(config.problem)
-        device = weights.l1.device
+        device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
-        self.weights = own(transform_weights(config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf), weights)
+        self.weights = own(transform_weights(config.problem, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf), weights)
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
 
     @cached_property
     def maps(self) -> torch.Tensor:
         w = self.weights
-        pointers = {name: getattr(w, name).data_ptr() for name in ("l1", "l1_sf", "l2", "l2_sf")}
+        pointers = {name: getattr(w, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
         table = b"".join(self.encode(m) for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
@@ -161,8 +161,8 @@ class RankBuffers:
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        new = transform_weights(self.config.problem, weights.l1, weights.l1_sf, weights.l2, weights.l2_sf)
-        for name in ("l1", "l1_sf", "l2", "l2_sf"):
+        new = transform_weights(self.config.problem, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+        for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"):
             getattr(self.weights, name).copy_(getattr(new, name))
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:

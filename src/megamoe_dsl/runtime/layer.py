@@ -81,8 +81,8 @@ class MegaMoE(torch.nn.Module):
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
-        if weights.l1.device != device:
-            raise ProblemError("weights.device", weights.l1.device, f"{device}, where the symmetric buffer is")
+        if weights.fc1.device != device:
+            raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         num_sms = usable_sms(device, reserved_sms)
         configs = self.selection.configs(num_sms, gpu_name(device))
         kernels: dict[Any, RankKernel] = {}

@@ -84,7 +84,7 @@ class SimulatedMoE:
             raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
         for rank, one in enumerate(weights):
             check_weights(self.problem, one)
-            check_device(f"weights[{rank}]", one.l1, CPU)
+            check_device(f"weights[{rank}]", one.fc1, CPU)
 
     def _memory(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
         """All that the kernels may touch in one launch; reading y is an error."""
@@ -96,7 +96,7 @@ class SimulatedMoE:
             memory.add(rank.maps, name="maps", rank=index, read_only=True)
             if rank.config.trace:
                 memory.add(rank.trace, name="trace", rank=index)
-            for name in ("l1", "l1_sf", "l2", "l2_sf"):
+            for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"):
                 memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
             memory.add(out, name="y", rank=index, initialised=False)
         return memory

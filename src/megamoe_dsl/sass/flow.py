@@ -2,7 +2,7 @@
 
 A back edge goes to an instruction that dominates its origin; the loop is what reaches the origin without passing the head. Two kinds of
 code are left out, because a converged warp that does not have to wait never runs them: what ptxas lays out after the kernel's last EXIT
-(retries of mbarrier waits, copies of code for diverged warps), and edges of BRA.DIV, which lead there.
+(retries of mbarrier waits, copies of code for diverged warps), and edges of BRA.DIV, which lookahead there.
 """
 
 from __future__ import annotations

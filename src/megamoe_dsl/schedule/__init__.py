@@ -1,5 +1,5 @@
 """Which block a CTA pair works on next: one scheduler object for the host and for kernels."""
 
-from .scheduler import LINEAR1, LINEAR2, Block, HostTable, Scheduler
+from .scheduler import FC1, FC2, Block, HostTable, Scheduler
 
-__all__ = ["LINEAR1", "LINEAR2", "Block", "HostTable", "Scheduler"]
+__all__ = ["FC1", "FC2", "Block", "HostTable", "Scheduler"]

@@ -1,10 +1,10 @@
 """The block scheduler of the mega kernel (article 3.2.2): Linear1 some experts ahead of Linear2, blocks dealt to clusters.
 
-All blocks of a launch form one sequence of steps, one for each expert: its Linear1, and the Linear2 of the expert `config.lead` before it.
-Within a step `ALTERNATE` turns of one phase follow as many of the other, while both last.  The article runs Linear1 of a wave of experts,
-then its Linear2, then the next wave: clusters that are through with Linear1 wait for the slowest one (on H200s 10 % of the time of Flash
-with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is idle at other times (2 to 6 %, with seven eighths
-of the results for other GPUs).
+All blocks of a launch form one sequence of steps, one for each expert: its Linear1, and the Linear2 of the expert `config.lookahead`
+before it. Within a step `INTERLEAVE` turns of one phase follow as many of the other, while both last.  The article runs Linear1 of a wave
+of experts, then its Linear2, then the next wave: clusters that are through with Linear1 wait for the slowest one (on H200s 10 % of the
+time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is idle at other times (2 to 6 %, with
+seven eighths of the results for other GPUs).
 
 The blocks of an expert are taken in groups of `config.group_m` token blocks.  Within a group the 256-row weight blocks follow one another,
 and for each of them the group's token blocks, there and back: what runs at the same time shares weights and tokens in L2, and of any two
@@ -12,15 +12,15 @@ blocks that follow one another either the weights or the tokens are the same.  W
 in the article.
 
 On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...; where the phases alternate it gets tiles of both, unless C is a multiple of
-2 `ALTERNATE`.  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: those of its own number first, and then, whenever
+2 `INTERLEAVE`.  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: those of its own number first, and then, whenever
 it is free, the next ones that nobody has taken: SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
 
 Linear1 of an expert comes a step or more before its Linear2, so a block waits only for lower numbers.  A cluster takes numbers in ascending
 order and works in that order: the lowest number that is not done has a cluster that works on it, or gets one without waiting for anything
-else.  So waiting for another cluster's L1 output cannot deadlock, however the numbers are dealt.
+else.  So waiting for another cluster's Linear1 output cannot deadlock, however the numbers are dealt.
 
-`Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `start`, `unsettled`,
-`advance`, `skip` and `forward` on traced integers, with `settle` as the traced loop (kernels/mega_moe/table.py).
+`Scheduler` is frozen and its state are plain integers.  Host: `for block in scheduler.blocks()`.  Kernel: the same `start`, `invalid`,
+`advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as the traced loop (kernels/mega_moe/table.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..kernels.mega_moe.layouts.pool import pool_blocks
-from ..kernels.mega_moe.sm100.config import KernelConfig
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.arith import Int, ceil_div, div, minimum, select
 
-LINEAR1, LINEAR2 = 0, 1
-ALTERNATE = 16  # turns; 8 and 32 made no difference (docs/hopper.md)
+FC1, FC2 = 0, 1
+INTERLEAVE = 16  # turns; 8 and 32 made no difference (docs/hopper.md)
 MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
 
 
@@ -69,7 +69,7 @@ class HostTable:
 class Block:
     """One tile.
 
-    phase       LINEAR1 or LINEAR2
+    phase       FC1 or FC2
     expert      local expert; experts_per_rank past the last block
     m_block     token block of the expert
     n_block     256 weight rows
@@ -94,56 +94,56 @@ class Block:
 class Scheduler:
     """Position of one cluster in the sequence of blocks."""
 
-    config: Any  # KernelConfig; cutlass.Constexpr in a kernel
+    config: Any  # Sm100Config; cutlass.Constexpr in a kernel
     table: Any  # ExpertTable
-    step: Int  # Linear1 of local expert `step`, Linear2 of `step - lead`
+    step: Int  # Linear1 of local expert `step`, Linear2 of `step - lookahead`
     local: Int  # number of the block within the step
-    l1_blocks: Int  # of the step's Linear1, none past the last expert
-    l2_blocks: Int  # of the step's Linear2, none before the first expert
+    fc1_blocks: Int  # of the step's Linear1, none past the last expert
+    fc2_blocks: Int  # of the step's Linear2, none before the first expert
     stride: int  # block numbers between two blocks of this walk
 
     @classmethod
-    def start(cls, config: KernelConfig, table: ExpertTable, block: Int, every: int = 1, integer: Any = int) -> Scheduler:
+    def start(cls, config: Sm100Config, table: ExpertTable, block: Int, every: int = 1, integer: Any = int) -> Scheduler:
         """Unsettled position at block number `block`; the walk takes every `every`-th turn of its cluster.
 
         `integer` is `Int32` in a kernel.
         """
         zero = integer(0)
-        stride = every * config.num_clusters * config.blocks_per_turn
-        return cls(config, table, zero, block, blocks_of(config, table, zero, config.l1_n_blocks), zero, stride)
+        stride = every * config.num_clusters * config.blocks_per_fetch
+        return cls(config, table, zero, block, blocks_of(config, table, zero, config.fc1_n_blocks), zero, stride)
 
     # --- the current block
     def valid(self) -> Any:
         """Whether the (settled) position has a block."""
-        return self.step < self.config.problem.experts_per_rank + self.config.lead
+        return self.step < self.config.problem.experts_per_rank + self.config.lookahead
 
     def block(self) -> Block:
         """Of a settled position, or of the one past the last block."""
         config = self.config
         phase, number = self._part()
-        is_l1 = phase == LINEAR1
-        expert = select(is_l1, self.step, self.step - config.lead)
+        is_fc1 = phase == FC1
+        expert = select(is_fc1, self.step, self.step - config.lookahead)
         tokens = self.table.tokens(expert)
-        m_block, n_block = self._place(is_l1, number, ceil_div(tokens, config.block_m))
+        m_block, n_block = self._place(is_fc1, number, ceil_div(tokens, config.block_m))
         valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
         return Block(phase, expert, m_block, n_block, self.table.pool_block(expert) + m_block, valid_m)
 
     def _part(self) -> tuple[Int, Int]:
         """Phase of the block, and its number within the phase: by turns of both, then what is left of Linear1, then of Linear2."""
-        size = ALTERNATE * self.config.blocks_per_turn
-        both = div(minimum(self.l1_blocks, self.l2_blocks), size) * size  # blocks of each phase that alternate
+        size = INTERLEAVE * self.config.blocks_per_fetch
+        both = div(minimum(self.fc1_blocks, self.fc2_blocks), size) * size  # blocks of each phase that alternate
         chunk = div(self.local, size)
-        alternates, in_l1 = self.local < 2 * both, self.local < both + self.l1_blocks
-        phase = select(alternates, chunk & 1, select(in_l1, LINEAR1, LINEAR2))
-        of_others = select(alternates, div(chunk + 1, 2) * size, select(in_l1, both, self.l1_blocks))  # blocks before this one
+        alternates, in_fc1 = self.local < 2 * both, self.local < both + self.fc1_blocks
+        phase = select(alternates, chunk & 1, select(in_fc1, FC1, FC2))
+        of_others = select(alternates, div(chunk + 1, 2) * size, select(in_fc1, both, self.fc1_blocks))  # blocks before this one
         return phase, self.local - of_others
 
-    def _place(self, is_l1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:
+    def _place(self, is_fc1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:
         """Token block and weight block of an expert's block with this number."""
-        size, n_blocks = self.config.group_m, (self.config.l1_n_blocks, self.config.l2_n_blocks)
-        l1, l2 = (div(number, size * n) for n in n_blocks)
-        group = select(is_l1, l1, l2)
-        rest = number - group * (size * select(is_l1, *n_blocks))
+        size, n_blocks = self.config.group_m, (self.config.fc1_n_blocks, self.config.fc2_n_blocks)
+        fc1, fc2 = (div(number, size * n) for n in n_blocks)
+        group = select(is_fc1, fc1, fc2)
+        rest = number - group * (size * select(is_fc1, *n_blocks))
         if size == 1:
             return group, rest
         rows = minimum(m_blocks - group * size, size)
@@ -153,50 +153,50 @@ class Scheduler:
         return group * size + select((n_block & 1) == 0, row, rows - 1 - row), n_block
 
     # --- moving on
-    def unsettled(self) -> Any:
+    def invalid(self) -> Any:
         """Whether the block number lies past the blocks of the step while steps remain."""
-        return self.valid() & (self.local >= self.l1_blocks + self.l2_blocks)
+        return self.valid() & (self.local >= self.fc1_blocks + self.fc2_blocks)
 
     def advance(self) -> Scheduler:
         """To the next step."""
         config, step = self.config, self.step + 1
         nobody = config.problem.experts_per_rank
-        l2_expert = select(step < config.lead, nobody, step - config.lead)
+        fc2_expert = select(step < config.lookahead, nobody, step - config.lookahead)
         return dataclasses.replace(
             self,
             step=step,
-            local=self.local - (self.l1_blocks + self.l2_blocks),
-            l1_blocks=blocks_of(config, self.table, minimum(step, nobody), config.l1_n_blocks),
-            l2_blocks=blocks_of(config, self.table, l2_expert, config.l2_n_blocks),
+            local=self.local - (self.fc1_blocks + self.fc2_blocks),
+            fc1_blocks=blocks_of(config, self.table, minimum(step, nobody), config.fc1_n_blocks),
+            fc2_blocks=blocks_of(config, self.table, fc2_expert, config.fc2_n_blocks),
         )
 
     def skip(self) -> Scheduler:
-        """The first block of the walk's next turn, unsettled."""
+        """The first block of the walk's next turn, invalid."""
         return self.forward(self.stride)
 
     def forward(self, numbers: Int) -> Scheduler:
-        """The block number that is `numbers` higher, unsettled."""
+        """The block number that is `numbers` higher, invalid."""
         return dataclasses.replace(self, local=self.local + numbers)
 
     # --- host iteration
-    def settle(self) -> Scheduler:
+    def advance_to_valid(self) -> Scheduler:
         position = self
-        while position.unsettled():
+        while position.invalid():
             position = position.advance()
         return position
 
     @classmethod
-    def blocks(cls, config: KernelConfig, counts: Sequence[int], cluster: int) -> Iterator[Block]:
+    def blocks(cls, config: Sm100Config, counts: Sequence[int], cluster: int) -> Iterator[Block]:
         """Blocks of one cluster, in order, for the token counts of the local experts, if turns are dealt round robin."""
         if len(counts) != config.problem.experts_per_rank:
             raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {config.problem.experts_per_rank}")
-        turn = config.blocks_per_turn
-        position = cls.start(config, HostTable.of(counts, config.block_m), cluster * turn).settle()
+        turn = config.blocks_per_fetch
+        position = cls.start(config, HostTable.of(counts, config.block_m), cluster * turn).advance_to_valid()
         while position.valid():
             yield from (position.forward(i).block() for i in range(turn))
-            position = position.skip().settle()
+            position = position.skip().advance_to_valid()
 
 
-def blocks_of(config: KernelConfig, table: ExpertTable, expert: Int, n_blocks: int) -> Int:
+def blocks_of(config: Sm100Config, table: ExpertTable, expert: Int, n_blocks: int) -> Int:
     """Of an expert in a phase with so many weight blocks."""
     return ceil_div(table.tokens(expert), config.block_m) * n_blocks

@@ -17,7 +17,7 @@ class Share(NamedTuple):
     num_sms: int
 
 
-CHOICE = frozenset({"block_m", "lead", "num_stages", "cluster"})
+CHOICE = frozenset({"block_m", "lookahead", "num_stages", "cluster"})
 """The fields that a configuration is chosen by."""
 
 

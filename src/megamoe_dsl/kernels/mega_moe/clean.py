@@ -24,8 +24,9 @@ def clean_workspace(ctx: Context, group: Group):
         for expert in cutlass.range(group.thread, problem.num_experts, group.size, unroll=1):
             store_u32(ctx.at("expert_send_count", expert), 0)
         if group.thread == 0:
-            # Every CTA has drawn its last number: its math warps, which have the block or know that there is none, are past BEFORE_COMBINE.
-            store_u32(ctx.at("blocks_taken"), 0)
+            # Every CTA has fetched its last number: its math warps, which have the block or know that there is none, are past
+            # BEFORE_COMBINE.
+            store_u32(ctx.at("tile_counter"), 0)
             store_u32(ctx.at("launch_epoch"), next_epoch(ctx))
     else:
         for expert in cutlass.range(ctx.sm - 1, problem.experts_per_rank, ctx.config.num_sms - 1, unroll=1):
@@ -43,5 +44,5 @@ def clean_expert(ctx: Context, group: Group, expert: Int32):
         if ctx.args.stats != 0:
             reduce_add_u32(ctx.args.stats + Int64(expert) * 4, tokens, "relaxed", "gpu")
     for block in cutlass.range(group.thread, ceil_div(tokens, ctx.config.block_m), group.size, unroll=1):
-        store_u32(ctx.at("l1_arrival_count", pool_block + block), 0)
-        store_u64(ctx.at("l2_arrival_mask", pool_block + block), Int64(0))
+        store_u32(ctx.at("fc1_arrival_count", pool_block + block), 0)
+        store_u64(ctx.at("fc2_arrival_mask", pool_block + block), Int64(0))

@@ -2,7 +2,7 @@
 
 waits     combine barriers of the warp, per piece   (the rank barrier BEFORE_COMBINE has passed)
 A warp takes a piece of a token: all its top-k results at once by TMA, into one set of SMEM slots while the set before is summed in FP32,
-in ascending slot order, in registers; BF16 once, out by TMA.  Pieces are dealt to CTAs first, so that few tokens still use all of them.
+in ascending slot order, in registers; BF16 once, out by TMA.  Pieces go to CTAs first, so that few tokens still use all of them.
 """
 
 from __future__ import annotations

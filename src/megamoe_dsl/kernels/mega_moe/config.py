@@ -11,7 +11,7 @@ from ...problem import Problem
 
 if TYPE_CHECKING:
     from .sm90.smem_plan import Sm90SmemPlan
-    from .sm100.smem_plan import SmemPlan
+    from .sm100.smem_plan import Sm100SmemPlan
 
 REGISTER_FILE = 65536
 
@@ -31,7 +31,7 @@ def experts_with(tiles: float, per_expert: int, experts: int) -> int:
     return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 
-def no_room_for_a_ring(problem: Problem, plan: SmemPlan | Sm90SmemPlan) -> ConfigError:
+def no_room_for_a_ring(problem: Problem, plan: Sm100SmemPlan | Sm90SmemPlan) -> ConfigError:
     """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
     taken = {place.field.name: place.field.num_bytes for place in plan.region}
     rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]

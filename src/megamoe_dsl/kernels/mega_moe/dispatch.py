@@ -1,4 +1,4 @@
-"""The dispatch warps, part by part: tell the ranks what they will pull (tell.py), pull tokens (pull.py), clean the workspace (clean.py).
+"""The dispatch warps, part by part: exchange counts (exchange_counts.py), pull tokens (pull.py), clean the workspace (clean.py).
 
 waits     counts, once; DISPATCH_EPILOGUE: all ranks have passed BEFORE_COMBINE
 signals   DISPATCH_EPILOGUE: the SMEM of dispatch is free for combine
@@ -14,7 +14,7 @@ from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
 from .clean import clean_workspace
 from .context import Context
-from .exchange_counts import THREADS, tell
+from .exchange_counts import THREADS, exchange_counts
 from .layouts.named_barrier import NamedBarrier
 from .layouts.trace import Activity, Role
 from .pull import pull_tokens
@@ -27,7 +27,7 @@ def dispatch(ctx: Context, thread: Int32):
     """The four dispatch warps."""
     group = Group(NamedBarrier.DISPATCH, THREADS, thread)
     begin(ctx, Role.DISPATCH)
-    tell(ctx, group)
+    exchange_counts(ctx, group)
     stamp(ctx, Activity.COUNT)
     # A rank whose counts have come has sent its indices before, and what it reads and combines is from this launch.
     wait(ctx.barrier("counts"), Int32(0))

@@ -3,9 +3,9 @@
 waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog)
 signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
 
-All 128 threads stride over the flat [token, slot] list.  Slots of an expert are dealt by two levels of counters: SMEM within the CTA, and
-one ticket per CTA and expert in the workspace.  Of a short list SM 0 does all, with its own counters alone, which is sooner done than all
-CTAs have met.
+All 128 threads stride over the flat [token, slot] list.  A token's slot among its expert's tokens comes from two levels of counters: one
+in SMEM within the CTA, and one per expert in the workspace, by which CTAs reserve slots.  Of a short list SM 0 does all, with its own
+counters alone, which is sooner done than all CTAs have met.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...layouts.arith import div, minimum
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
 from .layouts.workspace import RankBarrier
-from .rank_barrier import Group, arrive, collect, next_epoch, pass_by
+from .rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
 from .routing import MASKED, expert_of
 
 THREADS = 32 * DISPATCH_WARPS
@@ -41,18 +41,18 @@ ONE_REPORT = 1 << 32  # high word of a count: one more contributor
 
 
 @cute.jit
-def tell(ctx: Context, group: Group):
+def exchange_counts(ctx: Context, group: Group):
     """All CTAs."""
     if num_slots(ctx) <= ALONE:
         if ctx.sm == 0:
-            tell_alone(ctx, group)
-        pass_by(ctx, group, RankBarrier.BEFORE_PULL)
+            exchange_counts_alone(ctx, group)
+        arrive_no_wait(ctx, group, RankBarrier.BEFORE_PULL)
     else:
-        tell_together(ctx, group)
+        exchange_counts_together(ctx, group)
 
 
 @cute.jit
-def tell_alone(ctx: Context, group: Group):
+def exchange_counts_alone(ctx: Context, group: Group):
     """SM 0, of at most `ALONE` slots."""
     clear_counts(ctx, group)
     places = [group.thread + first for first in range(0, ALONE, THREADS)]
@@ -66,10 +66,10 @@ def tell_alone(ctx: Context, group: Group):
 
 
 @cute.jit
-def tell_together(ctx: Context, group: Group):
+def exchange_counts_together(ctx: Context, group: Group):
     """All CTAs; SM 0 adds up."""
     count_tokens(ctx, group)
-    take_tickets(ctx, group)
+    reserve_slots(ctx, group)
     send_indices(ctx, group)
     arrive(ctx, group, RankBarrier.BEFORE_PULL)
     if ctx.sm == 0:
@@ -118,25 +118,25 @@ def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
 
 
 @cute.jit
-def take_tickets(ctx: Context, group: Group):
+def reserve_slots(ctx: Context, group: Group):
     """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert.  All atomics first: one latency for the lot."""
     experts = own_experts(ctx, group)
-    tickets = [take_ticket(ctx, expert) for expert in experts]
-    for expert, ticket in zip(experts, tickets, strict=True):
+    firsts = [reserve_slots_for(ctx, expert) for expert in experts]
+    for expert, first in zip(experts, firsts, strict=True):
         if expert < ctx.config.problem.num_experts:
-            store_shared_u32(ctx.shared("expert_count", expert), ticket)
+            store_shared_u32(ctx.shared("expert_count", expert), first)
     group.sync()
 
 
 @cute.jit
-def take_ticket(ctx: Context, expert: Int32) -> Int32:
-    """None for an expert without tokens of this CTA."""
-    ticket = Int32(0)
+def reserve_slots_for(ctx: Context, expert: Int32) -> Int32:
+    """The first of the slots reserved for this CTA's tokens of an expert; none for an expert without tokens of this CTA."""
+    first = Int32(0)
     if expert < ctx.config.problem.num_experts:
         tokens = load_shared_u32(ctx.shared("expert_count", expert))
         if tokens > 0:
-            ticket = atomic_add_u32(ctx.at("expert_send_count", expert), tokens)
-    return ticket
+            first = atomic_add_u32(ctx.at("expert_send_count", expert), tokens)
+    return first
 
 
 @cute.jit
@@ -157,18 +157,19 @@ def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
 
 @cute.jit
 def send_counts(ctx: Context, group: Group, totals: list[Any]):
-    """SM 0: this rank's totals for a thread's own experts, to the owners; then, as the news of them and of the indices, their sums."""
+    """SM 0: this rank's totals for a thread's own experts, to the owners; then their sums, which signal that the totals and the
+    indices have been written."""
     problem = ctx.config.problem
     experts = own_experts(ctx, group)
     owners = [div(expert, problem.experts_per_rank) for expert in experts]
     peers = [ctx.peer(minimum(owner, problem.num_ranks - 1)) for owner in owners]
-    for told in cutlass.range_constexpr(2):
+    for signal in cutlass.range_constexpr(2):
         for expert, total, owner, peer in zip(experts, totals, owners, peers, strict=True):
             if expert < problem.num_experts:
                 local, tokens = expert - owner * problem.experts_per_rank, Int64(total)
-                if cutlass.const_expr(not told):
+                if cutlass.const_expr(not signal):
                     store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
                 else:
                     reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
-        if cutlass.const_expr(not told):
+        if cutlass.const_expr(not signal):
             fence_sys()

@@ -1,7 +1,7 @@
 """Dispatch warps, second part: tokens from their ranks into the pool (article 4.1.6).
 
 waits     pull barrier of the warp, per token
-signals   l1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
+signals   fc1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
 
 A warp takes every (4 * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source ranks take turns as long as
 they have tokens left (min-peeling), so that at any time the warps of the grid pull from all of them.
@@ -52,7 +52,7 @@ class Source:
 
 
 @cute.jit
-def settle(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
+def advance_to_valid(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
     while (cursor.expert < experts) & (cursor.index >= cursor.tokens):
         cursor = cursor.advance()
     return cursor
@@ -64,7 +64,7 @@ def pull_tokens(ctx: Context, warp: Int32):
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
-    cursor = settle(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
+    cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
     uses, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
     while cursor.expert < problem.experts_per_rank:
         if cursor.expert != loaded:
@@ -75,7 +75,9 @@ def pull_tokens(ctx: Context, warp: Int32):
         source = choose_source(problem.num_ranks, rank_tokens, cursor.index)
         pull_token(ctx, cursor, source, warp, lane, uses)
         uses = uses + 1
-        cursor = settle(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * DISPATCH_WARPS), problem.experts_per_rank)
+        cursor = advance_to_valid(
+            dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * DISPATCH_WARPS), problem.experts_per_rank
+        )
 
 
 @cute.jit
@@ -123,14 +125,14 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     weight = load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk))
     for i, word in enumerate(places):
         if lane + 32 * i < words:
-            store_u32(ctx.at("l1_sf", word, sf_row), scales[i])
+            store_u32(ctx.at("fc1_sf", word, sf_row), scales[i])
     sync_warp()
-    move_row(ctx, x, ctx.at("l1_acts", row), warp, lane, uses)
+    move_row(ctx, x, ctx.at("fc1_acts", row), warp, lane, uses)
     if lane == 0:
-        store_f32(ctx.at("l1_topk_weights", row), weight)
+        store_f32(ctx.at("fc1_topk_weights", row), weight)
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
         wait_group(0)
-        reduce_add_u32(ctx.at("l1_arrival_count", pool_block), 1, "release", "gpu")
+        reduce_add_u32(ctx.at("fc1_arrival_count", pool_block), 1, "release", "gpu")
     sync_warp()
 
 

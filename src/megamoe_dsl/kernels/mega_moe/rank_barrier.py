@@ -1,6 +1,6 @@
 """Barriers over all CTAs of all ranks (article 3.3.1 and 4.1.5).
 
-Every CTA of a rank adds itself to `grid_arrivals`; SM 0 waits for all of them and tells every rank through `rank_signal`; every CTA that
+Every CTA of a rank adds itself to `grid_arrivals`; SM 0 waits for all of them and signals every rank through `rank_signal`; every CTA that
 goes on watches its own rank's signal.  Counters only grow: the targets follow from the number of launches
 (layouts/workspace.py).
 
@@ -51,7 +51,7 @@ def arrive(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
 
 
 @cute.jit
-def pass_by(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
+def arrive_no_wait(ctx: Context, group: Group, which: cutlass.Constexpr[RankBarrier]):
     """In place of `arrive`, when nobody waits at the barrier in this launch: its counter grows all the same."""
     if group.thread == 0:
         reduce_add_u32(ctx.at("grid_arrivals", int(which)), 1, "relaxed", "gpu")

@@ -2,7 +2,7 @@
 
 A walk over the blocks needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for the counts,
 scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  On SM100 every role then walks the
-blocks of its cluster; on SM90 the scheduler warp alone walks, over the numbers that it draws (sm90/deal.py).
+blocks of its cluster; on SM90 the scheduler warp alone walks, over the numbers that it fetches (sm90/tile_scheduler.py).
 
 scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what every rank's dispatch wrote before)
                  signals: counts barrier, once
@@ -25,7 +25,7 @@ from ...layouts.arith import ceil_div, div
 from ...schedule import Scheduler
 from .context import Context
 from .layouts.watchdog import Wait
-from .sm100.config import KernelConfig
+from .sm100.config import Sm100Config
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SharedTable:
 class Walk(Scheduler):
     """The scheduler in a kernel: the DSL is told which fields are compile-time."""
 
-    config: cutlass.Constexpr[KernelConfig]
+    config: cutlass.Constexpr[Sm100Config]
     table: SharedTable
     stride: cutlass.Constexpr[int]
 
@@ -76,9 +76,9 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def settle(blocks: Any) -> Any:
-    """`Scheduler.settle` on traced integers."""
-    while blocks.unsettled():
+def advance_to_valid(blocks: Any) -> Any:
+    """`Scheduler.advance_to_valid` on traced integers."""
+    while blocks.invalid():
         blocks = blocks.advance()
     return blocks
 
@@ -88,12 +88,14 @@ def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Wal
     """Waits for the table; the walk over this cluster's turns that begins with its turn `first` and takes every `every`-th."""
     wait(ctx.barrier("counts"), Int32(0))
     turn = div(ctx.sm, ctx.config.cluster) + first * ctx.config.num_clusters
-    return settle(Walk.start(ctx.config, SharedTable(ctx.shared("expert_table")), turn * ctx.config.blocks_per_turn, every, Int32))
+    return advance_to_valid(
+        Walk.start(ctx.config, SharedTable(ctx.shared("expert_table")), turn * ctx.config.blocks_per_fetch, every, Int32)
+    )
 
 
 @cute.jit
 def next_block(blocks: Walk) -> Walk:
-    return settle(blocks.skip())
+    return advance_to_valid(blocks.skip())
 
 
 def as_signed64(value: int) -> Any:

@@ -10,23 +10,23 @@ from ...problem import Problem
 from .sm90 import maps as sm90_maps
 from .sm90.config import Sm90Config
 from .sm100 import maps as sm100_maps
-from .sm100.config import KernelConfig
+from .sm100.config import Sm100Config
 
-Config = KernelConfig | Sm90Config
+Config = Sm100Config | Sm90Config
 
-WEIGHT_POINTERS = {"sm_100a": (), "sm_90a": ("l1_sf", "l2_sf")}
+WEIGHT_POINTERS = {"sm_100a": (), "sm_90a": ("fc1_sf", "fc2_sf")}
 """Weights that the kernel reads without a tensor map, in the order of its last arguments."""
 
 
 def choose_config(problem: Problem, num_tokens: int, num_sms: int, gpu: str | None) -> Config:
-    """The configuration for up to `num_tokens` tokens on every rank, on the architecture of the problem's dtypes."""
-    if problem.dtypes == "fp8xfp8":
+    """The configuration for up to `num_tokens` tokens on every rank, on the architecture of the problem's recipe."""
+    if problem.recipe == "fp8xfp8":
         return Sm90Config.choose(problem, num_tokens, num_sms=num_sms, gpu=gpu)
-    return KernelConfig.choose(problem, num_tokens, num_sms=num_sms)
+    return Sm100Config.choose(problem, num_tokens, num_sms=num_sms)
 
 
 def tensor_maps(config: Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """The table of tensor maps; `weights` are the addresses of l1, l1_sf, l2, l2_sf in kernel order."""
+    """The table of tensor maps; `weights` are the addresses of fc1, fc1_sf, fc2, fc2_sf in kernel order."""
     if isinstance(config, Sm90Config):
         return sm90_maps.tensor_maps(config, sym, weights)
     return sm100_maps.tensor_maps(config, sym, weights)

@@ -45,6 +45,6 @@ def stamp(ctx: Context, activity: cutlass.Constexpr[Activity], detail: Any = 0):
                 store_u32(STAMP.address(address, "detail"), Int32(detail))
                 store_shared_u32(counter, place + 1)
                 if place + 1 < CAPACITY:
-                    # An earlier launch may have dealt this SM more tiles.
+                    # An earlier launch may have given this SM more tiles.
                     store_u64(STAMP.address(address + STAMP.size, "time"), Int64(0))
         sync_warp()

@@ -32,7 +32,7 @@ class PreDispatchConfig:
 
     @property
     def arch(self) -> str:
-        return {"fp8xfp4": "sm_100a", "fp8xfp8": "sm_90a"}[self.problem.dtypes]
+        return {"fp8xfp4": "sm_100a", "fp8xfp8": "sm_90a"}[self.problem.recipe]
 
     @property
     def cluster(self) -> int:
@@ -45,4 +45,4 @@ class PreDispatchConfig:
     @property
     def lanes_per_scale(self) -> int:
         """Lanes whose 8 channels share a scale."""
-        return {"fp8xfp4": 4, "fp8xfp8": 16}[self.problem.dtypes]
+        return {"fp8xfp4": 4, "fp8xfp8": 16}[self.problem.recipe]

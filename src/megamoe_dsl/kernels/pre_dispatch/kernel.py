@@ -66,7 +66,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
     store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
     if lane & (config.lanes_per_scale - 1) == 0:
         index = Int64(chunk) * (32 // config.lanes_per_scale) + lane // config.lanes_per_scale
-        if cutlass.const_expr(problem.dtypes == "fp8xfp4"):
+        if cutlass.const_expr(problem.recipe == "fp8xfp4"):
             store_u8(region.address(args.sym, "x_sf") + index, scale)
         else:
             store_f32(region.address(args.sym, "x_sf") + index * 4, scale)
@@ -74,7 +74,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
-    if config.problem.dtypes == "fp8xfp4":
+    if config.problem.recipe == "fp8xfp4":
         exponent = scale_exponent(amax)
         return exponent, inverse_scale(exponent)
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))

@@ -24,19 +24,19 @@ def symmetric_buffer(problem: Problem) -> Region:
     | x_sf            | u8 [T, H/32]   | host       | dispatch of any rank; K-major |
     | topk_idx        | i64 [T, K]     | host       | dispatch, combine; -1 masks a slot |
     | topk_weights    | f32 [T, K]     | host       | dispatch of any rank |
-    | l1_acts         | e4m3 [P, H]    | dispatch   | token loader |
-    | l1_sf           | u32 [H/128, P']| dispatch   | token loader; M-major, UTCCP order |
-    | l1_topk_weights | f32 [P]        | dispatch   | L1 epilogue |
-    | l2_acts         | e4m3 [P, I]    | L1 epilogue| token loader |
-    | l2_sf           | u32 [I/128, P']| L1 epilogue| token loader; M-major, UTCCP order |
-    | combine         | bf16 [K, T, H] | L2 epilogue of any rank | combine |
+    | fc1_acts         | e4m3 [P, H]    | dispatch   | token loader |
+    | fc1_sf           | u32 [H/128, P']| dispatch   | token loader; M-major, UTCCP order |
+    | fc1_topk_weights | f32 [P]        | dispatch   | Linear1 epilogue |
+    | fc2_acts         | e4m3 [P, I]    | Linear1 epilogue| token loader |
+    | fc2_sf           | u32 [I/128, P']| Linear1 epilogue| token loader; M-major, UTCCP order |
+    | combine         | bf16 [K, T, H] | Linear2 epilogue of any rank | combine |
 
-    With fp8xfp8 the scales are FP32, one per 128 channels: x_sf f32 [T, H/128], l1_sf and l2_sf f32 with P' = P, M-major in pool order.
+    With fp8xfp8 the scales are FP32, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32 with P' = P, M-major in pool order.
     Both combinations have one 32-bit word of scales per token and 128 channels.
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)
-    ue8m0 = problem.dtypes == "fp8xfp4"
+    ue8m0 = problem.recipe == "fp8xfp4"
     sf_rows = padded_sf_rows(pool) if ue8m0 else pool
     word = U32 if ue8m0 else F32
     x_sf = (
@@ -51,11 +51,11 @@ def symmetric_buffer(problem: Problem) -> Region:
         x_sf,
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
-        Field("l1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
-        Field("l1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
-        Field("l1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
-        Field("l2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
-        Field("l2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
+        Field("fc1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
+        Field("fc1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
+        Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
+        Field("fc2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
+        Field("fc2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
         Field("combine", (topk, tokens, hidden), BF16, TMA_ALIGNMENT),
     )
 

@@ -28,9 +28,9 @@ class Activity(IntEnum):
     WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
     CLEAN = 5  # dispatch: the workspace for the next launch, every rank's too
     WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
-    WAIT_TOKENS = 7  # token loader: the tile dealt to it, its tokens or L1 outputs
-    LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the deal too)
-    WAIT_STAGE = 9  # math: the tile dealt to it, its first stage
+    WAIT_TOKENS = 7  # token loader: its next tile, its tokens or Linear1 outputs
+    LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the next tile too)
+    WAIT_STAGE = 9  # math: its next tile, its first stage
     MULTIPLY = 10  # math: a tile's K blocks, waits for later stages included
     WAIT_STORE = 11  # math: the staging buffer
     EPILOGUE = 12  # math: SwiGLU and scales, or the stores to other ranks

@@ -11,20 +11,20 @@ class Wait(IntEnum):
     """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
 
     COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
-    L1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
-    L2_ARRIVAL = 3  # token loader: L1 output of a pool block
+    FC1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
+    FC2_ARRIVAL = 3  # token loader: Linear1 output of a pool block
     GRID = 4  # SM 0: all CTAs at a rank barrier
     RANK = 5  # all CTAs: every rank at a rank barrier
 
 
 DETAIL = {
     Wait.COUNTS: "local expert",
-    Wait.L1_ARRIVAL: "pool block",
-    Wait.L2_ARRIVAL: "pool block",
+    Wait.FC1_ARRIVAL: "pool block",
+    Wait.FC2_ARRIVAL: "pool block",
     Wait.GRID: "rank barrier",
     Wait.RANK: "rank barrier",
 }
-PHASE = {Wait.COUNTS: "dispatch", Wait.L1_ARRIVAL: "Linear1", Wait.L2_ARRIVAL: "Linear2"}
+PHASE = {Wait.COUNTS: "dispatch", Wait.FC1_ARRIVAL: "Linear1", Wait.FC2_ARRIVAL: "Linear2"}
 PHASE_OF_BARRIER = {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"}
 
 

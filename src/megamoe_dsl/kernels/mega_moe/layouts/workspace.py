@@ -8,19 +8,19 @@ of counts with what has been seen of them.
 | launch_epoch          | launches so far; SM 0 adds one when all CTAs have read it |
 | grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
 | rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
-| blocks_taken          | SM90: block numbers that CTAs have drawn, beyond the first of each (schedule) |
-| expert_send_count     | tokens of this rank for that expert; also the ticket |
+| tile_counter          | SM90: tile numbers that CTAs have fetched, beyond the first of each (schedule) |
+| expert_send_count     | tokens of this rank for that expert; also the counter that CTAs reserve slots by |
 | expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
 | expert_recv_count_sum | over all launches; high word: ranks that reported, after all else they send before pulling; low word: tokens |
 | expert_counts_seen    | expert_recv_count_sum as this rank's last launch has taken it: the difference is what has come since |
-| l1_arrival_count      | tokens of a pool block whose data is in the pool |
-| l2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
+| fc1_arrival_count      | tokens of a pool block whose data is in the pool |
+| fc2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
 | token_src_metadata    | address of the combine row that a pool token's result goes to |
 
 A token names an expert once, so a rank sends at most T tokens to it: src_token_topk_idx is [El, R, T] (the article reserves R * T).
 For token_src_metadata the article keeps rank, token and slot (12 bytes); the address is what the epilogue needs, and finding it once per
-token in dispatch spares every L2 tile the look-up.
+token in dispatch spares every Linear2 tile the look-up.
 
 A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
 grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
@@ -43,7 +43,7 @@ from .pool import SMALLEST_BLOCK_M, SMALLEST_BLOCK_M_SM90, max_pool_blocks, pool
 
 class RankBarrier(IntEnum):
     """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet, and not
-    even they when tokens are few (tell.py): the counts that SM 0 then sends are the signal."""
+    even they when tokens are few (exchange_counts.py): the counts that SM 0 then sends are the signal."""
 
     BEFORE_PULL = 0
     BEFORE_COMBINE = 1
@@ -61,19 +61,19 @@ def pool_tokens(problem: Problem) -> int:
 def workspace(problem: Problem) -> Region:
     """The workspace of one rank."""
     local, ranks, pool = problem.experts_per_rank, problem.num_ranks, pool_tokens(problem)
-    blocks = max_pool_blocks(pool, SMALLEST_BLOCK_M_SM90 if problem.dtypes == "fp8xfp8" else SMALLEST_BLOCK_M)
+    blocks = max_pool_blocks(pool, SMALLEST_BLOCK_M_SM90 if problem.recipe == "fp8xfp8" else SMALLEST_BLOCK_M)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),
         Field("grid_arrivals", (len(RankBarrier),), U32),
         Field("rank_signal", (len(RankBarrier),), U32),
-        Field("blocks_taken", (1,), U32),
+        Field("tile_counter", (1,), U32),
         Field("expert_send_count", (problem.num_experts,), U32),
         Field("expert_recv_count", (ranks, local), U64),
         Field("expert_recv_count_sum", (local,), U64),
         Field("expert_counts_seen", (local,), U64),
-        Field("l1_arrival_count", (blocks,), U32),
-        Field("l2_arrival_mask", (blocks,), U64),
+        Field("fc1_arrival_count", (blocks,), U32),
+        Field("fc2_arrival_mask", (blocks,), U64),
         Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
         Field("token_src_metadata", (pool,), U64),
     )

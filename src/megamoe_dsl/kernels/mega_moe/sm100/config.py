@@ -1,4 +1,4 @@
-"""How a problem is computed: tile shape, order of tiles, stages, thread and register budgets.  Heuristics choose, `KernelConfig` checks.
+"""How a problem is computed: tile shape, order of tiles, stages, thread and register budgets.  Heuristics choose, `Sm100Config` checks.
 
 Sources: article 3.2.1 (tiers, pool, waves, SMEM); where this kernel's structure differs from the article's, the docstring says so.
 """
@@ -19,7 +19,7 @@ from ..layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROU
 from .tile import BLOCK_N, CLUSTER
 
 if TYPE_CHECKING:
-    from .smem_plan import SmemPlan
+    from .smem_plan import Sm100SmemPlan
     from .tmem_plan import TmemPlan
 
 SMEM_CAPACITY = 232448  # bytes a CTA can use on sm_100 (227 KiB)
@@ -56,9 +56,9 @@ def choose_tier(problem: Problem, num_tokens: int) -> Tier:
     return next(tier for tier in TIERS if expected <= tier.max_expected)
 
 
-def choose_lead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts whose L1 tiles, with `expected` tokens each, keep all SMs busy twice over (article 3.2.1.3, where they form a wave).  With
-    less than one token per expert all experts' Linear1 comes first."""
+def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+    """Experts whose Linear1 tiles, with `expected` tokens each, keep all SMs busy twice over (article 3.2.1.3, where they form a wave).
+    With less than one token per expert all experts' Linear1 comes first."""
     local = problem.experts_per_rank
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // BLOCK_N)
     return local if expected < 1 else experts_with(IMBALANCE_FACTOR * num_sms, tiles, local)
@@ -70,13 +70,13 @@ def choose_registers(experts_per_rank: int) -> RegisterBudget:
 
 
 @dataclass(frozen=True)
-class KernelConfig:
-    """Compile-time choices of the SM100 kernel.  Build one with `KernelConfig.choose`; raises `ConfigError` where a field is out of range.
+class Sm100Config:
+    """Compile-time choices of the SM100 kernel.  Build one with `Sm100Config.choose`; raises `ConfigError` where a field is out of range.
 
     block_m              tokens of a tile: the N of the MMA
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
-    lead                 experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
+    lookahead                 experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms              CTAs of the grid, even
     num_stages           depth of the TMA ring; 0 asks for the deepest that fits
     """
@@ -85,13 +85,13 @@ class KernelConfig:
     block_m: int
     store_block_m: int
     epilogue_warpgroups: int
-    lead: int
+    lookahead: int
     num_sms: int
     num_stages: int = 0
 
     def __post_init__(self) -> None:
-        require(self.problem.dtypes == "fp8xfp4", "problem.dtypes", self.problem.dtypes, "fp8xfp4")
-        require_integers(self, "block_m", "store_block_m", "epilogue_warpgroups", "lead", "num_sms", "num_stages")
+        require(self.problem.recipe == "fp8xfp4", "problem.recipe", self.problem.recipe, "fp8xfp4")
+        require_integers(self, "block_m", "store_block_m", "epilogue_warpgroups", "lookahead", "num_sms", "num_stages")
         require(
             self.block_m in CANDIDATE_BLOCK_M and self.block_m >= 16, "block_m", self.block_m, "one of " + str([t.block_m for t in TIERS])
         )
@@ -99,7 +99,7 @@ class KernelConfig:
         require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         local = self.problem.experts_per_rank
-        require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
+        require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
         require_num_sms(self.num_sms)
         most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
         if most < 2:
@@ -111,7 +111,7 @@ class KernelConfig:
         require(total <= REGISTER_FILE, "registers", budget, f"at most {REGISTER_FILE} in all, got {total}")
 
     @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = 148, **overrides: Any) -> KernelConfig:
+    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = 148, **overrides: Any) -> Sm100Config:
         """The configuration for `num_tokens` tokens on every rank.  `overrides` replace fields; a `block_m` brings its whole tier."""
         problem.check_num_tokens(num_tokens)
         require_num_sms(num_sms)
@@ -121,17 +121,17 @@ class KernelConfig:
             known = [t.block_m for t in TIERS]
             require(block_m in known, "block_m", block_m, f"one of {known}")
             tier = TIERS[known.index(block_m)]
-        lead = choose_lead(problem, problem.expected_tokens_per_expert(num_tokens), tier.block_m, num_sms)
+        lookahead = choose_lookahead(problem, problem.expected_tokens_per_expert(num_tokens), tier.block_m, num_sms)
         fields = {
             "block_m": tier.block_m,
             "store_block_m": tier.store_block_m,
             "epilogue_warpgroups": tier.epilogue_warpgroups,
-            "lead": lead,
+            "lookahead": lookahead,
             "num_sms": num_sms,
         }
         return cls(problem, **{**fields, **overrides})
 
-    def replace(self, **changes: Any) -> KernelConfig:
+    def replace(self, **changes: Any) -> Sm100Config:
         return replace(self, **changes)
 
     # --- threads and registers
@@ -181,7 +181,7 @@ class KernelConfig:
         return 1
 
     @property
-    def blocks_per_turn(self) -> int:
+    def blocks_per_fetch(self) -> int:
         """Blocks of the schedule that a cluster takes at a time."""
         return 1
 
@@ -195,36 +195,36 @@ class KernelConfig:
         return align(self.block_m, 128)
 
     @property
-    def l1_n_blocks(self) -> int:
+    def fc1_n_blocks(self) -> int:
         """256-row tiles of W1 (2 * intermediate rows), one per CTA pair."""
         return 2 * self.problem.intermediate // (CLUSTER * BLOCK_N)
 
     @property
-    def l2_n_blocks(self) -> int:
+    def fc2_n_blocks(self) -> int:
         return self.problem.hidden // (CLUSTER * BLOCK_N)
 
     @property
-    def l2_arrival_bits(self) -> int:
+    def fc2_arrival_bits(self) -> int:
         """Of a finished pool block: one per 64 intermediate channels, which one CTA of a pair stores."""
         return self.problem.intermediate // 64
 
     @property
-    def l1_k_blocks(self) -> int:
+    def fc1_k_blocks(self) -> int:
         return self.problem.hidden // BLOCK_K
 
     @property
-    def l2_k_blocks(self) -> int:
+    def fc2_k_blocks(self) -> int:
         return self.problem.intermediate // BLOCK_K
 
     # --- plans
     @property
-    def smem(self) -> SmemPlan:
+    def smem(self) -> Sm100SmemPlan:
         return self.smem_plan(self.num_stages)
 
-    def smem_plan(self, num_stages: int) -> SmemPlan:
-        from .smem_plan import SmemPlan
+    def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
+        from .smem_plan import Sm100SmemPlan
 
-        return SmemPlan(
+        return Sm100SmemPlan(
             num_experts=self.problem.num_experts,
             experts_per_rank=self.problem.experts_per_rank,
             hidden=self.problem.hidden,

@@ -10,7 +10,7 @@ from cutlass import Int64
 
 from ....hardware.tensor_map import DESCRIPTOR_BYTES
 from ..context import Context
-from .config import KernelConfig
+from .config import Sm100Config
 from .maps import PHASE_STRIDE
 
 
@@ -18,7 +18,7 @@ from .maps import PHASE_STRIDE
 class Sm100Context(Context):
     """Context of the SM100 roles."""
 
-    config: cutlass.Constexpr[KernelConfig]
+    config: cutlass.Constexpr[Sm100Config]
 
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""

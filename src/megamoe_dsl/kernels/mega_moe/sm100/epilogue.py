@@ -1,6 +1,6 @@
 """Epilogue warps: every accumulator to its destination, then combine (article 4.5).
 
-waits     counts, once; acc_full, per tile; L1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
+waits     counts, once; acc_full, per tile; Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
 signals   acc_empty of the even CTA, per tile; see the two tile functions for the rest
 
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
@@ -18,7 +18,7 @@ from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
-from ....schedule import LINEAR1, Block
+from ....schedule import FC1, Block
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
@@ -27,8 +27,8 @@ from ..layouts.workspace import RankBarrier
 from ..rank_barrier import Group, rank_barrier
 from ..table import next_block, start_walk
 from .context import Sm100Context
-from .epilogue_fc1 import finish_l1
-from .epilogue_fc2 import finish_l2
+from .epilogue_fc1 import finish_fc1
+from .epilogue_fc2 import finish_fc2
 from .tile import ACCUMULATORS
 
 
@@ -62,10 +62,10 @@ def epilogue(ctx: Sm100Context, thread: Int32):
         wait(ctx.barrier("acc_full", index), acc.phase)
         fence_after_sync()
         tile = Tile(block, index * config.block_m, group, warp, lane)
-        if block.phase == LINEAR1:
-            finish_l1(ctx, tile)
+        if block.phase == FC1:
+            finish_fc1(ctx, tile)
         else:
-            finish_l2(ctx, tile)
+            finish_fc2(ctx, tile)
         fence_before_sync()
         sync_warp()
         if lane == 0:

@@ -1,6 +1,6 @@
-"""Linear1 tile: SwiGLU times the top-k weight, E4M3 with one scale per 32 channels, into the L2 pool (article 4.5.4).
+"""Linear1 tile: SwiGLU times the top-k weight, E4M3 with one scale per 32 channels, into the Linear2 pool (article 4.5.4).
 
-signals   l2_arrival_mask of the pool block: this CTA's 64 channels (release, after values and scales)
+signals   fc2_arrival_mask of the pool block: this CTA's 64 channels (release, after values and scales)
 
 A warp holds 32 accumulator rows, gate and up interleaved by 8: 16 output channels.  Thread t has channels t / 4 and 8 + t / 4 of the warp
 for tokens 2 (t % 4) and 2 (t % 4) + 1 of every group of 8.  Two warps share a scale (32 channels), so they exchange their maxima in SMEM.
@@ -22,13 +22,13 @@ from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ..swiglu import activate
 from .context import Sm100Context
-from .epilogue_tile import L1_CHANNELS, l1_scale, l1_store_address
+from .epilogue_tile import FC1_CHANNELS, fc1_scale, fc1_store_address
 from .maps import Map
 from .tile import CLUSTER
 
 
 @cute.jit
-def finish_l1(ctx: Sm100Context, tile):
+def finish_fc1(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, block = ctx.config, ctx.config.smem, tile.block
     groups = config.store_block_m // 8
@@ -40,10 +40,10 @@ def finish_l1(ctx: Sm100Context, tile):
     other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
     leader = (tile.warp == 0) & (tile.lane == 0)
     writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
-    scale = l1_scale(n_block, tile.warp)
+    scale = fc1_scale(n_block, tile.warp)
     valid = block.valid_m
     for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
-        weights = ctx.at("l1_topk_weights", row + first + pair)
+        weights = ctx.at("fc1_topk_weights", row + first + pair)
         outputs, peaks = [], []
         for g, v in enumerate(load_columns(tile.column + first, groups)):
             w = load_f32x2(weights + g * 32)
@@ -58,7 +58,7 @@ def finish_l1(ctx: Sm100Context, tile):
             wait_group_read(1)
         tile.sync_group()
         words = []
-        scales = ctx.at("l2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
+        scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
         for g in cutlass.range_constexpr(groups):
             theirs = emit_to_many([cutlass.Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", other_maxima + g * 32)
             exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q])) for q in range(2)]
@@ -67,14 +67,14 @@ def finish_l1(ctx: Sm100Context, tile):
                     store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
             inverse = [cast.inverse_scale(e) for e in exponents]
             words.append(cast.pack_e4m3(*(v * inverse[i & 1] for i, v in enumerate(outputs[g]))))
-        buffer = cd + (div(first, config.store_block_m) & 1) * plan.l1_tile_bytes
+        buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes
         token = tile.lane & (config.store_block_m - 1)
-        store_transposed_b8(l1_store_address(buffer, token, tile.warp), words)
+        store_transposed_b8(fc1_store_address(buffer, token, tile.warp), words)
         fence_async_shared()
         tile.sync_group()
         if leader:
-            store_tile(ctx.map(Map.L1_OUTPUT), buffer, n_block * L1_CHANNELS, row + first)
+            store_tile(ctx.map(Map.FC1_OUTPUT), buffer, n_block * FC1_CHANNELS, row + first)
             commit_group()
     if leader:
         wait_group(0)
-        reduce_or_u64(ctx.at("l2_arrival_mask", block.pool_block), Int64(1) << Int64(n_block), "release", "gpu")
+        reduce_or_u64(ctx.at("fc2_arrival_mask", block.pool_block), Int64(1) << Int64(n_block), "release", "gpu")

@@ -16,24 +16,24 @@ from ....device.matrix import store_transposed_b16
 from ....device.memory import load_shared_v4, load_u64, store_v4
 from ....device.tcgen05 import load_columns
 from .context import Sm100Context
-from .epilogue_tile import HALF_BYTES, l2_channel_bytes, l2_read_address, l2_read_row, l2_write_address
+from .epilogue_tile import HALF_BYTES, fc2_channel_bytes, fc2_read_address, fc2_read_row, fc2_write_address
 from .tile import CLUSTER
 
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
 @cute.jit
-def finish_l2(ctx: Sm100Context, tile):
+def finish_fc2(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, block = ctx.config, tile.block
     rows = config.store_block_m
     n_block = block.n_block * CLUSTER + ctx.cta_rank
     row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
-    write = l2_write_address(cd, tile.warp, tile.lane, rows)
-    own_row = l2_read_row(tile.warp, tile.lane)
-    read = l2_read_address(cd, own_row, tile.lane, rows)
-    channel_bytes = Int64(l2_channel_bytes(n_block, tile.lane))
+    write = fc2_write_address(cd, tile.warp, tile.lane, rows)
+    own_row = fc2_read_row(tile.warp, tile.lane)
+    read = fc2_read_address(cd, own_row, tile.lane, rows)
+    channel_bytes = Int64(fc2_channel_bytes(n_block, tile.lane))
     valid = block.valid_m
     for first in cutlass.range(0, valid, rows, unroll=1):
         metadata = ctx.at("token_src_metadata", row + first + own_row)

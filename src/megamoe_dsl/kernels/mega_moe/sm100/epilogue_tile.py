@@ -1,7 +1,7 @@
 """The tiles through which the epilogue sends a pass of tokens: byte offsets as layouts, and the same as the expressions that roles use.
 
-L1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the L1 output reads.
-L2: BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.
+Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the Linear1 output reads.
+Linear2: BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from ....layouts.algebra import ComposedLayout, Layout, join, swizzled
 from ....layouts.arith import Int
 from .tile import BLOCK_N
 
-L1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
+FC1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
 HALF_BYTES = 128  # a row of 128 BF16 lies in SMEM as two swizzled halves
 HALF_CHANNELS = HALF_BYTES // 2
 
 
-def l1_tile(tokens: int) -> ComposedLayout:
+def fc1_tile(tokens: int) -> ComposedLayout:
     """(token, channel) -> byte."""
-    return swizzled(SW64, Layout((tokens, L1_CHANNELS), (L1_CHANNELS, 1)))
+    return swizzled(SW64, Layout((tokens, FC1_CHANNELS), (FC1_CHANNELS, 1)))
 
 
-def l2_tile(tokens: int) -> ComposedLayout:
+def fc2_tile(tokens: int) -> ComposedLayout:
     """(token, (channel, half)) -> byte of the channel's BF16."""
     channels = Layout((HALF_CHANNELS, BLOCK_N // HALF_CHANNELS), (2, tokens * HALF_BYTES))
     return swizzled(SW128, join(Layout(tokens, HALF_BYTES), channels))
 
 
-def l1_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Of the warp's 16 channels of a token: l1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the token."""
-    return tile + token * L1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
+def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
+    """Of the warp's 16 channels of a token: fc1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the token."""
+    return tile + token * FC1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
 
 
-def l1_scale(n_block: Int, warp: Int) -> Int:
-    """Index, in a row of the L2 pool, of the scale of the warp's channels: one per 32; two warps share it."""
-    return n_block * (L1_CHANNELS // CHANNELS_PER_SCALE) + (warp >> 1)
+def fc1_scale(n_block: Int, warp: Int) -> Int:
+    """Index, in a row of the Linear2 pool, of the scale of the warp's channels: one per 32; two warps share it."""
+    return n_block * (FC1_CHANNELS // CHANNELS_PER_SCALE) + (warp >> 1)
 
 
-def l2_write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
+def fc2_write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
     """That a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row.
 
-    l2_tile(c, 8 * (4 * warp + k)).
+    fc2_tile(c, 8 * (4 * warp + k)).
     """
     chunk = warp * 4 + (lane >> 3)
     return tile + (chunk >> 3) * (tokens * HALF_BYTES) + (lane & 7) * HALF_BYTES + (((chunk ^ lane) & 7) << 4)
 
 
-def l2_read_row(warp: Int, lane: Int) -> Int:
+def fc2_read_row(warp: Int, lane: Int) -> Int:
     """Token of the first eight that a lane writes out: 16 lanes per token."""
     return warp * 2 + (lane >> 4)
 
 
-def l2_channel_bytes(n_block: Int, lane: Int) -> Int:
+def fc2_channel_bytes(n_block: Int, lane: Int) -> Int:
     """Byte, in a combine row, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
     return n_block * (2 * BLOCK_N) + (lane & 15) * 16
 
 
-def l2_read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:
-    """Of the 8 channels that a lane writes out: l2_tile(row, 8 * (lane % 16))."""
+def fc2_read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:
+    """Of the 8 channels that a lane writes out: fc2_tile(row, 8 * (lane % 16))."""
     return tile + ((lane >> 3) & 1) * (tokens * HALF_BYTES) + row * HALF_BYTES + (((lane ^ row) & 7) << 4)

@@ -27,7 +27,7 @@ from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
 from ..table import fill_table
-from .config import KernelConfig
+from .config import Sm100Config
 from .context import Sm100Context
 from .epilogue import epilogue
 from .load import load_tokens, load_weights
@@ -76,7 +76,7 @@ def run_loader_warp(ctx: Sm100Context, warp: Any):
 
 
 @cute.kernel
-def mega_moe_kernel(config: cutlass.Constexpr[KernelConfig], args: Arguments):
+def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
     alignment = config.smem.region.alignment
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()
@@ -96,7 +96,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[KernelConfig], args: Arguments):
 
 
 @cute.jit
-def mega_moe(config: cutlass.Constexpr[KernelConfig], args: Arguments, stream: Any):
+def mega_moe(config: cutlass.Constexpr[Sm100Config], args: Arguments, stream: Any):
     """Launches the kernel on one rank."""
     mega_moe_kernel(config, args).launch(
         grid=(config.num_sms, 1, 1),

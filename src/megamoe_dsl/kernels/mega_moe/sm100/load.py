@@ -2,7 +2,7 @@
 
 | role         | waits                                                                       | signals                          |
 |---|---|---|
-| load_tokens  | counts, once; L1 arrival count or L2 arrival mask, per tile; empty, per stage | full of the even CTA, per stage |
+| load_tokens  | counts, once; Linear1 arrival count or Linear2 arrival mask, per tile; empty, per stage | full of the even CTA, per stage |
 | load_weights | counts, once; empty, per stage                                               | full of the even CTA, per stage |
 
 The whole warp runs the loops and elects around the issue only: a loader in a single-lane branch costs half as many instructions again.
@@ -19,7 +19,7 @@ from ....device.ring import Ring
 from ....device.tma import load_tile
 from ....device.warp import elect
 from ....layouts.arith import select
-from ....schedule import LINEAR1
+from ....schedule import FC1
 from ..arrival import wait_operands
 from ..layouts.tile import BLOCK_K
 from ..table import next_block, start_walk
@@ -41,7 +41,7 @@ def load_tokens(ctx: Sm100Context):
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         sf_row = block.pool_block * config.sf_block_m
-        for k in cutlass.range(select(block.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+        for k in cutlass.range(select(block.phase == FC1, Int32(config.fc1_k_blocks), Int32(config.fc2_k_blocks)), unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)
             full = ctx.barrier("full", ring.index) & LEADER
             if elect():
@@ -61,10 +61,10 @@ def load_weights(ctx: Sm100Context):
     while blocks.valid():
         block = blocks.block()
         weights, scales = ctx.map(Map.WEIGHTS, block.phase), ctx.map(Map.SFB, block.phase)
-        is_l1 = block.phase == LINEAR1
-        k_blocks = select(is_l1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks))
+        is_fc1 = block.phase == FC1
+        k_blocks = select(is_fc1, Int32(config.fc1_k_blocks), Int32(config.fc2_k_blocks))
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        row = block.expert * select(is_l1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden)) + channel
+        row = block.expert * select(is_fc1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden)) + channel
         sf_k = block.expert * k_blocks
         for k in cutlass.range(k_blocks, unroll=1):
             wait(ctx.barrier("empty", ring.index), ring.phase ^ 1)

@@ -1,6 +1,7 @@
 """The tensor maps of the mega kernel: nine descriptors in one table, encoded once per buffer and set of weights.
 
-The kernel gets the address of the table.  L2 maps follow their L1 counterparts at a fixed distance, so a role finds its map from the phase.
+The kernel gets the address of the table.  Linear2 maps follow their Linear1 counterparts at a fixed distance, so a role finds its map from
+the phase.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ....hardware.scale_factors import CHANNELS_PER_WORD
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..layouts.symmetric import symmetric_buffer
 from ..layouts.tile import BLOCK_K
-from .config import KernelConfig
+from .config import Sm100Config
 from .tile import BLOCK_N
 
 PHASE_STRIDE = 4 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
@@ -25,24 +26,24 @@ class Map(IntEnum):
     SFA = 1
     WEIGHTS = 2
     SFB = 3
-    L1_OUTPUT = 8
+    FC1_OUTPUT = 8
 
 
 NUM_MAPS = 9
 
 
-def tensor_maps(config: KernelConfig, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
+def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
     """Descriptors in table order.
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name:
-    l1, l2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2]
-    l1_sf, l2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
+    fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2]
+    fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
     """
     problem = config.problem
     region = symmetric_buffer(problem)
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
-    pool = region["l1_topk_weights"].field.shape[0]
+    pool = region["fc1_topk_weights"].field.shape[0]
 
     def rows(address: int, width: int, height: int, box_height: int, box_width: int = BLOCK_K, swizzle: int = 128) -> TensorMap:
         return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (box_width, box_height), swizzle)
@@ -63,7 +64,7 @@ def tensor_maps(config: KernelConfig, sym: int, weights: Mapping[str, int]) -> l
         ]
 
     return [
-        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, weights["l1"], weights["l1_sf"]),
-        *phase("l2_acts", "l2_sf", intermediate, hidden, weights["l2"], weights["l2_sf"]),
-        rows(region.address(sym, "l2_acts"), intermediate, pool, config.store_block_m, BLOCK_N // 2, 64),
+        *phase("fc1_acts", "fc1_sf", hidden, 2 * intermediate, weights["fc1"], weights["fc1_sf"]),
+        *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"], weights["fc2_sf"]),
+        rows(region.address(sym, "fc2_acts"), intermediate, pool, config.store_block_m, BLOCK_N // 2, 64),
     ]

@@ -28,7 +28,7 @@ def measure_epilogue(find: Measurer) -> list[Measure]:
     passes = [find.either(first, last, tile), find.either(last, first, tile)]
     units = find.config.store_block_m / TOKENS_PER_UNIT
     return [
-        find.measure("l1_epilogue_8_tokens", "L1 epilogue", "8 tokens", passes[0], units),
-        find.measure("l2_epilogue_8_tokens", "L2 epilogue", "8 tokens", passes[1], units),
+        find.measure("fc1_epilogue_8_tokens", "Linear1 epilogue", "8 tokens", passes[0], units),
+        find.measure("fc2_epilogue_8_tokens", "Linear2 epilogue", "8 tokens", passes[1], units),
         find.measure("epilogue_tile", "epilogue", "tile", tile, 1, passes),
     ]

@@ -18,7 +18,7 @@ from ....device.ring import Ring
 from ....device.warp import elect
 from ....hardware.scale_factors import SF_ATOM_BYTES
 from ....layouts.arith import select
-from ....schedule import LINEAR1
+from ....schedule import FC1
 from ..table import next_block, start_walk
 from .context import Sm100Context
 from .tile import ACCUMULATORS
@@ -37,7 +37,7 @@ def issue_mma(ctx: Sm100Context):
         accumulator = acc.index * config.block_m
         block = blocks.block()
         instruction = tcgen05.instruction(block.mma_n)
-        for k in cutlass.range(select(block.phase == LINEAR1, Int32(config.l1_k_blocks), Int32(config.l2_k_blocks)), unroll=1):
+        for k in cutlass.range(select(block.phase == FC1, Int32(config.fc1_k_blocks), Int32(config.fc2_k_blocks)), unroll=1):
             wait(ctx.barrier("full", ring.index), ring.phase)
             tcgen05.fence_after_sync()
             if elect():

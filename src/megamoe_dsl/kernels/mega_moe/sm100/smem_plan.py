@@ -16,14 +16,14 @@ from .barriers import barrier_table
 from .tile import BLOCK_N
 
 OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
-L1_STORE_STAGES = 2
+FC1_STORE_STAGES = 2
 
 
 @dataclass(frozen=True)
-class SmemPlan:
+class Sm100SmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.
 
-    main     expert_count u32[E], pull rows, epilogue tiles (L1: two E4M3 stages, L2: one BF16 tile), the TMA ring
+    main     expert_count u32[E], pull rows, epilogue tiles (Linear1: two E4M3 stages, Linear2: one BF16 tile), the TMA ring
     combine  per epilogue warp its slots (kernels/mega_moe/layouts/combine_plan.py); takes the place of `main`
     tail     scale exchange, per-expert table, mbarriers, TMEM address: always live
     """
@@ -65,18 +65,18 @@ class SmemPlan:
         return self.block_m // 2 * BLOCK_K + self.sfa_atoms * SF_ATOM_BYTES
 
     @property
-    def l1_tile_bytes(self) -> int:
-        """One pass of the L1 epilogue: E4M3 [store_block_m][64]."""
+    def fc1_tile_bytes(self) -> int:
+        """One pass of the Linear1 epilogue: E4M3 [store_block_m][64]."""
         return self.store_block_m * BLOCK_N // 2
 
     @property
-    def l2_tile_bytes(self) -> int:
-        """One pass of the L2 epilogue: BF16 [store_block_m][128] as two halves of 128-byte rows."""
+    def fc2_tile_bytes(self) -> int:
+        """One pass of the Linear2 epilogue: BF16 [store_block_m][128] as two halves of 128-byte rows."""
         return self.store_block_m * BLOCK_N * 2
 
     @property
     def cd_bytes(self) -> int:
-        return align(max(L1_STORE_STAGES * self.l1_tile_bytes, self.l2_tile_bytes), OPERAND_ALIGNMENT)
+        return align(max(FC1_STORE_STAGES * self.fc1_tile_bytes, self.fc2_tile_bytes), OPERAND_ALIGNMENT)
 
     @property
     def pull_chunk(self) -> int:

@@ -6,18 +6,20 @@ from ....layouts.mbarrier import MBarrier
 
 
 def sm90_barrier_table(
-    *, num_stages: int, tickets: int, dispatch_warps: int, pull_slots: int, math_warps: int, cluster: int
+    *, num_stages: int, work_tiles: int, dispatch_warps: int, pull_slots: int, math_warps: int, cluster: int
 ) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA on SM90, in SMEM order."""
     readers = 32 * (3 + math_warps) * cluster
     return (
         MBarrier("full", num_stages, 2, "token loader and weight loader", "operands and token scales, from either CTA", "math warps"),
         MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
-        MBarrier("store_full", 1, math_warps, "every math warp, per L1 tile", "", "store warp"),
+        MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
         MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
-        MBarrier("ticket_full", tickets, 1, "the cluster's first scheduler warp", "the ticket", "loaders, store warp, math warps"),
-        MBarrier("ticket_empty", tickets, readers, "every lane of who reads tickets in the cluster", "", "scheduler warp", cluster > 1),
+        MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "loaders, store warp, math warps"),
+        MBarrier(
+            "work_tile_empty", work_tiles, readers, "every lane of who reads work tiles in the cluster", "", "scheduler warp", cluster > 1
+        ),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
         MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
     )

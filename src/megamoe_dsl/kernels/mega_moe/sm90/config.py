@@ -22,7 +22,7 @@ from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm9
 SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
-LEAD_FILL = 2.5
+LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
 
@@ -39,15 +39,15 @@ def has_long_tiles(problem: Problem) -> bool:
     return problem.hidden + problem.intermediate >= LONG_TILES
 
 
-def choose_lead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
+def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).  All of them while an expert is one block of tokens,
-    because weights are what takes time then and L1 tiles of other experts fill the gaps; and of long tiles, of which more are read from
-    HBM when both phases alternate.  Else so many that their L1 tiles keep the SMs busy at least two and a half times over."""
+    because weights are what takes time then and Linear1 tiles of other experts fill the gaps; and of long tiles, of which more are read
+    from HBM when both phases alternate.  Else so many that their Linear1 tiles keep the SMs busy at least two and a half times over."""
     local = problem.experts_per_rank
     if expected <= block_m or has_long_tiles(problem):
         return local
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
-    return experts_with(LEAD_FILL * num_sms, tiles, local)
+    return experts_with(LOOKAHEAD_FILL * num_sms, tiles, local)
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
@@ -67,8 +67,8 @@ def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(expected) if block_m is None else block_m
-    lead, cluster = choose_lead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
-    return {"block_m": block_m, "lead": lead, "cluster": cluster}
+    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
@@ -86,7 +86,7 @@ class Sm90Config:
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
     block_m           tokens of a tile: the N of the wgmma, or with 128 of them its M
-    lead              experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
+    lookahead              experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
     num_sms           CTAs of the grid
     num_stages        depth of the TMA ring; 0 asks for the deepest that fits
     cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
@@ -95,19 +95,19 @@ class Sm90Config:
 
     problem: Problem
     block_m: int
-    lead: int
+    lookahead: int
     num_sms: int
     num_stages: int = 0
     cluster: int = 1
     trace: bool = False
 
     def __post_init__(self) -> None:
-        require(self.problem.dtypes == "fp8xfp8", "problem.dtypes", self.problem.dtypes, "fp8xfp8")
-        require_integers(self, "block_m", "lead", "num_sms", "num_stages", "cluster")
+        require(self.problem.recipe == "fp8xfp8", "problem.recipe", self.problem.recipe, "fp8xfp8")
+        require_integers(self, "block_m", "lookahead", "num_sms", "num_stages", "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
         local = self.problem.experts_per_rank
-        require(1 <= self.lead <= local, "lead", self.lead, f"between 1 and experts_per_rank = {local}")
+        require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
@@ -202,30 +202,30 @@ class Sm90Config:
         return 16
 
     @property
-    def blocks_per_turn(self) -> int:
+    def blocks_per_fetch(self) -> int:
         """Blocks of the schedule that a cluster takes at a time."""
         return self.cluster
 
     @property
-    def l1_n_blocks(self) -> int:
+    def fc1_n_blocks(self) -> int:
         """256-row tiles of W1: 128 gate and 128 up rows each."""
         return 2 * self.problem.intermediate // TILE_ROWS
 
     @property
-    def l2_n_blocks(self) -> int:
+    def fc2_n_blocks(self) -> int:
         return self.problem.hidden // TILE_ROWS
 
     @property
-    def l2_arrival_bits(self) -> int:
-        """Of a finished pool block: one per L1 tile, of 128 intermediate channels."""
-        return self.l1_n_blocks
+    def fc2_arrival_bits(self) -> int:
+        """Of a finished pool block: one per Linear1 tile, of 128 intermediate channels."""
+        return self.fc1_n_blocks
 
     @property
-    def l1_k_blocks(self) -> int:
+    def fc1_k_blocks(self) -> int:
         return self.problem.hidden // BLOCK_K
 
     @property
-    def l2_k_blocks(self) -> int:
+    def fc2_k_blocks(self) -> int:
         return self.problem.intermediate // BLOCK_K
 
     # --- plans

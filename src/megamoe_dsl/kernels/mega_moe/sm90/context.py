@@ -25,10 +25,10 @@ MATH_THREADS = 128 * MATH_WARPGROUPS
 
 @dataclass(frozen=True)
 class Sm90Arguments(Arguments):
-    """Adds the FP32 weight scales: l1_sf f32 [El, 2I / 128, H / 128] (gate blocks, then up blocks), l2_sf f32 [El, H / 128, I / 128]."""
+    """Adds the FP32 weight scales: fc1_sf f32 [El, 2I / 128, H / 128] (gate blocks, then up blocks), fc2_sf f32 [El, H / 128, I / 128]."""
 
-    l1_sf: Int64
-    l2_sf: Int64
+    fc1_sf: Int64
+    fc2_sf: Int64
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def begin_exchange() -> None:
     sync_math_warps()
 
 
-def has_few(ctx: Sm90Context, tile: Any) -> Any:
-    """Whether a tile's tokens all are in its first part."""
+def is_half_tile(ctx: Sm90Context, tile: Any) -> Any:
+    """Whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""
     return True if ctx.config.swap_ab else tile.valid_m <= ctx.config.part_tokens
 
 
 @cute.jit
-def give_back(ctx: Sm90Context, me: MathThread, ring: Ring):
+def release_stage(ctx: Sm90Context, me: MathThread, ring: Ring):
     """This warp is through with the stage, said to the loaders of every CTA that may write it."""
     if cutlass.const_expr(ctx.config.cluster > 1):
         if me.lane < ctx.config.cluster:

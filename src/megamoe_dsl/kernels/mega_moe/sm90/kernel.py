@@ -5,8 +5,8 @@
 | 0-3   | dispatch, pull, clean | dispatch |
 | 4     | token loader          | loader |
 | 5     | weight loader         | loader |
-| 6     | store of L1 tiles     | loader |
-| 7     | scheduler: deals tiles | loader |
+| 6     | store of Linear1 tiles     | loader |
+| 7     | scheduler: tiles       | loader |
 | 8-15  | math, epilogues, combine | epilogue |
 """
 
@@ -28,7 +28,7 @@ from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math
 from .store import store_tiles
-from .tile_scheduler import deal_tiles
+from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
@@ -63,7 +63,7 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
     elif warp == STORE_WARP:
         store_tiles(ctx)
     else:
-        deal_tiles(ctx)
+        schedule_tiles(ctx)
 
 
 @cute.kernel

@@ -25,8 +25,8 @@ class Map(IntEnum):
     WEIGHTS = 2
     TOKENS_PART = 3
     WEIGHTS_PART = 4
-    L1_OUTPUT = 10
-    L1_OUTPUT_PART = 11
+    FC1_OUTPUT = 10
+    FC1_OUTPUT_PART = 11
 
 
 NUM_MAPS = 12
@@ -37,12 +37,12 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     """Descriptors in table order.
 
     sym      address of this rank's symmetric buffer
-    weights  addresses by name; l1, l2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
+    weights  addresses by name; fc1, fc2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
     """
     problem = config.problem
     region = symmetric_buffer(problem)
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
-    pool = region["l1_topk_weights"].field.shape[0]
+    pool = region["fc1_topk_weights"].field.shape[0]
 
     def rows(address: int, width: int, height: int, box_height: int) -> TensorMap:
         return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), 128)
@@ -59,10 +59,10 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
             weights(TILE_ROWS // config.cluster),
         ]
 
-    l1_output = partial(rows, region.address(sym, "l2_acts"), intermediate, pool)
+    fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)
     return [
-        *phase("l1_acts", "l1_sf", hidden, 2 * intermediate, weights["l1"]),
-        *phase("l2_acts", "l2_sf", intermediate, hidden, weights["l2"]),
-        l1_output(config.block_m),
-        l1_output(config.part_tokens),
+        *phase("fc1_acts", "fc1_sf", hidden, 2 * intermediate, weights["fc1"]),
+        *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"]),
+        fc1_output(config.block_m),
+        fc1_output(config.part_tokens),
     ]

@@ -16,7 +16,7 @@ from .barriers import sm90_barrier_table
 
 TILE_ROWS = 256  # weight rows of a tile: 128 per warpgroup
 MATH_WARPGROUPS = 2
-TICKETS = 1  # tiles dealt to a CTA that not all of its roles have read
+WORK_TILES = 1  # tiles fetched for a CTA that not all of its roles have read
 MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
@@ -29,11 +29,11 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan:
-    """Byte plan; the names are those of `SmemPlan` where the parts are the same.
+    """Byte plan; the names are those of `Sm100SmemPlan` where the parts are the same.
 
     main     the TMA ring, epilogue staging, pull slots, expert_count u32[E]
     combine  per math warp its slots (kernels/mega_moe/layouts/combine_plan.py); takes the place of `main`
-    tail     scale exchange, per-expert table, dealt tiles, mbarriers: always live; stamps so far of each of `trace_warps` warps
+    tail     scale exchange, per-expert table, work tiles, mbarriers: always live; stamps so far of each of `trace_warps` warps
     """
 
     num_experts: int
@@ -72,14 +72,14 @@ class Sm90SmemPlan:
         return pull_chunk(self.hidden)
 
     @property
-    def l2_tile_bytes(self) -> int:
+    def fc2_tile_bytes(self) -> int:
         """With tokens as columns, BF16 [block_m][128] of a warpgroup as two halves of 128-byte rows; as rows, 64 tokens' 64 channels."""
         return self.block_m * (256 if self.block_m <= MOST_COLUMNS else 64)
 
     @property
     def cd_bytes(self) -> int:
-        """L1: E4M3 [block_m][128]; L2: one tile per warpgroup."""
-        return align(max(self.block_m * 128, MATH_WARPGROUPS * self.l2_tile_bytes), OPERAND_ALIGNMENT)
+        """Linear1: E4M3 [block_m][128]; Linear2: one tile per warpgroup."""
+        return align(max(self.block_m * 128, MATH_WARPGROUPS * self.fc2_tile_bytes), OPERAND_ALIGNMENT)
 
     @property
     def combine(self) -> CombinePlan:
@@ -89,7 +89,7 @@ class Sm90SmemPlan:
     def barriers(self) -> tuple[MBarrier, ...]:
         return sm90_barrier_table(
             num_stages=self.num_stages,
-            tickets=TICKETS,
+            work_tiles=WORK_TILES,
             dispatch_warps=DISPATCH_WARPS,
             pull_slots=self.pull_slots,
             math_warps=self.math_warps,
@@ -113,7 +113,7 @@ class Sm90SmemPlan:
             "tail",
             Field("amax", (self.math_warps, self.block_m), U32, 16),
             Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
-            Field("tickets", (TICKETS, 4), U32, 16),
+            Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
             Field("trace_count", (self.trace_warps,), U32),
         )

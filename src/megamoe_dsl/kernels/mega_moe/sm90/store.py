@@ -1,7 +1,7 @@
-"""The store warp of SM90: L1 tiles from SMEM into the L2 pool, and the news of it, off the math warps' path.
+"""The store warp of SM90: Linear1 tiles from SMEM into the Linear2 pool, and the signal that it is there, off the math warps' path.
 
-waits     ticket_full, per tile; store_full, per L1 tile
-signals   ticket_empty; store_empty when the tile has been read; l2_arrival_mask when it has been written (release)
+waits     work_tile_full, per tile; store_full, per Linear1 tile
+signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival_mask when it has been written (release)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
 from ....layouts.arith import select
-from ....schedule import LINEAR1
+from ....schedule import FC1
 from ..layouts.tile import BLOCK_K
-from .context import Sm90Context, has_few
+from .context import Sm90Context, is_half_tile
 from .maps import Map
-from .smem_plan import TICKETS
+from .smem_plan import WORK_TILES
 from .tile_scheduler import next_tile
 
 
@@ -27,20 +27,20 @@ from .tile_scheduler import next_tile
 def store_tiles(ctx: Sm90Context):
     """Lane 0 issues."""
     lane = cute.arch.lane_idx()
-    tile, tickets = next_tile(ctx, Ring.start(TICKETS))
+    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
     stores = Ring.start(1)
     while tile.valid():
-        if tile.phase == LINEAR1:
+        if tile.phase == FC1:
             wait(ctx.barrier("store_full"), stores.phase)
             stores = stores.next()
             if lane == 0:
-                output = select(has_few(ctx, tile), ctx.map(Map.L1_OUTPUT_PART), ctx.map(Map.L1_OUTPUT))
+                output = select(is_half_tile(ctx, tile), ctx.map(Map.FC1_OUTPUT_PART), ctx.map(Map.FC1_OUTPUT))
                 store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, tile.pool_block * ctx.config.block_m)
                 commit_group()
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))
                 wait_group(0)
                 bit = Int64(1) << Int64(tile.n_block)
-                reduce_or_u64(ctx.at("l2_arrival_mask", tile.pool_block), bit, "release", "gpu")
+                reduce_or_u64(ctx.at("fc2_arrival_mask", tile.pool_block), bit, "release", "gpu")
             sync_warp()
-        tile, tickets = next_tile(ctx, tickets)
+        tile, places = next_tile(ctx, places)

@@ -1,13 +1,13 @@
-"""Tiles dealt at run time: a cluster takes the next numbers of the sequence when it is free, so that none waits idle for slower ones.
+"""Tile scheduling at run time: a cluster fetches its next tiles when it is free, so that none waits idle for slower ones.
 
-The scheduler warp of the cluster's first CTA draws the numbers, alone walks the sequence, and publishes the tiles as tickets in SMEM, one
-in each CTA; the last ticket has no tile.  A ticket is drawn when all roles have read the one before it: the math warps begin a tile, and
-the loaders need the next in its middle.
+The scheduler warp of the cluster's first CTA fetches tile numbers, alone walks the sequence of tiles, and publishes a `WorkTile` in the
+SMEM of each CTA; the last one has no tokens.  The next is fetched when all roles have read the one before it: the math warps begin a tile,
+and the loaders need the next in its middle.
 
-| role       | waits                                                               | signals                                     |
+| role           | waits                                                           | signals                                        |
 |---|---|---|
-| deal_tiles | expert_recv_count_sum and counts, once (table.py); ticket_empty     | counts, once; ticket_full                   |
-| next_tile  | ticket_full                                                         | ticket_empty, per lane, when it has read it |
+| schedule_tiles | expert_recv_count_sum and counts, once (table.py); work_tile_empty | counts, once; work_tile_full                |
+| next_tile      | work_tile_full                                                  | work_tile_empty, per lane, when it has read it |
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ....device.mbarrier import arrive, arrive_expect_cluster, release, release_
 from ....device.memory import atomic_add_u32, load_shared_v4, store_shared_v4
 from ....device.ring import Ring
 from ....device.warp import shuffle, sync_warp
-from ..table import Walk, fill_table, settle, start_walk
+from ..table import Walk, advance_to_valid, fill_table, start_walk
 from .context import Sm90Context
-from .smem_plan import TICKETS
+from .smem_plan import WORK_TILES
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A block of the sequence (schedule.Block); the ticket that ends the walk has `valid_m` of 0 or less.
+class WorkTile:
+    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less.
 
     same_tokens   whether the tiles of the cluster have one token block; if not, they have one weight block
     """
@@ -51,60 +51,60 @@ class Tile:
 
 
 @cute.jit
-def deal_tiles(ctx: Sm90Context):
+def schedule_tiles(ctx: Sm90Context):
     """The scheduler warp.  The first tile of a CTA has the CTA's number: no atomic before anything is under way."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
         blocks, number = start_walk(ctx, Int32(0), 1), ctx.sm
-        tickets = Ring.start(TICKETS)
-        publish(ctx, blocks, tickets)
+        places = Ring.start(WORK_TILES)
+        publish(ctx, blocks, places)
         while blocks.valid():
-            tickets = tickets.next()
-            wait(ctx.barrier("ticket_empty", tickets.index), tickets.phase ^ 1)
-            drawn = draw(ctx)
-            blocks, number = settle(blocks.forward(drawn - number)), drawn
-            publish(ctx, blocks, tickets)
+            places = places.next()
+            wait(ctx.barrier("work_tile_empty", places.index), places.phase ^ 1)
+            fetched = fetch_next(ctx)
+            blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
+            publish(ctx, blocks, places)
 
 
 @cute.jit
-def draw(ctx: Sm90Context) -> Int32:
-    """The next number that nobody has taken, of a tile for each CTA of the cluster."""
+def fetch_next(ctx: Sm90Context) -> Int32:
+    """The next number that no cluster has, of a tile for each CTA of the cluster."""
     taken = Int32(0)
     if cute.arch.lane_idx() == 0:
-        taken = atomic_add_u32(ctx.at("blocks_taken"), ctx.config.cluster)
+        taken = atomic_add_u32(ctx.at("tile_counter"), ctx.config.cluster)
     return shuffle(taken, 0) + ctx.config.num_sms
 
 
 @cute.jit
-def publish(ctx: Sm90Context, blocks: Walk, tickets: Ring):
+def publish(ctx: Sm90Context, blocks: Walk, places: Ring):
     """A block for each CTA of the cluster; they are of one expert and phase."""
     mine = [blocks.forward(cta).block() for cta in range(ctx.config.cluster)]
     same_tokens = Int32(mine[0].pool_block == mine[-1].pool_block)
-    ticket, full = ctx.shared("tickets", tickets.index), ctx.barrier("ticket_full", tickets.index)
+    work_tile, full = ctx.shared("work_tiles", places.index), ctx.barrier("work_tile_full", places.index)
     if cute.arch.lane_idx() == 0:
         for cta in cutlass.range_constexpr(ctx.config.cluster):
             block = mine[cta]
             words = (block.expert * 4 + same_tokens * 2 + block.phase, block.n_block, block.pool_block, block.valid_m)
             if cutlass.const_expr(cta == 0):
-                store_shared_v4(ticket, words)
+                store_shared_v4(work_tile, words)
                 arrive(full)
             else:
                 theirs = in_cta(full, cta)
                 arrive_expect_cluster(theirs, 16)
-                store_async_v4(in_cta(ticket, cta), words, theirs)
+                store_async_v4(in_cta(work_tile, cta), words, theirs)
     sync_warp()
 
 
 @cute.jit
-def next_tile(ctx: Sm90Context, tickets: Ring) -> tuple[Tile, Ring]:
-    """A warp that works on tiles: its next one, and the place of the ticket after it."""
-    wait(ctx.barrier("ticket_full", tickets.index), tickets.phase)
-    which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("tickets", tickets.index)))
+def next_tile(ctx: Sm90Context, places: Ring) -> tuple[WorkTile, Ring]:
+    """A warp that works on tiles: its next one, and the place of the one after it."""
+    wait(ctx.barrier("work_tile_full", places.index), places.phase)
+    which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("work_tiles", places.index)))
     # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
-    empty = ctx.barrier("ticket_empty", tickets.index)
+    empty = ctx.barrier("work_tile_empty", places.index)
     if cutlass.const_expr(ctx.config.cluster > 1):
         release_cluster(in_cta(empty, 0), which)
     else:
         release(empty, which)
     sync_warp()  # wgmma and elections need the warp together
-    return Tile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), tickets.next()
+    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), places.next()

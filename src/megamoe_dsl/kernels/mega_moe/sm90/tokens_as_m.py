@@ -3,10 +3,10 @@
 A warpgroup has 64 tokens and both chunks.  Where a tile has no more than 64 tokens it has them all and one chunk, so that neither rests.
 
 Promotion needs one product of scales per row and weight block, where tokens as columns need one per token: half the instructions.  A
-thread has whole rows' shares of 128 outputs, so that nothing is exchanged between warps; with few tokens it has half of them, and two warps
+thread has whole rows' shares of 128 outputs, so that nothing is exchanged between warps; of a half tile it has half of them, and two warps
 exchange their maxima.
 
-L1 signals store_full; L2 signals nothing per tile (the rank barrier BEFORE_COMBINE covers all remote writes).
+Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier BEFORE_COMBINE covers all remote writes).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ....layouts.arith import select
 from ..layouts.tile import BLOCK_K
 from ..swiglu import activate
 from .config import Sm90Config
-from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
+from .context import MathThread, Sm90Context, begin_exchange, release_stage, sync_math_warps
 from .smem_plan import TILE_ROWS
-from .tile_scheduler import Tile
+from .tile_scheduler import WorkTile
 
 CHUNKS = 2
 CHUNK_ROWS = TILE_ROWS // CHUNKS
@@ -40,35 +40,37 @@ ROW_BYTES = BLOCK_K
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
 GROUP_ROWS = 64  # of a wgmma: tokens of a warpgroup
 WARP_ROWS = 16
-PASS_CHANNELS = 64  # of an L2 tile that a warp transposes at a time: 128 bytes a row
+PASS_CHANNELS = 64  # of an Linear2 tile that a warp transposes at a time: 128 bytes a row
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
 @dataclass(frozen=True)
-class Share(MathThread):
-    """What a thread's warpgroup has of a tile, with `few` tokens or more: tokens from `first_token` on, chunks from `first_chunk` on."""
+class TileShare(MathThread):
+    """What a thread's warpgroup has of a tile, of a `half` tile or a whole one: tokens from `first_token` on, chunks from `first_chunk`
+    on.
+    """
 
-    few: cutlass.Constexpr[bool]
+    half: cutlass.Constexpr[bool]
 
     @staticmethod
-    def of(me: MathThread, few: bool) -> Share:
-        return Share(me.group, me.warp, me.lane, few)
+    def of(me: MathThread, half: bool) -> TileShare:
+        return TileShare(me.group, me.warp, me.lane, half)
 
     @property
     def has_own_weights(self) -> bool:
-        return self.few
+        return self.half
 
     @property
     def chunks(self) -> int:
-        return 1 if self.few else CHUNKS
+        return 1 if self.half else CHUNKS
 
     @property
     def first_chunk(self) -> Any:
-        return self.group if self.few else 0
+        return self.group if self.half else 0
 
     @property
     def first_token(self) -> Any:
-        return 0 if self.few else self.group * GROUP_ROWS
+        return 0 if self.half else self.group * GROUP_ROWS
 
     @property
     def warp_token(self) -> Any:
@@ -92,21 +94,21 @@ class Accumulator:
     partial: tuple[Float32, ...]
 
     @staticmethod
-    def zero(config: Sm90Config, me: Share) -> Accumulator:
+    def zero(config: Sm90Config, me: TileShare) -> Accumulator:
         """Of a share; its size does not depend on the configuration."""
         part = tuple(Float32(0.0) for _ in range(64))
         return Accumulator((part,) * me.chunks, part)
 
 
 @cute.jit
-def multiply(ctx: Sm90Context, me: Share, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
+def multiply(ctx: Sm90Context, me: TileShare, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
     """One K block; its stage is full.  Returns with the next stage full, if there are `more`."""
     tokens = wgmma.descriptor((ctx.shared("tokens", ring.index) + me.first_token * ROW_BYTES) >> 4)
     weights = ctx.shared("weights", ring.index) + me.first_chunk * CHUNK_BYTES
     token_scale = ctx.shared("sfa", ring.index) + me.token * 4
     following = ring.next()
     first, second = scales.at(k)
-    weight_scales = scales_of_chunks(me, first, second, scales.is_l1)
+    weight_scales = scales_of_chunks(me, first, second, scales.is_fc1)
     sums, partial = [], acc.partial
     for c in cutlass.range_constexpr(me.chunks):
         partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * CHUNK_BYTES) >> 4), partial)
@@ -119,24 +121,24 @@ def multiply(ctx: Sm90Context, me: Share, acc: Accumulator, scales: Any, ring: R
         product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
         old = acc.parts[c]
         sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][i // 4 % 2] for i in range(64)))
-    give_back(ctx, me, ring)
+    release_stage(ctx, me, ring)
     return Accumulator(tuple(sums), partial), following
 
 
-def scales_of_chunks(me: Share, first: Any, second: Any, is_l1: Any) -> tuple[tuple[Any, Any], ...]:
+def scales_of_chunks(me: TileShare, first: Any, second: Any, is_fc1: Any) -> tuple[tuple[Any, Any], ...]:
     """Of each chunk's even and odd groups of 8 weight rows: Linear1 alternates 8 gate and 8 up rows, in Linear2 a chunk has one scale."""
     if me.has_own_weights:
         return ((first, second),)
-    return (first, select(is_l1, second, first)), (select(is_l1, first, second), second)
+    return (first, select(is_fc1, second, first)), (select(is_fc1, first, second), second)
 
 
 @cute.jit
-def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
+def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: TileShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     pool_row = tile.pool_block * ctx.config.block_m + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
-        weight = load_f32(ctx.at("l1_topk_weights", pool_row + 8 * h))
+        weight = load_f32(ctx.at("fc1_topk_weights", pool_row + 8 * h))
         values_of_row = []
         for c in cutlass.range_constexpr(me.chunks):
             for w in cutlass.range_constexpr(4):
@@ -147,14 +149,14 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
                 values_of_row.append([values[b][e] for e in range(2) for b in range(2)])
         outputs.append(values_of_row)
         peaks.append(cast.max_over_quad(reduce(cast.abs_max, [v for four in values_of_row for v in four])))
-    if cutlass.const_expr(me.few):
+    if cutlass.const_expr(me.half):
         peaks = peaks_of_row(ctx, me, peaks)
     words = []
     for h in cutlass.range_constexpr(2):
         exponent = cast.scale_exponent(peaks[h])
         inverse = cast.inverse_scale(exponent)
         if ((me.lane & 3) == 0) & (me.first_chunk == 0):
-            store_f32(ctx.at("l2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+            store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
         words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
     # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
     token = me.warp_token + (me.lane & 15)
@@ -170,7 +172,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
 
 
 @cute.jit
-def peaks_of_row(ctx: Sm90Context, me: Share, peaks: list[Any]) -> list[Any]:
+def peaks_of_row(ctx: Sm90Context, me: TileShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks from those of one, by way of SMEM: the other warpgroup's warp of the same tokens has the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
     begin_exchange()
@@ -182,7 +184,7 @@ def peaks_of_row(ctx: Sm90Context, me: Share, peaks: list[Any]) -> list[Any]:
 
 
 @cute.jit
-def finish_l2(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
+def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: TileShare, acc: Any):
     """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warp its own 16 tokens."""
     valid = tile.valid_m - me.warp_token
     staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
@@ -206,4 +208,4 @@ def finish_l2(ctx: Sm90Context, tile: Tile, me: Share, acc: Any):
         sync_warp()
 
 
-__all__ = ["Accumulator", "Share", "finish_l1", "finish_l2", "multiply"]
+__all__ = ["Accumulator", "TileShare", "finish_fc1", "finish_fc2", "multiply"]

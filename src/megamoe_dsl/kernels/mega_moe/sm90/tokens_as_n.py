@@ -2,7 +2,7 @@
 
 A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
 
-L1 signals store_full: the tile is in SMEM and its scales are in the L2 pool.  L2 signals nothing per tile.
+Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear2 pool.  Linear2 signals nothing per tile.
 
 A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
 stmatrix puts them: 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block (quant.order_rows_sm90).
@@ -28,9 +28,9 @@ from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
 from ..swiglu import activate
 from .config import Sm90Config
-from .context import MathThread, Sm90Context, begin_exchange, give_back, sync_math_warps
+from .context import MathThread, Sm90Context, begin_exchange, release_stage, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, TILE_ROWS
-from .tile_scheduler import Tile
+from .tile_scheduler import WorkTile
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 BLOCK_BYTES = 64 * 128
@@ -76,7 +76,7 @@ def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ri
                 wait(ctx.barrier("full", following.index), following.phase)
         partial = wgmma.wait(partial)
         sums.append(promote(acc.parts[b], partial, per_token, row_scales))
-    give_back(ctx, me, ring)
+    release_stage(ctx, me, ring)
     return Accumulator(tuple(sums), partial), following
 
 
@@ -92,12 +92,12 @@ def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[A
 
 
 @cute.jit
-def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
+def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: MathThread, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
     row = tile.pool_block * config.block_m
-    weights = ctx.at("l1_topk_weights", row + me.pair)
+    weights = ctx.at("fc1_topk_weights", row + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
         w = load_f32x2(weights + g * 32)
@@ -110,7 +110,7 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
         for g in cutlass.range_constexpr(groups):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
     sync_math_warps()
-    scales = ctx.at("l2_sf", tile.n_block, row + me.pair)
+    scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
     words = []
     for g in cutlass.range_constexpr(groups):
         theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
@@ -135,11 +135,11 @@ def finish_l1(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
 
 
 @cute.jit
-def finish_l2(ctx: Sm90Context, tile: Tile, me: MathThread, acc: Any):
+def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: MathThread, acc: Any):
     """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels."""
     rows = ctx.config.block_m
     row = tile.pool_block * rows
-    cd = ctx.shared("cd", me.group * ctx.config.smem.l2_tile_bytes)
+    cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
     chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)
