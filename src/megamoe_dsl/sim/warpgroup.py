@@ -1,6 +1,6 @@
 """wgmma as its warpgroup sees it: four warps issue an operation together, and it is done for all of them at once.
 
-Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation". An operation executes after all four warps have
+Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation executes after all four warps have
 issued it, in order. A wait of one warp therefore covers what the operation read for the others too. Each warp answers for its own 16
 rows of A, with what it knew at issue; of B, which all of them use, only what all four knew counts.
 """

@@ -1,4 +1,4 @@
-"""How the registers of a warp hold its 16 rows of a wgmma's matrices (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts")."""
+"""How the registers of a warp hold its 16 rows of a wgmma's matrices (PTX ISA, "Register Fragments for wgmma.mma_async")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mma.sync: the dense matrix multiply of one warp, m16n8 (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions").
+"""mma.sync: the dense matrix multiply of one warp, m16n8 (PTX ISA, mma.sync).
 
 The fragments are those of wgmma's registers: A has 16 rows of 16 or 32 bytes of K, B 8 columns of as many, C and D are 16 x 8. Products
 are summed in float64 and rounded once.
