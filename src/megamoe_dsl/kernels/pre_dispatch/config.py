@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...config_error import require
+from ...config_error import require, require_integers
 from ...problem import Problem
 
 THREADS = 512
@@ -23,6 +23,7 @@ class PreDispatchConfig:
     num_sms: int
 
     def __post_init__(self) -> None:
+        require_integers(self, "num_sms")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
 
     @classmethod
