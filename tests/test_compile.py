@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megamoe_dsl.artifact.compile import compile, compile_kernel
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
 
@@ -17,6 +18,12 @@ def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
     with pytest.raises(KeyError, match="must be one of"):
         artifact.histogram("nobody")
+
+
+@pytest.mark.parametrize("given", [Problem(512, 256, 8, 2), None, "flash"])
+def test_what_is_no_configuration_is_refused(given):
+    with pytest.raises(ConfigError, match=r"^config = .*(Problem|None|flash).*: must be .*Sm100Config"):
+        compile_kernel(given)
 
 
 @pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])

@@ -14,14 +14,17 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config_error import ConfigError
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem, ProblemError
 from .artifact import Artifact, CompileError
 
 if TYPE_CHECKING:
     from ..kernels.registry import AnyConfig
 
+CONFIGS = (Sm100Config, Sm90Config, PreDispatchConfig)
 KERNELS_FOLDER = Path(__file__).parents[1] / "kernels"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
@@ -38,10 +41,13 @@ def naming_the_compiler() -> Iterator[None]:
 
 
 def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
-    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`.
+    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`, and `ConfigError` for what is none.
 
     `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
     """
+    if not isinstance(config, CONFIGS):
+        names = ", ".join(kind.__name__ for kind in CONFIGS)
+        raise ConfigError("config", config, f"one of {names}: Sm100Config.choose(problem, num_tokens) makes one")
     # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
     os.environ.setdefault("CUTE_DSL_ARCH", config.arch)
     import cuda.bindings.driver as driver

@@ -5,23 +5,24 @@
     y = layer(x, topk_idx, topk_weights, x_sf=x_sf)                         x and x_sf as `quant` makes them
     y = mega_moe(layer, x, topk_idx, topk_weights)                          the same as a function
 
-A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given), so it can be captured
-into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run one after another: on one stream, or
-ordered by events.
+A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given, and for int32 indices
+beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
+one after another: on one stream, or ordered by events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
+from ..integer import as_integer
 from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights
+from ..problem import Problem, ProblemError, integer_between
+from ..quant import INDEX_DTYPES, ExpertWeights
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
 from .cuda_kernel import CudaKernel
 from .custom_op import mega_moe as mega_moe_op
@@ -74,7 +75,7 @@ class MegaMoE(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_weights(problem, weights)
-        check_watchdog_ns(watchdog_ns)
+        watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.problem, self.selection = problem, Selection(problem, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != problem:
@@ -105,31 +106,30 @@ class MegaMoE(torch.nn.Module):
         topk_weights: torch.Tensor,
         *,
         x_sf: torch.Tensor | None = None,
-        num_tokens_bound: int | None = None,
-        padded_tokens: int | None = None,
+        num_tokens_bound: SupportsIndex | None = None,
+        padded_tokens: SupportsIndex | None = None,
         out: torch.Tensor | None = None,
         check: bool = False,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden], or [padded_tokens, hidden].
 
         x                 bf16 [T, hidden] without x_sf; else e4m3 [T, hidden] with x_sf as `Inputs` has it
-        topk_idx          int64 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
+        topk_idx          int64 or int32 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
         topk_weights      float32 [T, topk]
         num_tokens_bound  at least the tokens of every rank, padding included, and the same on every rank: chooses the kernel
         padded_tokens     T or more: rows of y, zero past the T-th, for a caller that needs one shape for several numbers of tokens
         out               where y goes
-        check             also refuse a topk_idx that is out of range or twice in a row; this waits for the device, so neither in a graph
-                          nor under torch.compile
+        check             also refuse a topk_idx that is out of range or twice in a row, and NaN and infinities in x, x_sf and the top-k
+                          weights of slots that are not masked, with which the token's y is not specified; this waits for the device, so
+                          neither in a graph nor under torch.compile
 
         Raises `ProblemError` before anything is launched.
         """
-        for name, value in (("num_tokens_bound", num_tokens_bound), ("padded_tokens", padded_tokens)):
-            if value is not None and value < 0:
-                raise ProblemError(name, value, "None, or at least this rank's tokens")
+        numbers = [_number("num_tokens_bound", num_tokens_bound), _number("padded_tokens", padded_tokens)]
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
-            Inputs(x, torch.empty(0), topk_idx, topk_weights).check_experts(self.problem)
-        numbers = [-1 if value is None else value for value in (num_tokens_bound, padded_tokens)]
+            # BF16 tokens have no scales.
+            Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
         if out is None:
             return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
@@ -154,7 +154,8 @@ class MegaMoE(torch.nn.Module):
         bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
         if x_sf is None:
             assert self.pre_dispatch is not None
-            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), topk_idx.data_ptr(), topk_weights.data_ptr())
+            indices = topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
+            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), indices.data_ptr(), topk_weights.data_ptr())
             if rows:
                 self.pre_dispatch((*pointers, tokens, rows))
         else:
@@ -172,7 +173,7 @@ class MegaMoE(torch.nn.Module):
                 raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
             problem.check_num_tokens(tokens, "x.shape[0]")
             check_tensor("x", x, torch.bfloat16, (tokens, problem.hidden))
-            check_tensor("topk_idx", topk_idx, torch.int64, (tokens, problem.topk))
+            check_tensor("topk_idx", topk_idx, INDEX_DTYPES, (tokens, problem.topk))
             check_tensor("topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
             if x.data_ptr() % 16:
                 raise ProblemError("x.data_ptr()", x.data_ptr(), "a multiple of 16")
@@ -205,6 +206,17 @@ class MegaMoE(torch.nn.Module):
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
 
 
+def _number(name: str, value: SupportsIndex | None) -> int:
+    """What the operators take: -1 for None.  Raises `ProblemError`."""
+    if value is None:
+        return -1
+    # An int of torch.compile, which may stand for any, is taken as it is.
+    number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
+    if number is None or number < 0:
+        raise ProblemError(name, value, "None, or at least this rank's tokens")
+    return number
+
+
 def gpu_name(device: torch.device) -> str:
     """What the tables of measured configurations call a GPU."""
     name: str = torch.cuda.get_device_name(device)
@@ -213,10 +225,8 @@ def gpu_name(device: torch.device) -> str:
 
 def usable_sms(device: torch.device, reserved: int) -> int:
     """CTAs of the grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
-    total = torch.cuda.get_device_properties(device).multi_processor_count
-    if not 0 <= reserved <= total - 2:
-        raise ProblemError("reserved_sms", reserved, f"between 0 and {total - 2}")
-    return (total - reserved) // 2 * 2
+    most = torch.cuda.get_device_properties(device).multi_processor_count - 2
+    return (most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
 
 
 def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:

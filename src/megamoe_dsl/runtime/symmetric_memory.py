@@ -26,6 +26,13 @@ def disable_multicast() -> None:
         os.environ.setdefault(name, value)
 
 
+def require_usable(device: torch.device) -> torch.device:
+    """The device.  Raises `ProblemError` when it is CUDA's and there is none."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ProblemError("device", str(device), "a CUDA device, and torch finds none here: SimulatedMoE runs the kernel without one")
+    return device
+
+
 @dataclass
 class SymmetricBuffer:
     """One rank's part, and where the others' are.
@@ -59,13 +66,20 @@ class SymmetricBuffer:
                 where torch.distributed is not needed
         device  where the buffer of one rank without a group lies
 
-        Raises `ProblemError` when the group has another size or a rank brings another problem.
+        Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
+        rank brings another problem.
         """
         size = symmetric_buffer(problem).size
         if group is None and problem.num_ranks == 1:
-            sym = torch.zeros(size, dtype=torch.uint8, device="cuda" if device is None else device)
+            place = require_usable(torch.device("cuda" if device is None else device))
+            sym = torch.zeros(size, dtype=torch.uint8, device=place)
             return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
         import torch.distributed as dist
+
+        if group is None and not (dist.is_available() and dist.is_initialized()):
+            how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
+            raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
+        require_usable(torch.device("cuda"))
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         disable_multicast()
