@@ -4,7 +4,7 @@
 #   make lint      ruff and mypy
 #   make format    ruff, in place
 #   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
-#   make pictures  the README's drawings, from the layouts
+#   make pictures  the drawings that docs use (docs/pictures/drawn.txt)
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -47,9 +47,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 pictures: $(INSTALLED)
-	mkdir -p docs/pictures
-	for what in smem schedule swizzle symmetric; do \
-		$(BIN)/megamoe layout $$what --preset flash --tokens 128 --svg docs/pictures/$$what.svg || exit 1; done
+	while read what options; do \
+		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
 
 test: lint
 	$(BIN)/pytest -n $(JOBS)

@@ -1,28 +1,39 @@
-"""Pictures show what the plans say, in a terminal of any width and as SVG; the command that draws them."""
+"""Pictures show what the plans say, for both architectures, in a terminal of any width and as SVG."""
 
 import xml.etree.ElementTree as ElementTree
 from io import StringIO
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
-from megamoe_dsl.cli import app
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import workspace
-from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
-from megamoe_dsl.pictures import PICTURES, BarChart, Grid, render, to_svg
-from megamoe_dsl.pictures.buffers import sample_counts
+from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
+from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_colour
+from megamoe_dsl.pictures.pool import EXPERTS
+from megamoe_dsl.pictures.schedule import TILES
+from megamoe_dsl.pictures.subject import sample_counts
+from megamoe_dsl.pictures.svg import CHARACTER, tick_step
 from megamoe_dsl.presets import preset
-from megamoe_dsl.testing import configs
+from megamoe_dsl.testing import configs, configs_sm90
 
-CONFIG = Sm100Config.choose(preset("flash").problem(256), 256)
+SM100 = Sm100Config.choose(preset("flash").problem(256), 256)
+SM90 = Sm90Config.choose(preset("flash").problem(256, recipe="fp8xfp8"), 256)
+SM90_PAIRS = Sm90Config.choose(preset("pro").problem(8192, recipe="fp8xfp8"), 8192, cluster=2)
+BOTH = pytest.mark.parametrize("config", [SM100, SM90], ids=["sm100", "sm90"])
+ONLY_SM100 = {"tmem", "scales"}
+DRAWN = [(name, config) for config in (SM100, SM90) for name in PICTURES if config is SM100 or name not in ONLY_SM100]
+EACH = pytest.mark.parametrize(("name", "config"), DRAWN, ids=[f"{name}-{config.arch}" for name, config in DRAWN])
 
 
-def draw(name, config=CONFIG, tokens=256):
+def draw(name, config=SM100, tokens=256):
     return PICTURES[name](config, tokens)
 
 
@@ -32,25 +43,32 @@ def printed(picture, width=120):
     return console.file.getvalue()
 
 
-def svg_texts(picture):
+def elements(picture, tag=""):
+    """Of the SVG's content, without what patterns are made of; all, or those of a tag."""
     root = ElementTree.fromstring(to_svg(picture))
-    return [element.text for element in root.iter() if element.tag.endswith("text") and element.text]
+    content = next(one for one in root if one.tag.endswith("}g"))
+    return [one for one in content.iter() if one.tag.endswith(tag)]
 
 
-@pytest.mark.parametrize("name", PICTURES)
+def svg_texts(picture):
+    return [one.text for one in elements(picture, "}text") if one.text]
+
+
+@EACH
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_text_fits_and_svg_is_well_formed(name, width):
-    picture = draw(name)
+def test_text_fits_and_svg_is_well_formed(name, config, width):
+    picture = draw(name, config)
     lines = printed(picture, width).splitlines()
     assert max(map(len, lines)) <= width
     assert picture.title in lines[0] and picture.title in svg_texts(picture)
 
 
-@pytest.mark.parametrize("name", PICTURES)
-@settings(max_examples=40, deadline=None)
-@given(config=configs())
-def test_any_configuration(name, config):
-    picture = draw(name, config, config.problem.max_tokens_per_rank)
+@EACH
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_configuration(name, config, data):
+    config = data.draw(configs(max_sms=16) if config is SM100 else configs_sm90(max_sms=8))
+    picture = draw(name, config, min(config.problem.max_tokens_per_rank, 64))
     for chart in picture.charts:
         if isinstance(chart, BarChart):
             for lane in chart.lanes:
@@ -59,37 +77,180 @@ def test_any_configuration(name, config):
         else:
             assert len(chart.labels) == len(chart.rows) and all(len(row) == len(chart.headings) for row in chart.rows)
     ElementTree.fromstring(to_svg(picture))
+    assert printed(picture)
 
 
-@pytest.mark.parametrize(
-    ("name", "region"),
-    [("workspace", workspace(CONFIG.problem)), ("symmetric", symmetric_buffer(CONFIG.problem)), ("smem", CONFIG.smem.region)],
-)
-def test_every_field_is_shown(name, region):
+@pytest.mark.parametrize("name", sorted(ONLY_SM100))
+def test_what_sm90_does_not_have_is_an_error(name):
+    with pytest.raises(ConfigError, match=f"arch = 'sm_90a': must be sm_100a for a picture of {name}: .*sm_90a"):
+        draw(name, SM90)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["workspace", "symmetric", "smem"])
+def test_every_field_is_shown(name, config):
     """Barriers are drawn as one field, and so is the workspace in the symmetric buffer."""
-    summed = {p.field.name for p in workspace(CONFIG.problem)} if name == "symmetric" else set()
-    fields = {p.field.name for p in region if not p.field.name.endswith("_barrier")} - summed
-    text, texts = printed(draw(name), 200), svg_texts(draw(name))
-    assert all(field in text and any(field in one for one in texts) for field in fields)
+    control = workspace(config.problem)
+    region = {"workspace": control, "symmetric": symmetric_buffer(config.problem), "smem": config.smem.region}[name]
+    summed = {p.field.name for p in control} if name == "symmetric" else set()
+    fields = {p.field.name for p in region if not p.field.name.endswith("_barrier") and p.field.num_bytes} - summed
+    text, texts = printed(draw(name, config), 200), svg_texts(draw(name, config))
+    assert all(field in text and field in texts for field in fields)
 
 
-def test_smem_columns_are_lifetimes():
-    (grid,) = draw("smem").charts
-    assert isinstance(grid, Grid)
-    columns = [" ".join(row[i].text for row in grid.rows) for i in range(2)]
-    assert "weights" in columns[0] and "weights" not in columns[1]
-    assert "combine_slots" in columns[1] and "combine_slots" not in columns[0]
-    assert all("mbarriers" in column for column in columns)
+# --- shared memory
+def lanes_of(chart):
+    """By group, then by name."""
+    found = {}
+    for lane in chart.lanes:
+        found.setdefault(lane.group, {})[lane.name] = lane
+    return found
 
 
+@BOTH
+def test_smem_is_to_scale_and_offsets_are_where_fields_begin(config):
+    (chart,) = draw("smem", config).charts
+    lanes = {lane.name: lane for lane in chart.lanes}
+    assert chart.extent == SMEM_CAPACITY
+    for place in config.smem.region:
+        if place.field.name.endswith("_barrier") or not place.field.num_bytes:
+            continue
+        lane = lanes[place.field.name]
+        assert (lane.bars[0].start, lane.bars[-1].end) == (place.offset, place.end)
+        assert lane.details[0] == f"{place.offset:,}"
+        assert all(left.end == right.start for left, right in pairwise(lane.bars))
+
+
+@BOTH
+def test_smem_lanes_are_lifetimes_and_all_bytes_are_named(config):
+    (chart,) = draw("smem", config).charts
+    groups = lanes_of(chart)
+    before, during, always = (groups[name] for name in ("before combine", "during combine", "always"))
+    assert "weights" in before and "weights" not in during
+    assert "combine_slots" in during and "combine_slots" not in before
+    assert any("mbarriers" in name for name in always)
+    for phase in (before, during):
+        bars = sorted(phase["all of it"].bars, key=lambda bar: bar.start)
+        assert bars[0].start == 0 and bars[-1].end == SMEM_CAPACITY
+        assert all(left.end == right.start for left, right in pairwise(bars))
+        free = tuple(bar for bar in bars if bar.kind == "free")
+        assert phase["free"].bars == free and all(bar.label == "free" for bar in free)
+    assert "free" in svg_texts(draw("smem", config)) and "free" in printed(draw("smem", config))
+
+
+def test_smem_says_where_it_is_not_to_scale():
+    assert "To scale, but for fields narrower than a line, which are drawn as a line" in draw("smem").note
+
+
+# --- labels, colours, pages
+@EACH
+def test_labels_lie_inside_their_boxes(name, config):
+    """Text in the middle of a bar or a cell, not of a heading: its box comes before it and is wide enough."""
+    boxes, labels = [], 0
+    for one in elements(draw(name, config)):
+        if one.tag.endswith("}rect"):
+            boxes.append(tuple(float(one.get(side)) for side in ("x", "y", "width", "height")))
+        if one.tag.endswith("}text") and one.get("text-anchor") == "middle" and one.get("class") != "soft":
+            labels += 1
+            x, y, room = float(one.get("x")), float(one.get("y")), len(one.text) * CHARACTER
+            assert any(
+                left <= x - room / 2 and x + room / 2 <= left + width and top <= y - 10 and y <= top + height
+                for left, top, width, height in boxes
+            ), one.text
+    assert labels or name in ("workspace", "symmetric", "pool")
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["schedule", "timeline", "pool"])
+def test_colours_alone_say_nothing(name, config):
+    """Kinds that share a lane differ in hatching and in the terminal's characters, and legends name them."""
+    picture = draw(name, config)
+    (chart,) = picture.charts
+    together = {pair for lane in chart.lanes for pair in combinations(sorted({bar.kind for bar in lane.bars}), 2)}
+    assert together
+    for one, other in together:
+        assert style(one).hatch != style(other).hatch and style(one).fill != style(other).fill, (one, other)
+    assert all(kind in svg_texts(picture) and f"\u00a0{kind}" in printed(picture) for kind in chart.kinds)
+
+
+@pytest.mark.parametrize("kind", [*STYLES, *map(str, range(8))])
+def test_dark_and_light_terminals_show_every_kind(kind):
+    colour = terminal_colour(kind)
+    assert contrast(colour, "#ffffff") >= 3 and contrast(colour, "#000000") >= 4.5  # as shapes, and as the ground of black labels
+    assert contrast(style(kind).colour, "#111111") >= 4.5
+
+
+@pytest.mark.parametrize("page", ["light", "dark"])
+def test_text_is_readable_on_both_pages(page):
+    colours = {name: getattr(paper, page) for name, paper in PAPER.items()}
+    assert all(contrast(colours[text], colours["page"]) >= 4.5 for text in ("ink", "soft"))
+    assert contrast(colours["ink"], colours["quiet"]) >= 4.5
+
+
+@EACH
+def test_a_page_of_its_own_that_follows_the_reader(name, config):
+    text = to_svg(draw(name, config))
+    root = ElementTree.fromstring(text)
+    (rules,) = [one.text for one in root.iter() if one.tag.endswith("}style")]
+    page, content = [one for one in root if one.tag.endswith(("}rect", "}g"))]
+    assert (page.get("class"), page.get("width"), page.get("height")) == ("page", "100%", "100%")
+    assert "@media (prefers-color-scheme: dark) {" in rules
+    classes = {one.get("class") for one in root.iter()} - {None}
+    assert classes <= set(PAPER) and all(f".{one} {{" in rules for one in classes)
+    # Other text stands on bars, whose colours stay.
+    assert all(one.get("class") or one.get("text-anchor") == "middle" for one in content.iter() if one.tag.endswith("}text"))
+
+
+@given(extent=st.floats(4, 1e9))
+def test_ticks_are_few_and_round(extent):
+    step = tick_step(extent)
+    assert 4 <= extent / step < 10 and str(int(step)).rstrip("0") in ("1", "2", "5")
+
+
+# --- schedule and pool
 def test_pool_and_schedule_agree_with_the_sample():
-    counts = sample_counts(CONFIG, 256)
+    counts = sample_counts(SM100, 256)
     pool, schedule = draw("pool").charts[0], draw("schedule").charts[0]
-    assert [int(lane.details[0]) for lane in pool.lanes] == counts[: len(pool.lanes)]
-    for lane, count in zip(pool.lanes, counts, strict=False):
-        assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "pool") == count
-    blocks = sum(-(-count // CONFIG.block_m) for count in counts) * (CONFIG.fc1_n_blocks + CONFIG.fc2_n_blocks)
-    assert all(int(lane.details[0]) in (blocks // CONFIG.num_clusters, blocks // CONFIG.num_clusters + 1) for lane in schedule.lanes)
+    assert [int(lane.details[0]) for lane in pool.lanes[:EXPERTS]] == counts[:EXPERTS]
+    for lane, count in zip(pool.lanes[:EXPERTS], counts, strict=False):
+        assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "tokens") == count
+    blocks = sum(-(-count // SM100.block_m) for count in counts) * (SM100.fc1_n_blocks + SM100.fc2_n_blocks)
+    assert all(int(lane.details[0]) in (blocks // SM100.num_clusters, blocks // SM100.num_clusters + 1) for lane in schedule.lanes)
+
+
+def test_pool_says_how_many_experts_are_left_out():
+    counts = sample_counts(SM100, 256)
+    picture, left = draw("pool"), len(counts) - EXPERTS
+    rest = picture.charts[0].lanes[-1]
+    assert left > 0 and f"the other {left}," in picture.note
+    assert (rest.name, rest.bars, rest.details[0]) == (f"{left} more", (), str(sum(counts[EXPERTS:])))
+    few = Sm100Config.choose(preset("flash").problem(256, num_experts=8 * EXPERTS), 256)
+    assert len(draw("pool", few).charts[0].lanes) == EXPERTS and "left out" not in draw("pool", few).note
+
+
+@pytest.mark.parametrize("config", [SM90, SM90_PAIRS], ids=["alone", "pairs"])
+def test_sm90_has_the_sms_it_has(config):
+    (chart,) = draw("schedule", config, config.problem.max_tokens_per_rank).charts
+    sms = [int(lane.name.removeprefix("SM ")) for lane in chart.lanes]
+    assert sms[0] == 0 and sms[-1] == config.num_sms - 1 == 131
+
+
+@pytest.mark.parametrize(("config", "said"), [(SM100, False), (SM90, True)], ids=["sm100", "sm90"])
+def test_schedule_says_whether_tiles_are_taken_at_run_time(config, said):
+    note = draw("schedule", config).note
+    assert ("at run time: drawn is the order in which they are taken if all take equally long" in note) == said
+    assert ("SM pairs" in note) != said
+
+
+@pytest.mark.parametrize("tokens", [16, 8192])
+def test_schedule_says_what_is_drawn(tokens):
+    config = Sm100Config.choose(preset("flash").problem(tokens), tokens)
+    picture = draw("schedule", config, tokens)
+    drawn = [len(lane.bars) for lane in picture.charts[0].lanes]
+    counts = [int(lane.details[0]) for lane in picture.charts[0].lanes]
+    assert drawn == [min(count, TILES) for count in counts]
+    assert (f"the first {TILES} tiles, of up to {max(counts)}, of 12 of 74 SM pairs" in picture.note) == (max(counts) > TILES)
+    assert ("all tiles of 12 of 74 SM pairs" in picture.note) == (max(counts) <= TILES)
 
 
 @settings(max_examples=100, deadline=None)
@@ -101,6 +262,17 @@ def test_a_sample_is_what_a_rank_can_receive(config, data):
     assert all(0 <= count <= tokens * problem.num_ranks for count in counts)
 
 
+# --- tensor memory and orders
+@given(config=configs())
+def test_tmem_bars_are_labelled_by_their_columns(config):
+    (chart,) = draw("tmem", config).charts
+    bars = [lane.bars[0] for lane in chart.lanes]
+    assert bars[0].start == 0 and bars[-1].end == config.tmem.allocated
+    assert all(left.end == right.start for left, right in pairwise(bars))
+    for lane, bar in zip(chart.lanes, bars, strict=True):
+        assert bar.label == lane.details[0] == f"{bar.start}-{bar.end - 1}"
+
+
 def test_orders_name_every_word_and_chunk_once():
     (scales,) = draw("scales").charts
     assert sorted(int(cell.text.split()[1]) for row in scales.rows for cell in row) == list(range(128))
@@ -109,36 +281,3 @@ def test_orders_name_every_word_and_chunk_once():
         assert sorted(names) == sorted(f"{row}.{chunk}" for row in range(8) for chunk in range(chunks))
         assert "takes 1 wavefront" in grid.caption
     assert str(Layout((32, 4), (4, 1))) in scales.caption
-
-
-def test_command(tmp_path):
-    runner = CliRunner()
-    for name in PICTURES:
-        result = runner.invoke(app, ["layout", name, "--preset", "pro", "--tokens", "64"])
-        assert result.exit_code == 0, result.output
-    file = tmp_path / "smem.svg"
-    shape = ["--hidden", "512", "--intermediate", "512", "--experts", "8", "--topk", "2", "--sms", "4"]
-    result = runner.invoke(app, ["layout", "smem", *shape, "--svg", str(file)])
-    assert result.exit_code == 0 and "smem.svg" in result.output and file.read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_an_encoding_without_blocks_is_one_line(encoding):
-    result = CliRunner(charset=encoding).invoke(app, ["layout", "schedule"])
-    assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr == f"error: encoding = {encoding!r}: must be one with '\\u2588'; set PYTHONIOENCODING=utf-8\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["layout", "smem", "--preset", "huge"], "one of flash, pro"),
-        (["layout", "smem", "--hidden", "100", "--intermediate", "512", "--experts", "8", "--topk", "2"], "hidden = 100"),
-        (["layout", "smem", "--block-m", "17"], "block_m = 17"),
-        (["layout", "pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
-        (["layout", "nothing"], "is not one of"),
-    ],
-)
-def test_errors_are_one_line(arguments, message):
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output

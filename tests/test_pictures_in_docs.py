@@ -1,6 +1,7 @@
-"""The README's pictures are what the code draws."""
+"""The pictures in README and docs are what the code draws."""
 
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,31 @@ from typer.testing import CliRunner
 from megamoe_dsl.cli import app
 
 ROOT = Path(__file__).parent.parent
-SHOWN = re.findall(r"\(docs/pictures/(\w+)\.svg\)", (ROOT / "README.md").read_text())
+FOLDER = ROOT / "docs/pictures"
+DRAWN = {name: options for name, *options in map(str.split, (FOLDER / "drawn.txt").read_text().splitlines())}
+"""What `make pictures` draws, with the options of `megamoe layout`."""
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+MOST_BYTES = 150_000
+WIDTH = 900
 
 
-def test_the_readme_shows_them_all():
-    assert len(SHOWN) == 4
-    assert {path.stem for path in (ROOT / "docs/pictures").glob("*.svg")} == set(SHOWN)
+def test_every_picture_is_drawn_and_shown():
+    shown = {name for page in PAGES for name in re.findall(r"pictures/(\w+)\.svg\)", page.read_text(encoding="utf-8"))}
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(DRAWN) == shown
+    assert "<docs/pictures/drawn.txt" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_picture_is_current(name, tmp_path):
+@pytest.mark.parametrize("name", DRAWN)
+def test_picture_is_current(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
     file = tmp_path / "now.svg"
-    assert CliRunner().invoke(app, ["layout", name, "--preset", "flash", "--tokens", "128", "--svg", str(file)]).exit_code == 0
-    assert file.read_text() == (ROOT / f"docs/pictures/{name}.svg").read_text(), "run `make pictures`"
+    result = CliRunner().invoke(app, ["layout", name, *DRAWN[name], "--svg", str(file)])
+    assert result.exit_code == 0, result.output
+    assert file.read_text(encoding="utf-8") == (FOLDER / f"{name}.svg").read_text(encoding="utf-8"), "run `make pictures`"
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_picture_fits_a_page(name):
+    file = FOLDER / f"{name}.svg"
+    assert file.stat().st_size < MOST_BYTES
+    assert float(ElementTree.fromstring(file.read_text(encoding="utf-8")).get("width")) == WIDTH

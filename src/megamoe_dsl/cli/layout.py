@@ -1,4 +1,4 @@
-"""`megamoe layout`: pictures of memory and of the schedule."""
+"""`megamoe layout`: pictures of memory, of the schedule and of a launch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,29 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..pictures import PICTURES, render, to_svg
+from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
+from ..problem import ProblemError
 from .errors import one_line_errors
-from .shape import BlockM, Clamp, Experts, Hidden, Intermediate, Lookahead, PresetName, Ranks, Stages, Topk, build_config, build_problem
+from .shape import (
+    SM100,
+    Arch,
+    BlockMOfArch,
+    Clamp,
+    Experts,
+    Hidden,
+    Intermediate,
+    Lookahead,
+    PresetName,
+    Ranks,
+    Stages,
+    Topk,
+    build_config_for,
+    build_problem,
+)
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
 DEFAULT_PRESET = "flash"
+TIMELINE = "timeline"
 
 
 def layout(
@@ -27,31 +44,49 @@ def layout(
     ranks: Ranks = None,
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
-    block_m: BlockM = None,
+    block_m: BlockMOfArch = None,
     lookahead: Lookahead = None,
     stages: Stages = None,
-    sms: Annotated[int, typer.Option(help="CTAs of the grid, an even number.")] = 148,
+    arch: Arch = SM100,
+    sms: Annotated[int | None, typer.Option(help="CTAs of the grid; 148 for sm_100a and 132 for sm_90a by default.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="timeline: of this file that `bench --trace` wrote; --preset, --tokens and --ranks name its point.", metavar="FILE"
+        ),
+    ] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the picture to this file instead.", metavar="FILE")] = None,
 ) -> None:
-    """Draw a buffer, an on-chip plan, an order or the schedule; of the flash preset unless another problem is given."""
+    """Draw a buffer, an on-chip plan, an order, the schedule or a launch; of the flash preset unless another problem is given."""
     console = Console()
     with one_line_errors():
         if preset is None and hidden is None:
             preset = DEFAULT_PRESET
-        problem = build_problem(
-            tokens,
-            preset_name=preset,
-            clamp=clamp,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=ranks,
-        )
-        config = build_config(problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
-        picture = PICTURES[what.value](config, tokens)
-        if svg is None:
-            console.print(render(picture, console.width))
+        shape = {"hidden": hidden, "intermediate": intermediate, "num_experts": experts, "topk": topk}
+        tile = {"block_m": block_m, "lookahead": lookahead, "num_stages": stages}
+        if trace is not None:
+            require_no_config(what.value, {**shape, **tile, "clamp": clamp, "sms": sms})
+            picture = draw_trace(trace, preset=preset, tokens=tokens, ranks=ranks)
         else:
-            svg.write_text(to_svg(picture), encoding="utf-8")
-            console.print(f"{picture.title}: {svg}", soft_wrap=True)
+            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=arch, num_ranks=ranks, **shape)
+            picture = PICTURES[what.value](build_config_for(arch, problem, tokens, sms, **tile), tokens)
+        show(console, picture, svg)
+
+
+def require_no_config(what: str, options: dict[str, int | float | None]) -> None:
+    """A trace has a configuration of its own.  Raises `ProblemError` for another picture and for an option that was given."""
+    if what != TIMELINE:
+        raise ProblemError("--trace", what, f"given with {TIMELINE} only")
+    for name, value in options.items():
+        if value is not None:
+            option = {"num_experts": "experts", "num_stages": "stages"}.get(name, name).replace("_", "-")
+            raise ProblemError(f"--{option}", value, "left out with --trace, which is of a launch that was")
+
+
+def show(console: Console, picture: Picture, svg: Path | None) -> None:
+    """In the terminal, or as a file."""
+    if svg is None:
+        console.print(render(picture, console.width))
+    else:
+        svg.write_text(to_svg(picture), encoding="utf-8")
+        console.print(f"{picture.title}: {svg}", soft_wrap=True)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernels.mega_moe.sm100.config import Sm100Config
-from .buffers import draw_pool, draw_symmetric, draw_workspace
+from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
-from .chip import draw_smem, draw_tmem
 from .orders import draw_scales, draw_swizzle
+from .pool import draw_pool
+from .regions import draw_symmetric, draw_workspace
 from .schedule import draw_schedule
+from .smem import draw_smem
 from .svg import to_svg
 from .terminal import render
+from .timeline import draw_timeline
+from .tmem import draw_tmem
+from .trace import draw_trace
+from .trace_file import TraceFileError
 
-PICTURES: dict[str, Callable[[Sm100Config, int], Picture]] = {
+PICTURES: dict[str, Callable[[Config, int], Picture]] = {
     "workspace": draw_workspace,
     "symmetric": draw_symmetric,
     "pool": draw_pool,
@@ -22,7 +27,21 @@ PICTURES: dict[str, Callable[[Sm100Config, int], Picture]] = {
     "scales": draw_scales,
     "swizzle": draw_swizzle,
     "schedule": draw_schedule,
+    "timeline": draw_timeline,
 }
-"""Name to the function that describes it, for a configuration and the number of tokens a rank has."""
+"""Name to the function that describes it, for a configuration of either architecture and the number of tokens a rank has.  Raises
+`ConfigError` where an architecture has nothing of the kind."""
 
-__all__ = ["PICTURES", "Bar", "BarChart", "Cell", "Grid", "Lane", "Picture", "render", "to_svg"]
+__all__ = [
+    "PICTURES",
+    "Bar",
+    "BarChart",
+    "Cell",
+    "Grid",
+    "Lane",
+    "Picture",
+    "TraceFileError",
+    "draw_trace",
+    "render",
+    "to_svg",
+]

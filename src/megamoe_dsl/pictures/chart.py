@@ -7,21 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bar:
-    """[start, end) on the axis of its chart."""
+    """[start, end) on the axis of its chart.  `share` from 0 to 1 is how much of its lane's height it fills."""
 
     start: float
     end: float
     kind: str
     label: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
 class Lane:
-    """A row of bars with a name and further columns of text."""
+    """A row of bars with a name and further columns of text; lanes of one `group` stand together under its name."""
 
     name: str
     bars: tuple[Bar, ...]
     details: tuple[str, ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class BarChart:
     unit: str
     headings: tuple[str, ...] = ()
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of its bars, in the order of their first appearance."""
+        return tuple(dict.fromkeys(bar.kind for lane in self.lanes for bar in lane.bars))
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -42,12 +49,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells under column headings, each row with a label; `heights` are the rows' relative heights in SVG."""
+    """Cells under column headings, each row with a label."""
 
     headings: tuple[str, ...]
     labels: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    heights: tuple[float, ...] = ()
     caption: str = ""
 
 

@@ -6,15 +6,17 @@ from ..hardware.bank_conflicts import wavefronts
 from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
 from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.mega_moe.target import Config
 from ..layouts.algebra import idx2crd
 from .chart import Cell, Grid, Picture
+from .subject import require_sm100
 
 BANK_ROW = 128  # bytes: all 32 banks
 
 
-def draw_scales(config: Sm100Config, tokens: int) -> Picture:
-    """Each cell is a word: the row whose four scales it holds."""
+def draw_scales(config: Config, tokens: int) -> Picture:
+    """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows."""
+    require_sm100(config, "scales", "those of sm_90a are FP32 in the order of the pool")
     row_of = {utccp_atom()(row): row for row in range(QUARTER * COLUMNS)}
     rows = tuple(
         tuple(Cell(f"row {(row := row_of[utccp_source()(lane, column)])}", str(row // QUARTER)) for column in range(COLUMNS))
@@ -33,11 +35,11 @@ def draw_scales(config: Sm100Config, tokens: int) -> Picture:
     return Picture("Scale factors in UTCCP order", note, (grid,))
 
 
-def draw_swizzle(config: Sm100Config, tokens: int) -> Picture:
+def draw_swizzle(config: Config, tokens: int) -> Picture:
     return Picture(
         "Swizzles and banks",
-        "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. The colours are chunks: a "
-        "column of the tile, which stmatrix writes and the tensor core reads, is one colour and should meet every bank group once.",
+        "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. A column of the tile, "
+        "which stmatrix writes and the tensor core reads, is one chunk of all rows: one colour, which should meet every bank group once.",
         tuple(_swizzle_grid(span) for span in (128, 64)),
     )
 

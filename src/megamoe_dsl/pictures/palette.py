@@ -1,26 +1,106 @@
-"""One colour per kind of thing, the same in the terminal and in SVG: light fills that carry black text."""
+"""What a kind of thing looks like, in the terminal and in SVG.
+
+A kind's name is the word that a legend shows.  Colour is never alone: kinds that share a bar chart differ in hatching (SVG) and in the
+character that fills a bar (terminal), or are lanes with names.
+"""
 
 from __future__ import annotations
 
-COLOURS = {
-    "control": "#c5cae9",
-    "input": "#b3e5fc",
-    "pool": "#c8e6c9",
-    "scales": "#fff59d",
-    "output": "#ffccbc",
-    "weights": "#90caf9",
-    "tokens": "#a5d6a7",
-    "epilogue": "#ffab91",
-    "combine": "#ce93d8",
-    "barriers": "#b0bec5",
-    "padding": "#eeeeee",
-    "free": "#fafafa",
-    "linear1": "#80cbc4",
-    "linear2": "#ffcc80",
+from dataclasses import dataclass
+
+TERMINAL_LUMINANCE = 0.24
+"""Of every colour in the terminal: 3.6 times the contrast of a light background, 5.8 times that of a dark one, so that both will do."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Colours of what is no bar, or a bar of nothing, on light pages and on dark ones."""
+
+    light: str
+    dark: str
+
+
+PAPER = {
+    "page": Paper("#ffffff", "#0d1117"),
+    "ink": Paper("#111111", "#f0f0f0"),
+    "soft": Paper("#555555", "#b0b0b0"),
+    "rule": Paper("#dddddd", "#3a3f46"),
+    "line": Paper("#999999", "#8b949e"),
+    "quiet": Paper("#f1f3f5", "#262c35"),
 }
-CYCLE = ("#90caf9", "#a5d6a7", "#fff59d", "#ffab91", "#ce93d8", "#80deea", "#bcaaa4", "#ffcc80")
+INK_ON_KIND = "#111111"
 
 
-def colour(kind: str) -> str:
-    """Colour of a kind; "0", "1", ... give the colours of a cycle."""
-    return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else COLOURS[kind]
+@dataclass(frozen=True)
+class Style:
+    """`colour` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.
+
+    What is `quiet` is nothing to look at: on dark pages it is dark.
+    """
+
+    colour: str
+    hatch: str = ""
+    fill: str = "█"
+    quiet: bool = False
+
+
+QUIET = PAPER["quiet"].light
+STYLES = {
+    "dispatch": Style("#ce93d8", fill="▞"),
+    "pull": Style("#c5e1a5", "falling", "▚"),
+    "Linear1": Style("#80cbc4"),
+    "Linear2": Style("#ffcc80", "rising", "▒"),
+    "combine": Style("#9fa8da", "upright", "▓"),
+    "wait": Style(QUIET, "dots", "·", quiet=True),
+    "other": Style("#c5cae9", "upright", "▙"),
+    "inputs": Style("#b3e5fc"),
+    "token pool": Style("#c8e6c9"),
+    "weights": Style("#90caf9"),
+    "tokens": Style("#a5d6a7"),
+    "scales": Style("#fff59d"),
+    "accumulators": Style("#ffab91"),
+    "results": Style("#ffccbc", "upright"),
+    "barriers": Style("#b0bec5"),
+    "control": Style("#c5cae9"),
+    "padding": Style(QUIET, "rising", "░", quiet=True),
+    "free": Style(QUIET, "dots", "·", quiet=True),
+}
+CYCLE = tuple(Style(c) for c in ("#90caf9", "#a5d6a7", "#fff59d", "#ffab91", "#ce93d8", "#80deea", "#bcaaa4", "#ffcc80"))
+
+
+def style(kind: str) -> Style:
+    """Of a kind; "0", "1", ... give the styles of a cycle."""
+    return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else STYLES[kind]
+
+
+def terminal_colour(kind: str) -> str:
+    """The kind's colour, darkened to `TERMINAL_LUMINANCE`."""
+    channels = linear(style(kind).colour)
+    scale = TERMINAL_LUMINANCE / luminance(style(kind).colour)
+    return "#" + "".join(f"{round(255 * _encoded(channel * scale)):02x}" for channel in channels)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Ratio of two colours, from 1 to 21; 4.5 is enough for text and 3 for shapes (WCAG 2.1)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Channels of an sRGB colour, without its gamma."""
+    red, green, blue = (_decoded(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return red, green, blue
+
+
+def _decoded(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+
+def _encoded(channel: float) -> float:
+    return min(1.0, 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055)

@@ -1,34 +1,45 @@
-"""The schedule: which tile each CTA pair works on."""
+"""The schedule: which tiles each SM pair or SM works on."""
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..schedule import FC1, Scheduler
-from .buffers import sample_counts
+from ..kernels.mega_moe.target import Config
+from ..schedule import FC1, Block
 from .chart import Bar, BarChart, Lane, Picture
+from .subject import sample_counts
+from .workers import in_turn, some_workers, taken_at_run_time, worker_word, workers
 
-CLUSTERS = 12  # lanes of the picture
-TILES = 24  # of a lane
+LANES = 12
+TILES = 16  # of a lane: wide enough for their names
 
 
-def draw_schedule(config: Sm100Config, tokens: int) -> Picture:
+def tile_kind(block: Block) -> str:
+    return "Linear1" if block.phase == FC1 else "Linear2"
+
+
+def k_blocks(config: Config, block: Block) -> int:
+    return config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks
+
+
+def draw_schedule(config: Config, tokens: int) -> Picture:
     counts = sample_counts(config, tokens)
-    shown = sorted({round(i * (config.num_clusters - 1) / max(1, CLUSTERS - 1)) for i in range(min(CLUSTERS, config.num_clusters))})
-    lanes, tiles = [], {}
-    for cluster in shown:
-        blocks = list(Scheduler.blocks(config, counts, cluster))
-        tiles[cluster] = len(blocks)
-        bars, time = [], 0.0
+    lanes, most = list[Lane](), 0
+    for worker in some_workers(config, LANES):
+        blocks = in_turn(config, counts, worker)
+        most = max(most, len(blocks))
+        bars, time = list[Bar](), 0
         for block in blocks[:TILES]:
-            linear1 = block.phase == FC1
-            duration = float(config.fc1_k_blocks if linear1 else config.fc2_k_blocks)
-            bars.append(Bar(time, time + duration, "linear1" if linear1 else "linear2", f"{block.expert}"))
-            time += duration
-        lanes.append(Lane(f"SM {2 * cluster}, {2 * cluster + 1}", tuple(bars), (str(len(blocks)),)))
+            end = time + k_blocks(config, block)
+            bars.append(Bar(time, end, tile_kind(block), f"{1 + block.phase}:{block.expert}"))
+            time = end
+        lanes.append(Lane(worker.name, tuple(bars), (str(len(blocks)),)))
     extent = max((lane.bars[-1].end for lane in lanes if lane.bars), default=1.0)
-    ahead = f"Linear1 is {config.lookahead} of {config.problem.experts_per_rank} experts ahead of Linear2"
+    everyone, word = len(workers(config)), worker_word(config)
+    what = "all tiles" if most <= TILES else f"the first {TILES} tiles, of up to {most},"
+    whose = f"all {everyone} {word}" if len(lanes) == everyone else f"{len(lanes)} of {everyone} {word}"
     note = (
-        f"{ahead}; sampled routing of {tokens} tokens a rank, the first {TILES} tiles of some SM pairs. Green is Linear1, orange "
-        "Linear2, the number is the local expert; a tile is as wide as it has K blocks. Waits are not drawn."
+        f"Linear1 is {config.lookahead} of {config.problem.experts_per_rank} experts ahead of Linear2; routing of {tokens} tokens a "
+        f"rank, {what} of {whose}. A tile is named linear:local expert, and is as wide as it has K blocks; waits are not drawn."
     )
+    if taken_at_run_time(config):
+        note += " An SM that is free takes the next tiles at run time: drawn is the order in which they are taken if all take equally long."
     return Picture("Schedule", note, (BarChart(tuple(lanes), extent, "K blocks", ("tiles",)),))

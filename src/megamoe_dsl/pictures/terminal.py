@@ -1,4 +1,4 @@
-"""A picture as rich renderables: in colour, and readable without."""
+"""A picture as rich renderables: in colours that dark and light terminals can show, and readable without."""
 
 from __future__ import annotations
 
@@ -8,32 +8,50 @@ from rich.table import Table
 from rich.text import Text
 
 from .chart import Bar, BarChart, Grid, Lane, Picture
-from .palette import colour
+from .palette import style, terminal_colour
 
 NARROWEST, WIDEST = 16, 96  # characters of an axis
-FILL = {"padding": "░", "free": " "}
+EIGHTHS = "▁▂▃▄▅▆▇"
+HARD_SPACE = "\u00a0"
 
 
 def render(picture: Picture, width: int = 80) -> Group:
     """For `width` characters; an axis has at least 16."""
     parts: list[RenderableType] = [Text(picture.title, style="bold"), Text(picture.note, style="dim")]
     for chart in picture.charts:
-        parts.append(_bars(chart, width) if isinstance(chart, BarChart) else _grid(chart))
+        if isinstance(chart, BarChart):
+            parts += [_legend(chart), _bars(chart, width)]
+        else:
+            parts.append(_grid(chart))
     return Group(*parts)
 
 
+def _legend(chart: BarChart) -> Text:
+    """A line that breaks between kinds only."""
+    pairs = (
+        (Text(style(kind).fill * 2, style=terminal_colour(kind)), Text(f"{HARD_SPACE}{kind.replace(' ', HARD_SPACE)}  "))
+        for kind in chart.kinds
+    )
+    return Text.assemble(*(part for pair in pairs for part in pair))
+
+
 def _bars(chart: BarChart, width: int) -> Table:
-    names = max(len(lane.name) for lane in chart.lanes)
+    indent = "  " if any(lane.group for lane in chart.lanes) else ""
+    names = max(len(name) for lane in chart.lanes for name in (indent + lane.name, lane.group))
     details = [max(len(heading), *(len(lane.details[i]) for lane in chart.lanes)) for i, heading in enumerate(chart.headings)]
     axis = min(WIDEST, max(NARROWEST, width - names - sum(details) - 2 * len(details) - 5))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="")
-    table.add_column("", style="cyan", no_wrap=True, min_width=names)
+    table.add_column("", no_wrap=True, min_width=names)
     for heading, needed in zip(chart.headings, details, strict=True):
         table.add_column(heading, justify="right", no_wrap=True, min_width=needed)
     end = f"{chart.extent:,.0f} {chart.unit}"
     table.add_column("0" + end.rjust(axis - 1) if len(end) < axis - 1 else end.rjust(axis), no_wrap=True, min_width=axis)
+    group = ""
     for lane in chart.lanes:
-        table.add_row(lane.name, *lane.details, _strip(lane, chart.extent, axis))
+        if lane.group != group:
+            group = lane.group
+            table.add_row(Text(group, style="bold"))
+        table.add_row(indent + lane.name, *lane.details, _strip(lane, chart.extent, axis))
     return table
 
 
@@ -49,25 +67,29 @@ def _strip(lane: Lane, extent: float, width: int) -> Text:
 
 def _cells(bar: Bar, width: int) -> list[Text]:
     """At least one character; the last of several is narrower, so that neighbours stay apart; a label only where it fits."""
-    fill = FILL.get(bar.kind, "█")
+    fill, colour = style(bar.kind).fill, terminal_colour(bar.kind)
+    if bar.share < 1:
+        fill = EIGHTHS[min(int(bar.share * 8), len(EIGHTHS) - 1)]
     characters = [fill] * width
     if width > 1 and fill == "█":
         characters[-1] = "▊"
-    cells = [Text(character, style=colour(bar.kind)) for character in characters]
+    cells = [Text(character, style=colour) for character in characters]
     start = (width - len(bar.label)) // 2
     if len(bar.label) < width:
         for i, character in enumerate(bar.label, start):
-            cells[i] = Text(character, style=f"black on {colour(bar.kind)}")
+            cells[i] = Text(character, style=f"#000000 on {colour}")
     return cells
 
 
 def _grid(grid: Grid) -> RenderableType:
     table = Table(box=None, padding=(0, 0, 0, 0), header_style="dim")
-    table.add_column("", style="cyan", justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
     for heading in grid.headings:
         table.add_column(f" {heading} ", justify="center", no_wrap=True)
     widths = [max(len(text) for text in (heading, *(row[i].text for row in grid.rows))) + 2 for i, heading in enumerate(grid.headings)]
     for label, row in zip(grid.labels, grid.rows, strict=True):
         cells = zip(row, widths, strict=True)
-        table.add_row(label + " ", *(Text(cell.text.center(width), style=f"black on {colour(cell.kind)}") for cell, width in cells))
+        table.add_row(
+            label + " ", *(Text(cell.text.center(width), style=f"#000000 on {terminal_colour(cell.kind)}") for cell, width in cells)
+        )
     return Group(table, Text(grid.caption, style="dim")) if grid.caption else table

@@ -4,10 +4,12 @@ It runs the PTX that the compiler produced, on buffers in host memory, in a rand
 our kernels.
 """
 
+from .agents import agents_needed
 from .errors import Deadlock, SimError
 from .launch import Launch
 from .memory import GlobalMemory
+from .program import Program, load
 from .report import Finding, Report
 from .simulator import Simulator
 
-__all__ = ["Deadlock", "Finding", "GlobalMemory", "Launch", "Report", "SimError", "Simulator"]
+__all__ = ["Deadlock", "Finding", "GlobalMemory", "Launch", "Program", "Report", "SimError", "Simulator", "agents_needed", "load"]

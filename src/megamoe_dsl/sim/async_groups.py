@@ -7,12 +7,9 @@ Source: PTX ISA, "Async-group mechanism". A bulk store completes in two steps, r
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .clock import Clock
-    from .cta import Cta
-    from .warp import Warp
+from .clock import Clock
+from .interfaces import Cta, Warp
 
 
 class AsyncCopy:

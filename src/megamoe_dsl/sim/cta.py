@@ -1,51 +1,31 @@
-"""Thread blocks with their named barriers, and clusters of them."""
+"""Thread blocks and clusters of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .clock import Clock
-from .launch import Dim3, Launch
+from .geometry import Dim3
+from .grid import Grid
+from .interfaces import World
 from .memory import SMEM_RESERVED, SharedMemory
+from .named_barrier import NamedBarrier
 from .warp import Warp
-
-if TYPE_CHECKING:
-    from .machine import Grid, World
-
-
-class NamedBarrier:
-    """One of the sixteen barriers of a CTA (`bar`, `barrier.cta`)."""
-
-    __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")
-
-    def __init__(self) -> None:
-        self.arrived = self.expected = self.generation = 0
-        self.whole = False  # no thread count: all warps of the CTA that have not exited
-        self.clock: Clock | None = None
-        self.done: Clock | None = None
-        self.values: dict[str, Any] = {}
-
-    def __str__(self) -> str:
-        return f"{self.arrived}/{self.expected} threads arrived, generation {self.generation}"
-
-    def complete(self) -> None:
-        """All expected threads are here: start the next generation."""
-        self.arrived, self.generation = 0, self.generation + 1
-        self.done, self.clock = self.clock, None
-        self.values = {"result": self.values.get("sum")}
 
 
 class Cta:
     """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
 
-    def __init__(self, world: World, cluster: Cluster, launch: Launch, ctaid: Dim3, cluster_rank: int, parameters: Any) -> None:
-        self.world, self.cluster, self.launch, self.ctaid, self.cluster_rank = world, cluster, launch, ctaid, cluster_rank
+    def __init__(self, world: World, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
+        self.world, self.cluster, self.ctaid, self.cluster_rank = world, cluster, ctaid, cluster_rank
+        launch = self.launch = grid.launch
+        self.program, self.kernel = grid.program, grid.program.kernel
         self.rank = launch.rank
         self.uid = world.next_uid()
         self.sm = ctaid[0] + launch.grid[0] * (ctaid[1] + launch.grid[1] * ctaid[2])
-        self.parameters = parameters
-        self.shared = SharedMemory(world.program.kernel.static_smem + launch.dynamic_smem, str(self))
+        self.parameters = grid.parameters
+        self.shared = SharedMemory(self.kernel.static_smem + launch.dynamic_smem, str(self))
         self.shared_base = cluster_rank << 24 | SMEM_RESERVED
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, Any] = {}

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-Dim3 = tuple[int, int, int]
+from .errors import SimError
+from .geometry import Geometry
+from .memory import SMEM_MAX
+from .program import Program
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(Geometry):
     """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.
 
-    Launches of one rank form a stream: each begins when the one before it has ended. Ranks do not wait for each other.
+    Launches of one rank form a stream: each begins when the one before it has ended. Ranks do not wait for each other. `program` is
+    the kernel (see `load`); None takes the one that the simulator was made with.
     """
 
-    grid: Dim3
-    block: Dim3
-    cluster: Dim3 = (1, 1, 1)
-    dynamic_smem: int = 0
     args: tuple[int | bytes, ...] = ()
     rank: int = 0
+    program: Program | None = None
+
+    def check(self) -> Program:
+        """The program, which must fit this launch.
+
+        Raises:
+            SimError: no program, or shared memory, cluster or block that it or the machine does not allow.
+        """
+        if self.program is None:
+            raise SimError("a launch names no program, and the simulator was made without PTX")
+        kernel, cluster = self.program.kernel, self.cluster
+        if (shared := kernel.static_smem + self.dynamic_smem) > SMEM_MAX:
+            raise SimError(f"{kernel.name}: {shared} bytes of shared memory; {SMEM_MAX} are available")
+        if any(g % c for g, c in zip(self.grid, cluster, strict=True)):
+            raise SimError(f"{kernel.name}: grid {self.grid} is not a multiple of the cluster {cluster}")
+        if kernel.required_threads and prod(kernel.required_threads) != self.threads:
+            raise SimError(f"{kernel.name}: block {self.block} differs from .reqntid {kernel.required_threads}")
+        return self.program

@@ -9,60 +9,37 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .clock import Clock
 from .cta import Cluster, Cta
+from .deadlock import describe_deadlock
 from .errors import Deadlock, SimError
-from .launch import Dim3, Launch
-from .memory import SMEM_MAX, GlobalMemory
-from .pipe import Pipe
+from .geometry import Dim3
+from .grid import Grid
+from .interfaces import Action
+from .kernel_names import KernelNames
+from .launch import Launch
+from .memory import GlobalMemory
 from .race import Race
-from .report import describe_deadlock
 from .simt import run_warp
 from .warp import Warp
-
-if TYPE_CHECKING:
-    from .program import Program
 
 QUANTUM = 400
 IDLE_LIMIT = 300
 
 
-class Grid:
-    """A launch in its rank's stream: clusters that have not ended, and the launch before it."""
-
-    def __init__(self, launch: Launch, before: Grid | None) -> None:
-        self.launch, self.before = launch, before
-        self.unfinished = 0
-        self.end: Clock | None = None  # what the next launch of the stream knows
-
-    def left(self, cluster: Cluster, race: Race | None) -> None:
-        """A cluster has ended."""
-        self.unfinished -= 1
-        if race:
-            self.end = self.end or race.clock()
-            for warp in (w for cta in cluster.ctas for w in cta.warps):
-                self.end.join(warp.clock)
-            if not self.unfinished:
-                race.complete(self.end, self.launch.rank)
-
-
 class World:
     """One run: state that all launches share."""
 
-    def __init__(self, program: Program, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int) -> None:
-        self.program, self.memory, self.race, self.max_delay = program, memory, race, max_delay
+    def __init__(self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames) -> None:
+        self.memory, self.race, self.max_delay, self.kernels = memory, race, max_delay, kernels
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
         self.live: list[Cluster] = []
         self.waiting: deque[tuple[Grid, Callable[[], Cluster]]] = deque()
         self.streams: dict[int, Grid] = {}
-        self.pipes: list[Pipe] = []
-        self._posted: list[tuple[int, str, Callable[[], None]]] = []
+        self.pipes: list[deque[tuple[str, Action]]] = []
+        self._posted: list[tuple[int, str, Action]] = []
 
     def next_uid(self) -> int:
         self._uid += 1
@@ -72,7 +49,7 @@ class World:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
 
-    def post(self, action: Callable[[], None], origin: str) -> None:
+    def post(self, action: Action, origin: str) -> None:
         """Run `action` after a random delay; `origin` names it in errors (`f"{warp} PTX line {line}"`)."""
         self.progress += 1
         self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
@@ -81,33 +58,24 @@ class World:
 
     def queue(self, launch: Launch) -> None:
         """Split a launch into clusters."""
-        kernel = self.program.kernel
-        if kernel.static_smem + launch.dynamic_smem > SMEM_MAX:
-            raise SimError(f"{kernel.static_smem + launch.dynamic_smem} bytes of shared memory; {SMEM_MAX} are available")
-        if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
-            raise SimError(f"grid {launch.grid} is not a multiple of the cluster {launch.cluster}")
-        if kernel.required_threads and int(np.prod(kernel.required_threads)) != int(np.prod(launch.block)):
-            raise SimError(f"block {launch.block} differs from .reqntid {kernel.required_threads}")
-        parameters = self.program.pack(launch.args)
         grid = self.streams[launch.rank] = Grid(launch, self.streams.get(launch.rank))
         gx, gy, gz = launch.grid
         cx, cy, cz = launch.cluster
         for z in range(0, gz, cz):
             for y in range(0, gy, cy):
                 for x in range(0, gx, cx):
-                    self.waiting.append((grid, lambda o=(x, y, z): self._cluster(grid, o, parameters)))  # type: ignore[misc]
+                    self.waiting.append((grid, lambda o=(x, y, z): self._cluster(grid, o)))  # type: ignore[misc]
                     grid.unfinished += 1
 
-    def _cluster(self, grid: Grid, origin: Dim3, parameters: Any) -> Cluster:
+    def _cluster(self, grid: Grid, origin: Dim3) -> Cluster:
         cluster, launch = Cluster(grid), grid.launch
         cx, cy, cz = launch.cluster
-        threads = launch.block[0] * launch.block[1] * launch.block[2]
         for r in range(cx * cy * cz):
             ctaid = (origin[0] + r % cx, origin[1] + r // cx % cy, origin[2] + r // (cx * cy))
-            cta = Cta(self, cluster, launch, ctaid, r, parameters)
-            cta.warps = [Warp(self, cta, i) for i in range(-(-threads // 32))]
+            cta = Cta(self, cluster, grid, ctaid, r)
+            cta.warps = [Warp(self, cta, grid.program, i) for i in range(launch.warps)]
             cluster.ctas.append(cta)
-        cluster.expected = threads * len(cluster.ctas)
+        cluster.expected = launch.threads * len(cluster.ctas)
         if self.race:
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.clock = self.race.clock()
@@ -140,8 +108,8 @@ class World:
                 tick()
             idle = 0 if self.progress != before or self._posted else idle + 1
             if idle > IDLE_LIMIT:
-                raise Deadlock(describe_deadlock(self))
-        while self._posted or any(p.actions for p in self.pipes):
+                raise Deadlock(describe_deadlock(self, self.live))
+        while self._posted or any(self.pipes):
             self.sweeps += 1
             self._asynchronous()
 
@@ -161,12 +129,12 @@ class World:
                 self.rng.shuffle(due)
                 for _, origin, action in due:
                     self._act(origin, action)
-        for pipe in self.pipes:
-            if pipe.actions and self.rng.random() < 0.7:
-                for _ in range(min(len(pipe.actions), self.rng.randint(1, 8))):
-                    self._act(*pipe.actions.popleft())
+        for actions in self.pipes:
+            if actions and self.rng.random() < 0.7:
+                for _ in range(min(len(actions), self.rng.randint(1, 8))):
+                    self._act(*actions.popleft())
 
-    def _act(self, origin: str, action: Callable[[], None]) -> None:
+    def _act(self, origin: str, action: Action) -> None:
         self.progress += 1
         try:
             action()
@@ -175,10 +143,10 @@ class World:
 
     def _retire(self) -> None:
         for cluster in [c for c in self.live if c.finished()]:
-            if any(p.actions for p in self.pipes):
+            if any(self.pipes):
                 continue  # a pipe may still refer to this cluster's memory
             self.live.remove(cluster)
-            cluster.grid.left(cluster, self.race)
+            cluster.grid.left((warp.clock for cta in cluster.ctas for warp in cta.warps), self.race)
             self.progress += 1
             for cta in cluster.ctas:
                 for check in cta.exit_checks:

@@ -6,16 +6,11 @@ arrival is pending and the transaction count is zero; completion starts the next
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .clock import Clock
 from .errors import SimError
+from .interfaces import Cta, Warp
 from .memory import SMEM_RESERVED
 from .sync import SCOPES, SyncPoint
-
-if TYPE_CHECKING:
-    from .clock import Clock
-    from .cta import Cta
-    from .warp import Warp
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
@@ -134,7 +129,7 @@ def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) 
         return
     missed = barrier.done.acquire(warp.clock, warp.cta, scope)
     if missed is not None:
-        race.report("insufficient mbarrier scope", repr(missed), race.names[warp.agent], repr(barrier), 0, warp)
+        race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, warp)
 
 
 def finish_async_store(barrier: Mbarrier, size: int, clock: Clock | None) -> None:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import SimError
+from .interfaces import Warp
+from .lanes import Lanes, Mask
 from .memory import PARAM_BASE
 from .parser import Instruction, Kernel, split_operands
 from .special import special_register
 
-if TYPE_CHECKING:
-    from .warp import Warp
-
-Lanes = NDArray[Any]
-Mask = NDArray[np.bool_] | None
-Reader = Callable[["Warp"], Lanes]
-Writer = Callable[["Warp", Lanes, Mask], None]
+Reader = Callable[[Warp], Lanes]
+Writer = Callable[[Warp, Lanes, Mask], None]
 
 DTYPES: dict[str, type] = {
     "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
@@ -63,13 +59,10 @@ def immediate(text: str, dtype: type) -> Any:
 
 
 class Binder:
-    """Turns operand text into readers and writers for one kernel, and into expressions for fused code (see `program.py`).
+    """Turns operand text into readers and writers for one kernel, and into expressions for fused code (see `program.py`)."""
 
-    `race` says whether the detector is on, so that a family can leave its hooks out.
-    """
-
-    def __init__(self, kernel: Kernel, race: bool) -> None:
-        self.kernel, self.race = kernel, race
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where}

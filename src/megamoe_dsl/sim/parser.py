@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .errors import SimError
 
@@ -66,6 +67,16 @@ class Kernel:
     symbols: set[str] = field(default_factory=set)
     code: list[Instruction] = field(default_factory=list)
     required_threads: tuple[int, ...] | None = None
+
+    @property
+    def local_stride(self) -> int:
+        """Bytes of .local memory that a lane takes."""
+        return _align(self.local_bytes, 16)
+
+    @cached_property
+    def sources(self) -> dict[int, str]:
+        """`.loc` positions by PTX line."""
+        return {ins.line: ins.source for ins in self.code if ins.source}
 
 
 def split_operands(text: str) -> list[str]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from .errors import SimError
-from .operands import Binder, Lanes, Mask
+from .lanes import Lanes, Mask
+from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
-from .parser import Instruction, Kernel
+from .parser import Instruction, Kernel, parse
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -50,16 +52,14 @@ class Unit:
 class Program:
     """The executable form of one kernel. Shared by all warps of all launches."""
 
-    def __init__(self, kernel: Kernel, race: bool) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         load_families()
         self.kernel = kernel
-        self.binder = Binder(kernel, race)
+        self.binder = Binder(kernel)
         self.binder.names["select"] = select
         self._choose_storage()
         self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
         self.units: list[Any] = [None] * len(kernel.code)
-        self.local_stride = -(-kernel.local_bytes // 16) * 16
-        self.sources = {ins.line: ins.source for ins in kernel.code if ins.source}
         self._link()
 
     def fresh_registers(self) -> list[Lanes]:
@@ -170,3 +170,19 @@ class Program:
         if several:
             out += [f" R[{i}] = t{k}" for k, (i, _, _) in enumerate(stores)]
         return out
+
+
+def load(ptx: str, kernel: str | None = None) -> Program:
+    """One kernel of a PTX module, ready for launches: the entry named `kernel`, or the first.
+
+    A program holds no state of a run, so launches and simulators of the same text share it and its compiled units.
+
+    Raises:
+        SimError: no such entry, or PTX that is not understood.
+    """
+    return _load(ptx, kernel)
+
+
+@lru_cache(maxsize=64)
+def _load(ptx: str, kernel: str | None) -> Program:
+    return Program(parse(ptx, kernel))

@@ -3,48 +3,29 @@
 Agents are the warps, and whatever an engine calls `Race.agent` for (the TMA-load engine behind each mbarrier, the source-read and
 destination-write sides of a warp's TMA stores, the tensor pipe of a CTA). An actor is anything with `agent`, `clock`, `line` and
 `asynchronous`; a warp is one. Source: PTX ISA, "Memory Consistency Model".
+
+Findings are grouped by kind, kind of memory or buffer, and the two lines: the first of a group is kept, the others are counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .accessor import Accessor, Actor, Place, Thread
+from .agents import check_agents
 from .clock import HAPPENED, Clock
+from .kernel_names import KernelNames
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding
 from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack
-from .sync import SCOPES, SyncPoint, in_scope
-
-if TYPE_CHECKING:
-    from .cta import Cta
-    from .warp import Warp
+from .sync import SyncPoint, in_scope
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
-MAX_AGENTS = AGENT_MASK + 1
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
-
-
-class Accessor(Protocol):
-    """Who makes an access."""
-
-    agent: int
-    clock: Clock
-    line: int
-    asynchronous: bool
-
-
-@dataclass(slots=True)
-class Actor:
-    """An engine as accessor. `asynchronous` means the async proxy."""
-
-    agent: int
-    clock: Clock
-    line: int
-    asynchronous: bool = True
 
 
 @dataclass
@@ -52,20 +33,21 @@ class Race:
     """Detector state of one run."""
 
     memory: GlobalMemory
+    kernels: KernelNames = field(default_factory=KernelNames)
     names: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
-    sources: dict[int, str] = field(default_factory=dict)
     shadows: dict[int, Shadow] = field(default_factory=dict)
 
     # ---- agents and clocks
 
-    def agent(self, name: str) -> int:
-        """A new agent. Its clock entry starts at 0; use `clock.set(agent, 1)` or higher before its first access."""
+    def agent(self, name: str, place: Place) -> int:
+        """A new agent of a CTA. Its clock entry starts at 0; use `clock.set(agent, 1)` or higher before its first access."""
         self.names.append(name)
-        if len(self.names) > MAX_AGENTS:
-            raise MemoryError(f"race detector: more than {MAX_AGENTS} agents")
+        self.places.append(place)
+        check_agents(len(self.names))
         while len(self.names) > self.width:
             self.width *= 2
         return len(self.names) - 1
@@ -74,28 +56,28 @@ class Race:
         """A clock that knows nothing."""
         return Clock(np.zeros((3, self.width), np.int32))
 
-    def snapshot(self, warp: Warp) -> Clock:
+    def snapshot(self, warp: Thread) -> Clock:
         """The warp's knowledge at the issue of an asynchronous operation; what the warp does later is not covered."""
         clock = warp.clock.copy()
         warp.clock.tick(warp.agent)
         clock.fit(self.width)
         return clock
 
-    def barrier_init(self, warp: Warp) -> Actor:
+    def barrier_init(self, warp: Thread) -> Actor:
         """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
         if (agent := warp.state.get("mbarrier.init")) is None:
-            agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init")
+            agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init", warp.cta)
         warp.clock.fit(self.width)
         warp.clock.tick(agent)
         return Actor(agent, warp.clock, warp.line, asynchronous=False)
 
-    def fence_barrier_init(self, warp: Warp) -> None:
+    def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
         if (agent := warp.state.get("mbarrier.init")) is not None:
             clock = warp.state["mbarrier.init released"] = self.clock()
             clock.rows[HAPPENED, agent] = warp.clock.at(agent)
 
-    def relaxed_release(self, warp: Warp, scope: int) -> list[Clock]:
+    def relaxed_release(self, warp: Thread, scope: int) -> list[Clock]:
         """What a relaxed arrive at `scope` publishes: only what an earlier fence has released."""
         clocks = [clock for level, clock in warp.fences.items() if level >= scope]
         initialised = warp.state.get("mbarrier.init released")
@@ -104,18 +86,18 @@ class Race:
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
         clock.fit(self.width)
-        agents = [i for i, name in enumerate(self.names) if f"rank {rank} CTA" in name]
+        agents = [i for i, place in enumerate(self.places) if place.rank == rank]
         clock.rows[:, agents] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
 
     # ---- accesses
 
-    def read_shared(self, cta: Cta, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+    def read_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Read of `size` bytes at each offset in `where`, or of a byte slice."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.read(shadow, shadow.index(where, size), actor)
 
-    def write_shared(self, cta: Cta, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
+    def write_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Write of `size` bytes at each offset in `where`, or of a byte slice."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.write(shadow, shadow.index(where, size), actor)
@@ -131,22 +113,22 @@ class Race:
         shadow = self.global_shadow(allocation)
         self.write(shadow, shadow.index(where, size), actor)
 
-    def tensor_shadow(self, cta: Cta, size: int) -> Shadow:
+    def tensor_shadow(self, cta: Place, size: int) -> Shadow:
         """A shadow for tensor memory; the engine numbers its locations as it likes."""
-        return Shadow(size, 1, f"{cta} tmem", 0, TENSOR)
+        return Shadow(size, 1, "tmem", f"{cta} tmem", 0, TENSOR)
 
-    def _shared_shadow(self, cta: Cta) -> Shadow:
-        cta.shared.shadow = Shadow(SMEM_BYTES, 4, f"{cta} smem", SMEM_RESERVED, SHARED)
+    def _shared_shadow(self, cta: Place) -> Shadow:
+        cta.shared.shadow = Shadow(SMEM_BYTES, 4, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
         return cta.shared.shadow
 
     def global_shadow(self, allocation: Allocation) -> Shadow:
         """The shadow of a global buffer in this run."""
         if (shadow := self.shadows.get(allocation.base)) is None:
-            shadow = Shadow(len(allocation.data), 4, repr(allocation), 0, GLOBAL)
+            shadow = Shadow(len(allocation.data), 4, allocation.name, repr(allocation), 0, GLOBAL)
             self.shadows[allocation.base] = shadow
         return shadow
 
-    def shadow_of(self, store: ByteStore, cta: Cta | None) -> Shadow:
+    def shadow_of(self, store: ByteStore, cta: Place | None) -> Shadow:
         """The shadow of a shared memory or of a global buffer."""
         if cta is not None:
             return cta.shared.shadow or self._shared_shadow(cta)
@@ -223,7 +205,7 @@ class Race:
         for at, record in records:
             agent = record & AGENT_MASK
             if record >> CLOCK_SHIFT > row[agent]:
-                self.report(kind, self.names[agent], self.names[actor.agent], shadow.where(at), record >> LINE_SHIFT & LINE_MASK, actor)
+                self.report(kind, agent, shadow.place, shadow.where(at), record >> LINE_SHIFT & LINE_MASK, actor)
 
     def _row(self, actor: Accessor) -> NDArray[np.int32]:
         if actor.clock.rows.shape[1] < self.width:
@@ -232,7 +214,7 @@ class Race:
 
     # ---- flags
 
-    def publish(self, key: Any, warp: Warp, semantics: str, scope: int, replace: bool) -> None:
+    def publish(self, key: Any, warp: Thread, semantics: str, scope: int, replace: bool) -> None:
         """A strong write at `key`. `replace`: a plain store, which ends earlier release sequences; an atomic continues them."""
         point = self.points.get(key)
         if point is None:
@@ -246,7 +228,7 @@ class Race:
             for level, clock in warp.fences.items():
                 point.release(clock, warp.cta, min(level, scope))
 
-    def observe(self, key: Any, warp: Warp, semantics: str, scope: int) -> None:
+    def observe(self, key: Any, warp: Thread, semantics: str, scope: int) -> None:
         """A strong read at `key`. A relaxed one takes effect at a later fence."""
         point = self.points.get(key)
         if point is None or not point.released:
@@ -259,7 +241,7 @@ class Race:
             if missed is not None:
                 across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
                 kind = f"insufficient scope for synchronisation across {across}"
-                self.report(kind, repr(missed), self.names[warp.agent], self._flag_name(key), 0, warp)
+                self.report(kind, missed, *self._flag(key), 0, warp)
             return
         for (released, place), clock in point.released.items():
             if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
@@ -269,13 +251,14 @@ class Race:
                 else:
                     known.join(clock)
 
-    def _flag_name(self, key: Any) -> str:
+    def _flag(self, key: Any) -> tuple[str, str]:
+        """Kind of memory and location of a flag."""
         if isinstance(key, tuple):
-            return f"shared flag smem+{key[1] - SMEM_RESERVED}"
+            return "shared flag", f"shared flag smem+{key[1] - SMEM_RESERVED}"
         allocation, offset = self.memory.find(key, 1)
-        return f"flag {allocation}+{offset}"
+        return f"flag {allocation.name}", f"flag {allocation}+{offset}"
 
-    def fence(self, warp: Warp, scope: int) -> None:
+    def fence(self, warp: Thread, scope: int) -> None:
         """`fence.acq_rel`/`fence.sc` at `scope`: completes earlier relaxed reads and arms later relaxed writes."""
         for place in [p for p in warp.pending if in_scope(scope, p, warp.cta)]:
             warp.clock.join(warp.pending.pop(place))
@@ -290,16 +273,18 @@ class Race:
         location = index.start + at if isinstance(index, slice) else int(index[at])
         first = int(last[at])
         line = first >> LINE_SHIFT & LINE_MASK
-        self.report(kind, self.names[first & AGENT_MASK], self.names[actor.agent], shadow.where(location), line, actor)
+        self.report(kind, first & AGENT_MASK, shadow.place, shadow.where(location), line, actor)
 
-    def report(self, kind: str, first: str, second: str, where: str, first_line: int, actor: Accessor) -> None:
-        """Record a finding; the same pair of instructions and agents is counted, not repeated."""
-        key = (kind, first, second, first_line, actor.line)
+    def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor) -> None:
+        """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`."""
+        own = self.places[actor.agent].kernel
+        other = self.places[first].kernel if isinstance(first, int) else own if isinstance(first, str) else first.kernel
+        key = (kind, place, self.kernels.of(other), first_line, self.kernels.of(own), actor.line)
         if found := self.findings.get(key):
             found.count += 1
             return
-        source = self.sources.get
-        self.findings[key] = Finding(kind, first, second, where, first_line, actor.line, source(first_line, ""), source(actor.line, ""))
-
-
-__all__ = ["SCOPES", "Accessor", "Actor", "Race"]
+        name = self.names[first] if isinstance(first, int) else str(first)
+        self.findings[key] = Finding(
+            kind, name, self.names[actor.agent], where, first_line, actor.line,
+            other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels.of(other), self.kernels.of(own),
+        )  # fmt: skip

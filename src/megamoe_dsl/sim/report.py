@@ -1,20 +1,18 @@
-"""What a run tells: findings, statistics and the deadlock report."""
+"""What a run tells: findings and statistics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .cta import Cta
-    from .machine import World
-    from .warp import Warp
 
 
 @dataclass
 class Finding:
-    """Two accesses that nothing orders, or a missing proxy fence or scope. Lines are PTX lines; sources come from `.loc`."""
+    """Two accesses that nothing orders, or a missing proxy fence or scope.
+
+    Lines are PTX lines of the kernels named, which are empty while only one kernel runs; sources come from `.loc`. `count` is how often
+    these two lines met in this kind of memory; agents and `where` are those of the first time.
+    """
 
     kind: str
     first: str
@@ -24,16 +22,19 @@ class Finding:
     second_line: int
     first_source: str = ""
     second_source: str = ""
+    first_kernel: str = ""
+    second_kernel: str = ""
     count: int = 1
 
     def __str__(self) -> str:
-        first = f"{self.first} (PTX line {self.first_line}{_at(self.first_source)})"
-        second = f"{self.second} (PTX line {self.second_line}{_at(self.second_source)})"
+        first = f"{self.first} ({describe_line(self.first_line, self.first_kernel, self.first_source)})"
+        second = f"{self.second} ({describe_line(self.second_line, self.second_kernel, self.second_source)})"
         return f"{self.kind} at {self.where}: {first} then {second}, {self.count} times"
 
 
-def _at(source: str) -> str:
-    return f", {source}" if source else ""
+def describe_line(line: int, kernel: str, source: str) -> str:
+    """A PTX line with its kernel and source, where there are any."""
+    return f"PTX line {line}" + (f" of {kernel}" if kernel else "") + (f", {source}" if source else "")
 
 
 @dataclass
@@ -49,31 +50,3 @@ class Report:
     def rate(self) -> float:
         """Warp-instructions per second."""
         return self.instructions / self.seconds if self.seconds else 0.0
-
-
-def describe_deadlock(world: World) -> str:
-    """Every unfinished warp and the state of every barrier."""
-    out = ["no warp can make progress"]
-    for cluster in world.live:
-        for cta in cluster.ctas:
-            out += [f"  {cta}"]
-            out += [f"    {_describe_warp(world, warp)}" for warp in cta.warps if not warp.done]
-            out += _describe_barriers(cta)
-        out.append(f"    cluster barrier: {cluster.arrived}/{cluster.expected} arrived, generation {cluster.generation}")
-    return "\n".join(out)
-
-
-def _describe_warp(world: World, warp: Warp) -> str:
-    parts = []
-    for fragment in warp.fragments:
-        ins = world.program.kernel.code[fragment.pc]
-        lanes = 32 if fragment.mask is None else int(fragment.mask.sum())
-        why = fragment.why() if callable(fragment.why) else fragment.why
-        parts.append(f"PTX line {ins.line}{_at(ins.source or '')}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
-    return f"warp {warp.index}: {'; '.join(parts)}"
-
-
-def _describe_barriers(cta: Cta) -> list[str]:
-    out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
-    out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
-    return out

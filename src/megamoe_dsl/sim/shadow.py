@@ -37,10 +37,13 @@ def _spread(records: Records, factor: int) -> Records:
 
 
 class Shadow:
-    """Access records of a byte range, one per `grain` bytes. The grain gets finer on the first access that needs it."""
+    """Access records of a byte range, one per `grain` bytes. The grain gets finer on the first access that needs it.
 
-    def __init__(self, size: int, grain: int, name: str, origin: int, space: int) -> None:
-        self.grain, self.name, self.origin, self.space = grain, name, origin, space
+    `name` and `origin` say where a location is; `place` is the kind of memory, by which findings are grouped.
+    """
+
+    def __init__(self, size: int, grain: int, place: str, name: str, origin: int, space: int) -> None:
+        self.grain, self.place, self.name, self.origin, self.space = grain, place, name, origin, space
         n = -(-size // grain)
         self.write: Records = np.zeros(n, np.int64)
         self.read: Records = np.zeros(n, np.int64)

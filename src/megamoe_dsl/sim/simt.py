@@ -7,40 +7,30 @@ thread scheduling).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import random
+from typing import Protocol
 
 from .errors import SimError
-from .ops import BLOCK, EXIT, YIELD
+from .fragment import Fragment
+from .interfaces import World
+from .lanes import Lanes, Mask
+from .outcome import BLOCK, EXIT, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
+from .report import describe_line
+from .warp import Warp
 
-if TYPE_CHECKING:
-    from .machine import World
-    from .operands import Lanes, Mask
-    from .warp import Warp
-
-ONES, ZEROS = b"\x01" * 32, bytes(32)
+ZEROS = bytes(32)
 NOBODY = 1 << 60
 MAX_REST = 15
 
 
-class Fragment:
-    """Lanes at one program counter; `mask` is None for all 32."""
+class Scheduler(World, Protocol):
+    """The world as the scheduler sees it."""
 
-    __slots__ = ("bits", "mask", "pc", "polled", "why")
-
-    def __init__(self, pc: int, mask: Mask) -> None:
-        self.pc = pc
-        self.set(mask)
-        self.polled = False
-        self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
-
-    def set(self, mask: Mask) -> None:
-        bits = ONES if mask is None else mask.tobytes()
-        self.mask, self.bits = (None, ONES) if bits == ONES else (mask, bits)
+    rng: random.Random
 
 
-def run_warp(world: World, w: Warp, quantum: int) -> None:
+def run_warp(world: Scheduler, w: Warp, quantum: int) -> None:
     """Run up to about `quantum` instructions, until the warp blocks or only polls."""
     fragments = w.fragments
     executed = 0
@@ -86,9 +76,9 @@ def run_warp(world: World, w: Warp, quantum: int) -> None:
 
 
 def _context(world: World, w: Warp, text: str) -> str:
-    ins = next((i for i in world.program.kernel.code if i.line == w.line), None)
-    source = f" ({ins.source})" if ins and ins.source else ""
-    return f"{text} [PTX line {w.line}{source}: {ins.opcode if ins else '?'}; {w}]"
+    ins = next((i for i in w.kernel.code if i.line == w.line), None)
+    line = describe_line(w.line, world.kernels.of(w.kernel), (ins and ins.source) or "")
+    return f"{text} [{line}: {ins.opcode if ins else '?'}; {w}]"
 
 
 def _merge(fragments: list[Fragment]) -> None:
@@ -107,7 +97,7 @@ def _merge(fragments: list[Fragment]) -> None:
 
 def _run_fragment(world: World, w: Warp, f: Fragment, budget: int, meet: int) -> int:
     """Run one fragment until it blocks, polls, splits, exits, uses up the budget or reaches `meet`; returns instructions executed."""
-    units, R, pc, mask = world.program.units, w.R, f.pc, f.mask
+    units, R, pc, mask = w.program.units, w.R, f.pc, f.mask
     n = 0
     while n < budget:
         unit = units[pc]

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 
+from .agents import agents_needed, check_agents
 from .errors import SimError
+from .kernel_names import KernelNames
 from .launch import Launch
 from .machine import World
 from .memory import GlobalMemory
-from .parser import parse
-from .program import Program
+from .program import load
 from .race import Race
 from .report import Report
 
 
-@lru_cache(maxsize=16)
-def _load(ptx: str, kernel: str | None, race: bool) -> Program:
-    """A program holds no state of a run, so simulators of the same text share it and its compiled units."""
-    return Program(parse(ptx, kernel), race)
-
-
 class Simulator:
-    """Runs one kernel of a PTX module.
+    """Runs the kernels of one or more PTX modules.
 
-    `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous actions in scheduler
-    sweeps, `progress(instructions, seconds)` is called about once a second, `kernel` names the entry (default: the first), and
-    `resident` bounds how many CTAs of all ranks run at once (default: all).
+    `ptx` and `kernel` (the name of an entry, default the first) are the program of launches that name none; with `ptx` None every
+    launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
+    actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
+    of all ranks run at once (default: all).
     """
 
     def __init__(
         self,
-        ptx: str,
+        ptx: str | None,
         memory: GlobalMemory,
         seed: int = 0,
         race: bool = True,
@@ -44,18 +41,22 @@ class Simulator:
         resident: int | None = None,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.program = _load(ptx, kernel, race)
+        self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
-        """Run all launches concurrently to the end. Raises SimError (Deadlock when nothing can progress)."""
+        """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""
         if not launches:
             raise SimError("nothing to launch")
-        race = Race(self.memory, sources=self.program.sources) if self.race else None
-        world = World(self.program, self.memory, self.seed, race, self.max_delay)
+        if self.race:
+            check_agents(agents_needed(launches), so_far=False)
+        launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
+        kernels = KernelNames(launch.check().kernel for launch in launches)
+        race = Race(self.memory, kernels) if self.race else None
+        world = World(self.memory, self.seed, race, self.max_delay, kernels)
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()
-        cluster_size = max(int(np.prod(launch.cluster)) for launch in launches)
+        cluster_size = max(prod(launch.cluster) for launch in launches)
         resident = len(world.waiting) if self.resident is None else max(1, self.resident // cluster_size)
         with np.errstate(all="ignore"):
             world.run(resident, self._ticker(world, start))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SimError
+from .interfaces import Cta, Warp
+from .lanes import LANE
 
-if TYPE_CHECKING:
-    from .cta import Cta
-    from .warp import Warp
-
-LANE = np.arange(32, dtype=np.uint32)
 _MASKS = {
     "%lanemask_eq": np.uint32(1) << LANE,
     "%lanemask_lt": (np.uint32(1) << LANE) - np.uint32(1),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .accessor import Place
 from .clock import Clock
-
-if TYPE_CHECKING:
-    from .cta import Cta
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
 
-def in_scope(scope: int, first: Cta, second: Cta) -> bool:
+def in_scope(scope: int, first: Place, second: Place) -> bool:
     """Whether threads of both CTAs are inside `scope`."""
     if scope == 0:
         return first is second
@@ -27,7 +23,7 @@ class SyncPoint:
     __slots__ = ("released", "version")
 
     def __init__(self) -> None:
-        self.released: dict[tuple[int, Cta], Clock] = {}
+        self.released: dict[tuple[int, Place], Clock] = {}
         self.version = 0
 
     def clear(self) -> None:
@@ -36,7 +32,7 @@ class SyncPoint:
             self.released = {}
             self.version += 1
 
-    def release(self, clock: Clock, cta: Cta, scope: int) -> None:
+    def release(self, clock: Clock, cta: Place, scope: int) -> None:
         """Publish `clock` from a thread of `cta`."""
         known = self.released.get((scope, cta))
         if known is None:
@@ -51,7 +47,7 @@ class SyncPoint:
         out.released = {key: clock.copy() for key, clock in self.released.items()}
         return out
 
-    def acquire(self, clock: Clock, cta: Cta, scope: int) -> Cta | None:
+    def acquire(self, clock: Clock, cta: Place, scope: int) -> Place | None:
         """Join into `clock` all that a thread of `cta` may observe at `scope`; returns a CTA whose release was out of scope, if any."""
         missed = None
         for (released_scope, place), known in self.released.items():

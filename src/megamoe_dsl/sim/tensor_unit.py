@@ -8,18 +8,15 @@ for tensor memory. `tcgen05.commit` implies the fence.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .accessor import Actor
+from .clock import Clock
 from .errors import SimError
+from .interfaces import Cta, Warp
 from .pipe import Pipe
-from .race import Actor
+from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
-
-if TYPE_CHECKING:
-    from .clock import Clock
-    from .cta import Cta
-    from .shadow import Shadow
-    from .warp import Warp
 
 QUARTERS = 4
 
@@ -48,7 +45,7 @@ class TensorUnit:
         self.shadow: Shadow | None = None
         if race:
             self.shadow = race.tensor_shadow(cta, QUARTERS * COLUMNS)
-            self.agent = race.agent(f"{cta} tensor pipe")
+            self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
         cta.exit_checks.append(self._exit_check)
 
@@ -94,7 +91,7 @@ class TensorThread:
         self.count = 0
         race = w.world.race
         if race:
-            self.agent = race.agent(f"{w} tcgen05.ld/st")
+            self.agent = race.agent(f"{w} tcgen05.ld/st", w.cta)
             self.clock = race.clock()
 
     def actor(self, line: int) -> Actor | None:

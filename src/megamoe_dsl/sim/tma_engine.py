@@ -7,23 +7,19 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .accessor import Actor
+from .clock import Clock
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
+from .interfaces import Cta, Warp, World
 from .mbarrier import Mbarrier, finish_async_store
 from .memory import SMEM_RESERVED, Allocation, Bytes
-from .race import Actor, Race
+from .race import Race
 from .swizzle import IndexArray
-
-if TYPE_CHECKING:
-    from .clock import Clock
-    from .cta import Cta
-    from .machine import World
-    from .warp import Warp
 
 CHUNK = 16
 _TYPES: dict[str, type] = {
@@ -54,7 +50,7 @@ class Issue:
         if race is None or self.clock is None:
             return None
         if barrier.agent < 0:
-            barrier.agent = race.agent(f"TMA load for {barrier!r}")
+            barrier.agent = race.agent(f"TMA load for {barrier!r}", barrier.cta)
         barrier.accesses += 1
         return Actor(barrier.agent, _advanced(race, self.clock, barrier.agent, barrier.accesses), self.line)
 
@@ -75,7 +71,7 @@ class StoreActors:
             return None
         agents = w.state.get("bulk store agents")
         if agents is None:
-            agents = w.state["bulk store agents"] = (race.agent(f"{w} bulk store source"), race.agent(f"{w} bulk store destination"))
+            agents = w.state["bulk store agents"] = tuple(race.agent(f"{w} bulk store {side}", w.cta) for side in ("source", "destination"))
         count = w.state["bulk stores"] = w.state.get("bulk stores", 0) + 1
         clock = race.snapshot(w)
         for agent in agents:

@@ -3,39 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .accessor import Place
 from .clock import Clock
+from .fragment import Fragment
+from .interfaces import Cta, World
+from .lanes import LANE, Lanes, Mask
 from .memory import ByteStore
-from .operands import Lanes, Mask
-from .ops import BLOCK, Outcome
-from .simt import Fragment
-from .special import LANE
-
-if TYPE_CHECKING:
-    from .cta import Cta
-    from .machine import World
+from .outcome import BLOCK, Outcome
+from .program import Program
 
 
 class Warp:
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
 
     __slots__ = (
-        "R", "agent", "asynchronous", "clock", "cta", "done", "exited", "fences", "fragments", "index", "line", "local", "pending",
-        "poll", "rest", "seen", "sleep", "state", "thread_index", "wake", "why", "world",
+        "R",
+        "agent",
+        "asynchronous",
+        "clock",
+        "cta",
+        "done",
+        "exited",
+        "fences",
+        "fragments",
+        "index",
+        "kernel",
+        "line",
+        "local",
+        "pending",
+        "poll",
+        "program",
+        "rest",
+        "seen",
+        "sleep",
+        "state",
+        "thread_index",
+        "wake",
+        "why",
+        "world",
     )  # fmt: skip
 
-    def __init__(self, world: World, cta: Cta, index: int) -> None:
-        self.world, self.cta, self.index = world, cta, index
+    def __init__(self, world: World, cta: Cta, program: Program, index: int) -> None:
+        self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
         linear = LANE.astype(np.int64) + 32 * index
-        lanes = linear < block[0] * block[1] * block[2]
+        lanes = linear < cta.launch.threads
         self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
         self.exited = ~lanes
         self.fragments = [Fragment(0, None if lanes.all() else lanes)]
-        self.R: list[Lanes] = world.program.fresh_registers()
+        self.R: list[Lanes] = program.fresh_registers()
         self.done = False
         self.line = 0
         self.wake: Callable[[], bool] | None = None
@@ -48,10 +68,10 @@ class Warp:
         self.agent = 0
         self.clock: Clock
         self.fences: dict[int, Clock] = {}
-        self.pending: dict[Cta, Clock] = {}
+        self.pending: dict[Place, Clock] = {}
         self.seen: dict[Any, int] = {}
         if world.race:
-            self.agent = world.race.agent(f"{cta} warp {index}")
+            self.agent = world.race.agent(f"{cta} warp {index}", cta)
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"
@@ -59,7 +79,7 @@ class Warp:
     def local_memory(self) -> ByteStore:
         """The .local memory of the 32 lanes, one stride after the other."""
         if self.local is None:
-            self.local = ByteStore(np.zeros(32 * self.world.program.local_stride, np.uint8), None)
+            self.local = ByteStore(np.zeros(32 * self.kernel.local_stride, np.uint8), None)
         return self.local
 
     def lanes(self, mask: Mask) -> list[int]:

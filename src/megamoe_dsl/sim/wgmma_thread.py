@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .accessor import Actor
 from .errors import SimError
+from .interfaces import Warp
 from .pipe import Pipe
-from .race import Actor
-
-if TYPE_CHECKING:
-    from .warp import Warp
 
 Float32Array = NDArray[np.float32]
 _POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
@@ -82,7 +80,7 @@ class WgmmaThread:
         if race is None:
             return None
         if self.agent < 0:
-            self.agent = race.agent(f"{self.warp} wgmma")
+            self.agent = race.agent(f"{self.warp} wgmma", self.warp.cta)
         self.count += 1
         clock = race.snapshot(self.warp)
         clock.fit(race.width)

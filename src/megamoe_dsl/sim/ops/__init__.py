@@ -14,31 +14,16 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Mask
+from ..operands import Binder
+from ..outcome import Outcome
+from ..parser import Instruction
 
-if TYPE_CHECKING:
-    from ..operands import Binder, Mask
-    from ..parser import Instruction
-    from ..warp import Warp
-
-
-class Outcome:
-    """What a handler answers when the instruction did not simply complete."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-BLOCK = Outcome("BLOCK")  # not executed: try again later (the same lanes, the same instruction)
-YIELD = Outcome("YIELD")  # executed, but it only polled: let others run before going on
-EXIT = Outcome("EXIT")  # these lanes leave the kernel
-
-Handler = Callable[["Warp", "Mask"], Outcome | None]
+Handler = Callable[[Warp, Mask], Outcome | None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +41,7 @@ class Inline:
 
 
 Built = Handler | Straight | Inline
-Builder = Callable[["Instruction", "Binder"], Any]
+Builder = Callable[[Instruction, Binder], Any]
 
 _BUILDERS: dict[str, Builder] = {}
 _LOADED = False

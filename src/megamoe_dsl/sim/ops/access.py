@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SimError
+from ..interfaces import Cta, Warp
+from ..lanes import Lanes, Mask
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
 from .common import shared_target
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..operands import Lanes, Mask
-    from ..warp import Warp
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
 
@@ -58,10 +55,10 @@ def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask
             lanes = np.flatnonzero(bases == base)
             yield memory.find(int(base), 1)[0], where[lanes] - base, lanes, None
     elif space == "local":
-        if high + size > w.world.program.kernel.local_bytes:
+        if high + size > w.kernel.local_bytes:
             raise SimError(f"local access out of bounds: {high:#x}")
         store = w.local_memory()
-        yield store, where + w.world.program.local_stride * np.array(w.lanes(mask)), slice(None), None
+        yield store, where + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None), None
     else:
         base = PARAM_BASE if low >= PARAM_BASE else 0
         if high - base + size > len(w.cta.parameters):

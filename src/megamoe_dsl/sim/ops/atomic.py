@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
+from ..interfaces import Warp
+from ..lanes import Lanes, Mask
 from ..memory import Allocation
 from ..operands import UNSIGNED, Binder, vector
+from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, Instruction
-from . import YIELD, Outcome, register
+from . import register
 from .access import resolve
 from .common import scope, semantics, state_space
 from .loadstore import flag_key
-
-if TYPE_CHECKING:
-    from ..operands import Lanes, Mask
-    from ..warp import Warp
 
 _SIGNED = {"s32": np.int32, "s64": np.int64}
 Update = Callable[[Any, Any, Any], Any]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Mask
+from ..named_barrier import NamedBarrier
 from ..operands import Binder
+from ..outcome import YIELD, Outcome
 from ..parser import Instruction
 from ..sync import SCOPES
-from . import YIELD, Outcome, Straight, register
+from . import Straight, register
 from .common import scope
-
-if TYPE_CHECKING:
-    from ..cta import NamedBarrier
-    from ..operands import Mask
-    from ..warp import Warp
 
 _REDUCTIONS = ("popc", "and", "or")
 

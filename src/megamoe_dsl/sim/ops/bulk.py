@@ -7,15 +7,17 @@ multiples of 16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..async_groups import AsyncCopy, groups_of
 from ..errors import SimError
+from ..interfaces import Cta, Warp
+from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
-from ..operands import Binder, Mask
+from ..operands import Binder
+from ..outcome import Outcome
 from ..parser import Instruction
 from ..tma_engine import (
     CHUNK,
@@ -29,12 +31,8 @@ from ..tma_engine import (
     write_global_rows,
     write_shared_chunks,
 )
-from . import Handler, Outcome, Straight, register
+from . import Handler, Straight, register
 from .common import origin, shared_target
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..warp import Warp
 
 
 def _aligned(**values: int) -> None:

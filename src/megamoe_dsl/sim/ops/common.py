@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..errors import SimError
+from ..interfaces import Cta, Warp
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
+from ..report import describe_line
 from ..sync import SCOPES
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..warp import Warp
 
 _SPACES = ("global", "param", "local", "const")
 
 
+def line_of(w: Warp) -> str:
+    """The PTX line that a warp is at, for warnings."""
+    return describe_line(w.line, w.world.kernels.of(w.kernel), "")
+
+
 def origin(w: Warp) -> str:
     """Names the instruction that posts an asynchronous action."""
-    return f"{w} PTX line {w.line}"
+    return f"{w} {line_of(w)}"
 
 
 def state_space(parts: tuple[str, ...]) -> str:

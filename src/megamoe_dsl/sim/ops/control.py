@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Mask
 from ..operands import Binder
+from ..outcome import EXIT, Outcome
 from ..parser import Instruction
-from . import EXIT, Outcome, Straight, register
-
-if TYPE_CHECKING:
-    from ..operands import Mask
-    from ..warp import Warp
+from . import Straight, register
+from .common import line_of
 
 
 @register("ret", "exit")
@@ -35,6 +35,6 @@ def call(ins: Instruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> None:
         if name != "vprintf":
             raise SimError(f"call of {name}")
-        w.world.warnings[f"device printf at PTX line {ins.line}"] += 1
+        w.world.warnings[f"device printf at {line_of(w)}"] += 1
 
     return Straight(run)

@@ -5,24 +5,20 @@ Source: PTX ISA, "cp.async", "st.async", "st.bulk". cp.async and st.async work i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
+from ..clock import Clock
 from ..errors import SimError
+from ..interfaces import Cta, Warp
+from ..lanes import Mask
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
 from ..memory import SMEM_RESERVED
-from ..operands import DTYPES, UNSIGNED, Binder, Mask, vector
+from ..operands import DTYPES, UNSIGNED, Binder, vector
 from ..parser import Instruction
-from ..race import Actor
 from . import Straight, register
 from .common import origin, shared_target
-
-if TYPE_CHECKING:
-    from ..clock import Clock
-    from ..cta import Cta
-    from ..warp import Warp
 
 
 def _engine_actor(w: Warp, kind: str) -> Actor | None:
@@ -32,7 +28,7 @@ def _engine_actor(w: Warp, kind: str) -> Actor | None:
         return None
     agent = w.state.get((kind, "agent"))
     if agent is None:
-        agent = w.state[(kind, "agent")] = race.agent(f"{w} {kind}")
+        agent = w.state[(kind, "agent")] = race.agent(f"{w} {kind}", w.cta)
     count = w.state[(kind, "count")] = w.state.get((kind, "count"), 0) + 1
     clock = race.snapshot(w)
     clock.rows[0, agent] = count

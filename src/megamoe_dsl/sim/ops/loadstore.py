@@ -7,21 +7,20 @@ synchronise through the race detector; a strong load that returns what it return
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Mask
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
+from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, Instruction
-from . import YIELD, Inline, Outcome, Straight, register
+from . import Inline, Straight, register
 from .access import gather, scatter
 from .common import scope, semantics, shared_target, state_space
-
-if TYPE_CHECKING:
-    from ..operands import Mask
-    from ..warp import Warp
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 

@@ -7,19 +7,18 @@ row t / 4 that start at column 2 (t % 4).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import SimError
-from ..operands import Binder, Lanes, Mask, vector
+from ..interfaces import Warp
+from ..lanes import Lanes, Mask
+from ..operands import Binder, vector
+from ..outcome import Outcome
 from ..parser import Instruction
-from . import Handler, Outcome, register
+from . import Handler, register
 from .access import gather, scatter
 from .common import state_space
-
-if TYPE_CHECKING:
-    from ..warp import Warp
 
 _ROW_BYTES = 16
 

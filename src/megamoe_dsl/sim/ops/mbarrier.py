@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..errors import SimError
+from ..interfaces import Cta, Warp
+from ..lanes import Mask
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
-from ..operands import Binder, Mask
+from ..operands import Binder
+from ..outcome import YIELD, Outcome
 from ..parser import Instruction
-from . import YIELD, Handler, Outcome, Straight, register
+from . import Handler, Straight, register
 from .common import shared_target
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..warp import Warp
 
 _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""

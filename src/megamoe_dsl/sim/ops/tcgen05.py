@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Lanes, Mask
 from ..mbarrier import Mbarrier, mbarrier_at
-from ..operands import Binder, Lanes, Mask, vector
+from ..operands import Binder, vector
+from ..outcome import Outcome
 from ..parser import Instruction
+from ..report import describe_line
 from ..swizzle import IndexArray
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import fragment, granules
-from . import Handler, Outcome, Straight, register
+from . import Handler, Straight, register
 from .common import origin, shared_target
-
-if TYPE_CHECKING:
-    from ..warp import Warp
 
 _POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
 _POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
@@ -166,7 +166,7 @@ class _Access:
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if not valid.all():
             words = np.where(valid, words, _POISON_WORD)
-            w.world.warnings[f"PTX line {self.line}: tcgen05.ld of uninitialised TMEM"] += 1
+            w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialised TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):
             if w.R[index] is not poison:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..accessor import Actor
 from ..errors import SimError
+from ..formats import Float64Array
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
+from ..interfaces import Cta, Warp
+from ..lanes import Mask
 from ..memory import Bytes
-from ..operands import Binder, Mask, vector
+from ..operands import Binder, vector
 from ..parser import Instruction
-from ..race import Actor
 from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
@@ -25,11 +27,6 @@ from ..tmem import granules
 from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from . import Straight, register
 from .common import origin
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..formats import Float64Array
-    from ..warp import Warp
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,11 @@ from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorM
 
 from ..async_groups import AsyncCopy, groups_of
 from ..errors import SimError
+from ..interfaces import Cta, Warp
+from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import SMEM_RESERVED
-from ..operands import Binder, Mask
+from ..operands import Binder
 from ..parser import Instruction
 from ..tma_box import box_at, shared_chunks, to_shared_format
 from ..tma_engine import (
@@ -34,12 +35,8 @@ from ..tma_engine import (
     write_shared_chunks,
 )
 from . import Straight, register
-from .common import generic_bytes, origin, shared_target
+from .common import generic_bytes, line_of, origin, shared_target
 from .tensormap import check_acquired
-
-if TYPE_CHECKING:
-    from ..cta import Cta
-    from ..warp import Warp
 
 _SMEM_ALIGNMENT = 128
 _MAP_ALIGNMENT = 64
@@ -194,7 +191,7 @@ def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight
             if len(same) > 1 and operation is not None:
                 raise SimError(f"{len(same)} lanes issue the same TMA reduction: elect one")
             if len(same) > 1:  # hardware issues it once per warp, and the copies would be identical
-                w.world.warnings[f"PTX line {w.line}: TMA store issued by {len(same)} lanes, performed once"] += 1
+                w.world.warnings[f"{line_of(w)}: TMA store issued by {len(same)} lanes, performed once"] += 1
             cta, offset = shared_target(w, address)
             if cta is not w.cta:
                 raise SimError(f"TMA store from the shared memory of {cta}")

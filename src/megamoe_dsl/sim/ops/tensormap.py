@@ -6,18 +6,15 @@ arrays": the host has copied the map there, so the scope is `.sys`.  A map in pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
 
 from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Mask
 from ..memory import SHARED_BASE
-from ..operands import Binder, Mask
+from ..operands import Binder
 from ..parser import Instruction
 from . import Straight, register
-
-if TYPE_CHECKING:
-    from ..warp import Warp
 
 
 @register("fence.proxy.tensormap::generic")
@@ -46,4 +43,4 @@ def check_acquired(w: Warp, address: int) -> None:
     acquired = w.cta.state.get("acquired maps", {}).get(address, ())
     if not any(w.clock.at(agent) >= when for agent, when in acquired):
         where = "{}+{}".format(*race.memory.find(address, DESCRIPTOR_BYTES))
-        race.report("tensor map used without fence.proxy.tensormap", "the host's copy", repr(w), where, 0, w)
+        race.report("tensor map used without fence.proxy.tensormap", "the host's copy", "tensor map", where, 0, w)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import SimError
-from ..operands import Binder
+from ..interfaces import Warp
+from ..lanes import Mask
+from ..operands import Binder, Reader
+from ..outcome import Outcome
 from ..parser import Instruction
-from . import Inline, Outcome, register
-
-if TYPE_CHECKING:
-    from ..operands import Mask, Reader
-    from ..warp import Warp
+from . import Inline, register
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF

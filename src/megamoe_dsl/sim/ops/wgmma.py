@@ -7,25 +7,24 @@ summed to the bit as silicon does it (`aligned_sum`), others in float64.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..aligned_sum import aligned_multiply_accumulate
 from ..errors import SimError
-from ..operands import Binder, Mask, vector
+from ..formats import Float64Array
+from ..interfaces import Warp
+from ..lanes import Mask
+from ..operands import Binder, vector
+from ..outcome import Outcome
 from ..parser import Instruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor
 from ..umma import decode_operand, multiply_accumulate
 from ..wgmma_thread import Operation, a_fragment, wgmma_thread
-from . import Handler, Outcome, Straight, register
+from . import Handler, Straight, register
 from .common import origin
 from .tcgen05_mma import fetch_operand
-
-if TYPE_CHECKING:
-    from ..formats import Float64Array
-    from ..warp import Warp
 
 _K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8}
 _ROWS = 16  # of one warp

@@ -1,0 +1,115 @@
+"""A launch on paper: when each tile starts if K blocks are all that takes time.
+
+The unit is one K block of a tile, the same for both linears and any number of tokens.
+- Counting tokens and exchanging the counts takes `DISPATCH` units on every SM.
+- Pull and combine take as long as tiles need to read as many bytes of weights; every SM pulls at once, in the order of the pool.
+- A Linear1 tile waits for the tokens of its pool block, a Linear2 tile for all Linear1 tiles of it, combine for the last tile of all.
+- A cluster takes its tiles in turn, or on SM90 the next ones as soon as it is free.
+Loads, epilogues and barriers take no time; other ranks are as far as this one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import zip_longest
+
+from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
+from ..kernels.mega_moe.target import Config
+from ..schedule import FC1, Block
+from .schedule import k_blocks
+from .workers import Worker, of_cluster, taken_at_run_time
+
+DISPATCH = 1.0
+
+
+@dataclass(frozen=True)
+class TimedTile:
+    """A tile with its start and end, in K blocks."""
+
+    block: Block
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class PaperLaunch:
+    """`tiles[cluster, place]` are a worker's, in order; `combine` is when the last tile has ended."""
+
+    config: Config
+    counts: tuple[int, ...]
+    tokens: int
+    tiles: dict[tuple[int, int], list[TimedTile]]
+    combine: float
+
+    @classmethod
+    def of(cls, config: Config, counts: Sequence[int], tokens: int) -> PaperLaunch:
+        """For the tokens of each local expert, and this rank's own tokens."""
+        tiles, finished = defaultdict[tuple[int, int], list[TimedTile]](list), defaultdict[int, float](float)
+        pulled, free = pull_times(config, counts), [(DISPATCH, cluster) for cluster in range(config.num_clusters)]
+        heapify(free)
+        for number, turn in enumerate(turns(config, counts)):
+            now, cluster = free[0] if taken_at_run_time(config) else free[number % config.num_clusters]
+            ends = list[float]()
+            for place, block in enumerate(turn):
+                ready = pulled if block.phase == FC1 else finished
+                start = max(now, ready[block.pool_block])
+                ends.append(start + k_blocks(config, block))
+                tiles[cluster, place].append(TimedTile(block, start, ends[-1]))
+            for block, end in zip(turn, ends, strict=True):
+                if block.phase == FC1:
+                    finished[block.pool_block] = max(finished[block.pool_block], end)
+            if taken_at_run_time(config):
+                heapreplace(free, (max(ends), cluster))
+            else:
+                free[cluster] = (max(ends), cluster)
+        combine = max((tile.end for some in tiles.values() for tile in some), default=DISPATCH)
+        return cls(config, tuple(counts), tokens, dict(tiles), combine)
+
+    def of_worker(self, worker: Worker) -> list[TimedTile]:
+        return self.tiles.get((worker.cluster, worker.place), [])
+
+    def pull_end(self, worker: Worker) -> float:
+        """When a worker's first SM has pulled its rows."""
+        return DISPATCH + rows_of(self.config, sum(self.counts), worker.sms[0]) * row_cost(self.config)
+
+    def combine_end(self, worker: Worker) -> float:
+        """When a worker's first SM has added up its pieces of tokens."""
+        problem, pieces = self.config.problem, self.config.smem.combine.pieces
+        mine = len(range(worker.sms[0], self.tokens * pieces, self.config.num_sms))
+        return self.combine + mine * problem.topk * problem.hidden * 2 / pieces / self.config.smem.weight_bytes
+
+
+def turns(config: Config, counts: Sequence[int]) -> Iterator[list[Block]]:
+    """What a cluster takes at a time, in the order of the schedule."""
+    size = config.blocks_per_fetch
+    walks = [of_cluster(config, counts, cluster) for cluster in range(config.num_clusters)]
+    in_turns = ([walk[i : i + size] for i in range(0, len(walk), size)] for walk in walks)
+    for row in zip_longest(*in_turns):
+        yield from (turn for turn in row if turn)
+
+
+def row_cost(config: Config) -> float:
+    """K blocks in whose time an SM pulls a row of a token."""
+    return config.problem.hidden / config.smem.weight_bytes
+
+
+def rows_of(config: Config, rows: int, sm: int) -> int:
+    """Of the rows that this SM pulls: each of its dispatch warps takes every so-many-th."""
+    laps, rest = divmod(rows, DISPATCH_WARPS * config.num_sms)
+    return DISPATCH_WARPS * laps + min(max(rest - DISPATCH_WARPS * sm, 0), DISPATCH_WARPS)
+
+
+def pull_times(config: Config, counts: Sequence[int]) -> dict[int, float]:
+    """When a pool block's last row has come."""
+    times, rows, block = dict[int, float](), 0, 0
+    for count in counts:
+        for first in range(0, count, config.block_m):
+            last = rows + min(first + config.block_m, count) - 1
+            laps = last // (DISPATCH_WARPS * config.num_sms) + 1
+            times[block] = DISPATCH + laps * DISPATCH_WARPS * row_cost(config)
+            block += 1
+        rows += count
+    return times

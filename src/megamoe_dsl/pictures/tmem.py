@@ -1,0 +1,27 @@
+"""Tensor memory of a CTA."""
+
+from __future__ import annotations
+
+from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
+from ..kernels.mega_moe.target import Config
+from .chart import Bar, BarChart, Lane, Picture
+from .subject import require_sm100
+
+
+def draw_tmem(config: Config, tokens: int) -> Picture:
+    """Raises `ConfigError` for SM90, which has none."""
+    config = require_sm100(config, "tmem", "its accumulators are in tensor memory, those of sm_90a in registers")
+    plan = config.tmem
+    parts = [(f"accumulator {i}", plan.accumulator(i), plan.accumulator(i) + config.block_m, "accumulators") for i in range(ACCUMULATORS)]
+    parts += [("token scales", plan.sfa, plan.sfb, "scales"), ("weight scales", plan.sfb, plan.used, "scales")]
+    parts += [("allocated, unused", plan.used, plan.allocated, "free")] if plan.used < plan.allocated else []
+    lanes = []
+    for name, start, end, kind in parts:
+        columns = f"{start}-{end - 1}"
+        lanes.append(Lane(name, (Bar(start, end, kind, columns),), (columns, str(end - start))))
+    note = (
+        f"Columns of {TMEM_LANES} lanes x 32 bits in each CTA: {plan.used} used, {plan.allocated} allocated of {TMEM_COLUMNS}. "
+        f"A lane is one of the CTA's 128 weight rows, a column one of up to {config.block_m} tokens. To scale."
+    )
+    return Picture("Tensor memory", note, (BarChart(tuple(lanes), plan.allocated, "columns", ("columns", "count")),))

@@ -1,0 +1,95 @@
+"""A timeline of one launch, as it was measured: phases of all SMs from a record, or single tiles of one SM from its spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from .chart import Bar, BarChart, Lane, Picture
+from .trace_file import Activity, TracedSpan, TraceRecord, find_record, read_trace
+
+KINDS = {"wait": "wait", "count": "dispatch", "pull": "pull", "combine": "combine"}
+SMS = 2  # of a file of spans
+SLIVER = 1 / 600  # of the launch: neighbours of one kind that are shorter are drawn as one
+
+
+def draw_trace(path: Path, *, preset: str | None = None, tokens: int | None = None, ranks: int | None = None) -> Picture:
+    """Of a file that `megamoe bench --trace` wrote; preset, tokens per rank and ranks choose one of a file's records.
+
+    Raises `TraceFileError` for another file and for a choice of none or of several, OSError for a file that cannot be read.
+    """
+    found = read_trace(path)
+    spans = [one for one in found if isinstance(one, TracedSpan)]
+    if spans:
+        return _draw_spans(spans, path.stem)
+    records = [one for one in found if isinstance(one, TraceRecord)]
+    return _draw_record(find_record(path, records, preset=preset, tokens=tokens, ranks=ranks), path.stem)
+
+
+def kind_of(activity: str) -> str:
+    """Of an activity's name, as in "wait tokens Linear1"."""
+    first, *rest = activity.split()
+    return KINDS.get(first, rest[-1] if rest and rest[-1] in ("Linear1", "Linear2") else "other")
+
+
+def _draw_record(record: TraceRecord, source: str) -> Picture:
+    lanes = tuple(_window(one) for one in record.activities)
+    note = (
+        f"Measured on {record.gpu}, {record.date[:10]}: {_in_words(record)}; rank 0's launch of {record.launch:.0f} µs, all its SMs "
+        "together. A bar reaches from when the first warp began an activity to when the last one ended it; it is filled as high as the "
+        f"share of that time that a warp spends on it, on average over the role's warps. From {source}."
+    )
+    return Picture("Timeline of one launch", note, (BarChart(lanes, record.launch, "µs", ("µs per warp",)),))
+
+
+def _in_words(record: TraceRecord) -> str:
+    point = record.point
+    words = [f"{point.get('preset')}, {point.get('tokens')} tokens a rank", f"{point.get('ranks')} ranks"]
+    if point.get("experts_per_rank"):
+        words.append(f"{point['experts_per_rank']} experts each")
+    remote = point.get("remote")
+    if isinstance(remote, float):
+        words.append(f"{remote:.1%} of the top-k slots on other ranks")
+    return ", ".join(words)
+
+
+def _window(one: Activity) -> Lane:
+    share = min(1.0, one.mean / (one.last - one.first)) if one.last > one.first else 1.0
+    return Lane(one.name, (Bar(one.first, one.last, kind_of(one.name), share=share),), (f"{one.mean:.1f}",), one.role)
+
+
+def _draw_spans(spans: list[TracedSpan], source: str) -> Picture:
+    """Of the first SMs the first warp of each role, which are the same warps' names in every SM."""
+    sms = sorted({one.sm for one in spans})
+    extent = max(one.end for one in spans)
+    lanes = []
+    for sm in sms[:SMS]:
+        warps = sorted({one.warp for one in spans if one.sm == sm})
+        first = {_role(warp): warp for warp in reversed(warps)}
+        for role, warp in sorted(first.items(), key=lambda entry: entry[1]):
+            mine = sorted((one for one in spans if (one.sm, one.warp) == (sm, warp)), key=lambda one: one.start)
+            lanes.append(Lane(role, tuple(_merged(mine, extent * SLIVER)), group=f"SM {sm}"))
+    note = (
+        f"Measured: the stamps of one launch of {extent:.0f} µs, on the first {min(SMS, len(sms))} of the {len(sms)} SMs in {source}, of "
+        "each role the first warp. Neighbours of one kind are drawn as one where they are too short to see."
+    )
+    return Picture("Timeline of one launch", note, (BarChart(tuple(lanes), extent, "µs"),))
+
+
+def _role(warp: str) -> str:
+    """Of a warp's name, as in "02 token_loader"."""
+    return warp.split(maxsplit=1)[-1].replace("_", " ")
+
+
+def _merged(spans: list[TracedSpan], sliver: float) -> Iterator[Bar]:
+    last: Bar | None = None
+    for one in spans:
+        bar = Bar(one.start, one.end, kind_of(one.name), one.name)
+        if last is not None and last.kind == bar.kind and bar.end - bar.start < sliver:
+            last = Bar(last.start, bar.end, last.kind, last.label)
+            continue
+        if last is not None:
+            yield last
+        last = bar
+    if last is not None:
+        yield last

@@ -1,0 +1,172 @@
+"""What engines and instruction families see of the machine: world, cluster, CTA and warp."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .accessor import Place, Thread
+from .clock import Clock
+from .fragment import Fragment
+from .geometry import Dim3, Geometry
+from .kernel_names import KernelNames
+from .lanes import Lanes, Mask
+from .memory import ByteStore, GlobalMemory, SharedMemory
+from .named_barrier import NamedBarrier
+from .outcome import Outcome
+from .parser import Kernel
+from .race import Race
+
+Action = Callable[[], None]
+
+
+class World(Protocol):
+    """One run: state that all launches share.
+
+    `progress` counts changes that another warp could wait for, `pipes` holds actions that keep their order, with their origins.
+    """
+
+    memory: GlobalMemory
+    kernels: KernelNames
+    race: Race | None
+    instructions: int
+    sweeps: int
+    progress: int
+    warnings: Counter[str]
+    pipes: list[deque[tuple[str, Action]]]
+
+    def next_uid(self) -> int:
+        """A number that no CTA of this run has."""
+        ...
+
+    def clock(self) -> int:
+        """Simulated time."""
+        ...
+
+    def post(self, action: Action, origin: str) -> None:
+        """Run `action` after a random delay; `origin` names it in errors."""
+        ...
+
+
+class Cluster(Protocol):
+    """CTAs that share distributed shared memory and the cluster barrier."""
+
+    arrived: int
+    expected: int
+    generation: int
+    clock: Clock | None
+    done: Clock | None
+
+    @property
+    def ctas(self) -> Sequence[Cta]:
+        """By rank in the cluster."""
+        ...
+
+    def arrive(self, lanes: int) -> None:
+        """`lanes` threads arrive at the cluster barrier."""
+        ...
+
+    def leave(self, lanes: int) -> None:
+        """`lanes` threads exit: the barrier no longer waits for them."""
+        ...
+
+
+class Cta(Place, Protocol):
+    """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
+
+    shared: SharedMemory
+    cluster_rank: int
+    ctaid: Dim3
+    uid: int
+    sm: int
+    parameters: Any
+    shared_base: int
+    barriers: dict[int, NamedBarrier]
+    mbarriers: dict[int, Any]
+    state: dict[Any, Any]
+    exit_checks: list[Callable[[], None]]
+
+    @property
+    def launch(self) -> Geometry:
+        """The shape of its launch."""
+        ...
+
+    @property
+    def world(self) -> World:
+        """The run."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its cluster."""
+        ...
+
+    @property
+    def warps(self) -> Sequence[Warp]:
+        """By index."""
+        ...
+
+    def barrier(self, number: int) -> NamedBarrier:
+        """Named barrier `number`."""
+        ...
+
+    def live_threads(self) -> int:
+        """Threads a barrier without a count waits for."""
+        ...
+
+    def warp_left(self) -> None:
+        """A warp exited."""
+        ...
+
+
+class Warp(Thread, Protocol):
+    """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
+
+    R: list[Lanes]
+    index: int
+    thread_index: tuple[Lanes, Lanes, Lanes]
+    exited: Lanes
+    done: bool
+    fragments: list[Fragment]
+    poll: tuple[int, bytes]
+    why: str | Callable[[], str] | None
+    wake: Callable[[], bool] | None
+    sleep: int
+    rest: int
+    local: ByteStore | None
+
+    @property
+    def world(self) -> World:
+        """The run."""
+        ...
+
+    @property
+    def cta(self) -> Cta:
+        """Its thread block."""
+        ...
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it runs."""
+        ...
+
+    def local_memory(self) -> ByteStore:
+        """The .local memory of the 32 lanes, one stride after the other."""
+        ...
+
+    def lanes(self, mask: Mask) -> list[int]:
+        """The lanes of a mask."""
+        ...
+
+    def first(self, mask: Mask) -> int:
+        """The lowest lane of a mask."""
+        ...
+
+    def converged(self, mask: Mask) -> bool:
+        """Whether all lanes that have not exited are here."""
+        ...
+
+    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
+        ...

@@ -1,0 +1,17 @@
+"""The 32 lanes of a warp: values and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Lanes = NDArray[Any]
+"""One value per lane."""
+
+Mask = NDArray[np.bool_] | None
+"""Which lanes; None for all 32."""
+
+LANE = np.arange(32, dtype=np.uint32)
+"""Every lane's own number."""

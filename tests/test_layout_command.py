@@ -1,0 +1,59 @@
+"""`megamoe layout`: every picture of both architectures, presets and own shapes, and errors of one line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl.cli import app
+from megamoe_dsl.pictures import PICTURES
+
+SHAPE = ["--hidden", "512", "--intermediate", "512", "--experts", "8", "--topk", "2", "--sms", "4"]
+ONLY_SM100 = {"tmem", "scales"}
+
+
+def layout(*arguments, **runner):
+    return CliRunner(**runner).invoke(app, ["layout", *arguments])
+
+
+@pytest.mark.parametrize("shape", [["--preset", "pro"], SHAPE], ids=["preset", "shape"])
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
+@pytest.mark.parametrize("what", PICTURES)
+def test_every_picture_of_both_architectures(what, arch, shape):
+    result = layout(what, "--arch", arch, "--tokens", "64", *shape)
+    if arch == "sm_90a" and what in ONLY_SM100:
+        assert result.exit_code == 2 and f"error: arch = 'sm_90a': must be sm_100a for a picture of {what}: " in result.output
+    else:
+        assert result.exit_code == 0, result.output
+
+
+def test_a_file(tmp_path):
+    file = tmp_path / "smem.svg"
+    result = layout("smem", *SHAPE, "--svg", str(file))
+    assert result.exit_code == 0 and "smem.svg" in result.output and file.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_without_blocks_is_one_line(encoding):
+    result = layout("schedule", charset=encoding)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == f"error: encoding = {encoding!r}: must be one with '\\u2588'; set PYTHONIOENCODING=utf-8\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["smem", "--preset", "huge"], "one of flash, pro"),
+        (["smem", "--hidden", "100", "--intermediate", "512", "--experts", "8", "--topk", "2"], "hidden = 100"),
+        (["smem", "--block-m", "17"], "block_m = 17"),
+        (["smem", "--block-m", "64", "--arch", "sm_90a"], "block_m = 64"),
+        (["smem", "--arch", "sm_80"], "arch = 'sm_80': must be one of sm_100a, sm_90a"),
+        (["pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
+        (["nothing"], "is not one of"),
+        (["smem", "--trace", "x.json"], "--trace = 'smem': must be given with timeline only"),
+        (["timeline", "--trace", "missing.json"], "missing.json"),
+        (["timeline", "--trace", "missing.json", "--hidden", "512"], "--hidden = 512: must be left out with --trace"),
+        (["timeline", "--trace", "missing.json", "--stages", "4"], "--stages = 4: must be left out with --trace"),
+    ],
+)
+def test_errors_are_one_line(arguments, message):
+    result = layout(*arguments)
+    assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output
