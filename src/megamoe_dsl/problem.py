@@ -99,6 +99,7 @@ class Problem:
 
     @property
     def experts_per_rank(self) -> int:
+        """Experts that a rank owns."""
         return self.num_experts // self.num_ranks
 
     @property

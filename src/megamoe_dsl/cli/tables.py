@@ -38,6 +38,7 @@ def ruled(title: str, first: str, *others: str) -> Table:
 
 
 def problem_table(problem: Problem) -> Table:
+    """A problem, one fact a row."""
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
     return facts(
         "Problem",
@@ -52,6 +53,7 @@ def problem_table(problem: Problem) -> Table:
 
 
 def config_table(config: Sm100Config | Sm90Config) -> Table:
+    """A configuration and what follows from it, one fact a row."""
     budget = config.registers
     if isinstance(config, Sm100Config):
         tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
@@ -75,6 +77,7 @@ def config_table(config: Sm100Config | Sm90Config) -> Table:
 
 
 def artifact_table(artifact: Artifact) -> Table:
+    """What the compiler says of a kernel, one fact a row."""
     resources, config = artifact.resources, artifact.config
     smem = config.smem.num_bytes
     rows = [

@@ -43,6 +43,7 @@ class Inspection:
 
     @property
     def config(self) -> Sm100Config | Sm90Config:
+        """The kernel's configuration."""
         return mega_moe_config(self.artifact.config)
 
     @property
@@ -61,6 +62,7 @@ class Inspection:
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
+        """mbarriers of a CTA."""
         return self.config.smem.barriers
 
     def as_dict(self) -> dict[str, Any]:

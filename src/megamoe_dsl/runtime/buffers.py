@@ -167,6 +167,7 @@ class RankBuffers:
 
     @cached_property
     def maps(self) -> torch.Tensor:
+        """The table of tensor maps, encoded once."""
         w = self.weights
         pointers = {name: getattr(w, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
         table = b"".join(self.encode(m) for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
@@ -175,6 +176,7 @@ class RankBuffers:
 
     @cached_property
     def trace(self) -> torch.Tensor:
+        """Memory for the stamps of a traced kernel; empty for others."""
         config = self.config
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
@@ -217,4 +219,5 @@ class RankBuffers:
             self.view("topk_idx")[inputs.num_tokens : rows] = -1
 
     def watchdog_message(self) -> str | None:
+        """What the record says of a wait that exceeded its limit; None when there was none."""
         return describe(self.watchdog.tolist())

@@ -105,6 +105,7 @@ class SymmetricBuffer:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of this rank's part."""
         return self.sym.numel()
 
     @contextmanager

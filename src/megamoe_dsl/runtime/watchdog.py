@@ -24,7 +24,9 @@ class WatchdogError(RuntimeError):
 class HasRecord(Protocol):
     """Anything whose record a kernel may have written."""
 
-    def watchdog_message(self) -> str | None: ...
+    def watchdog_message(self) -> str | None:
+        """What the record says, None when it is empty."""
+        ...
 
 
 def new_record(device: torch.device) -> torch.Tensor:

@@ -42,6 +42,7 @@ class Instruction:
 
     @property
     def kind(self) -> str:
+        """One of `KINDS`, or integer."""
         return kind_of(self.opcode)
 
 
@@ -65,6 +66,7 @@ KINDS: tuple[tuple[str, str], ...] = (
 
 @lru_cache(maxsize=1024)
 def kind_of(opcode: str) -> str:
+    """The kind of an opcode: the first of `KINDS` whose pattern is its operation, or integer."""
     operation = opcode.split(".", 1)[0]
     return next((kind for kind, pattern in KINDS if re.fullmatch(pattern, operation)), "integer")
 
