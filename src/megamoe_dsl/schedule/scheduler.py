@@ -42,9 +42,13 @@ MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups 
 class ExpertTable(Protocol):
     """Tokens and first pool block of each local expert; index `experts_per_rank` holds 0 tokens."""
 
-    def tokens(self, expert: Int) -> Int: ...
+    def tokens(self, expert: Int) -> Int:
+        """Tokens of a local expert."""
+        ...
 
-    def pool_block(self, expert: Int) -> Int: ...
+    def pool_block(self, expert: Int) -> Int:
+        """Block of the pool where the expert's tokens begin."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,15 @@ class HostTable:
 
     @classmethod
     def of(cls, counts: Sequence[int], block_m: int) -> HostTable:
+        """From the tokens of each local expert."""
         return cls(tuple(counts), block_m)
 
     def tokens(self, expert: int) -> int:
+        """Tokens of a local expert."""
         return (*self.counts, 0)[expert]
 
     def pool_block(self, expert: int) -> int:
+        """Block of the pool where the expert's tokens begin."""
         return pool_blocks(list(self.counts), self.block_m)[expert]
 
 
@@ -180,6 +187,7 @@ class Scheduler:
 
     # --- host iteration
     def advance_to_valid(self) -> Scheduler:
+        """This block if it exists, else the next one that does; the position past the last one stays."""
         position = self
         while position.invalid():
             position = position.advance()
