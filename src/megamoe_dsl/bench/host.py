@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..presets.compiled import TARGETS, local_target
+from ..problem import ProblemError
 from .point import Point
 
 ARCH = "sm_90a"
 
 
-class HostError(RuntimeError):
+class HostError(ProblemError):
     """This host cannot run what was asked for."""
 
 
@@ -28,7 +29,7 @@ class Host:
         """Raises `HostError` where the first GPU is none for the SM90 kernel."""
         target = local_target()
         if target is None or target.arch != ARCH:
-            raise HostError("GPUs = 0: must be Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
+            raise HostError("GPUs", 0, "Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
         import torch
 
         return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count())
@@ -43,4 +44,4 @@ class Host:
         """Raises `HostError` for a point with more ranks than GPUs."""
         for point in points:
             if point.ranks > self.gpus:
-                raise HostError(f"ranks = {point.ranks}: must be at most {self.gpus}, the GPUs of this host")
+                raise HostError("ranks", point.ranks, f"at most {self.gpus}, the GPUs of this host")
