@@ -1,4 +1,4 @@
-"""The soak of more ranks than GPUs (tests/gpu/soak_ranks.py), with the simulator in place of GPUs: what it finds, and what it says of it."""
+"""The soak of more ranks than GPUs (tests/gpu/soak_ranks.py), the simulator in place of GPUs: what it finds, and what it says of it."""
 
 from __future__ import annotations
 
