@@ -1,8 +1,9 @@
-"""Other projects' kernels (bench/baselines): how they are found, and what they are asked for; packages of the same functions stand in."""
+"""Other projects' kernels (bench/baselines): how they are found, and what they are asked for; a package of the same functions stands in."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,15 @@ PACKAGE = """
 from types import SimpleNamespace
 import torch
 
-__version__ = "{version}"
+__version__ = "0.1.5"
 asked = []
 
 def transform_weights_for_mega_moe_sm90(first, second):
     asked.append("transform")
     return (first[0].clone(), first[1]), second
 
-def {allocate}(group, experts, tokens, topk, hidden, intermediate):
-    asked.append(f"{allocate} {{experts}} {{tokens}} {{topk}} {{hidden}} {{intermediate}}")
+def get_symm_buffer_for_mega_moe(group, experts, tokens, topk, hidden, intermediate):
+    asked.append(f"allocate {experts} {tokens} {topk} {hidden} {intermediate}")
     x = torch.zeros(tokens + 5, hidden, dtype=torch.float8_e4m3fn)
     return SimpleNamespace(
         buffer=SimpleNamespace(nbytes=1000), x=x, x_sf=torch.zeros(tokens + 5, hidden // 128), destroy=lambda: asked.append("destroy"),
@@ -37,19 +38,16 @@ def {allocate}(group, experts, tokens, topk, hidden, intermediate):
     )
 
 def fp8_mega_moe(y, first, second, buffer, activation_clamp):
-    asked.append(f"launch {{activation_clamp}}")
+    asked.append(f"launch {activation_clamp}")
     y.copy_(buffer.topk_weights[: len(y), :1])
 """
-OLD, NEW = ("0.1.5", "get_symm_buffer_for_mega_moe"), ("0.2.5", "get_symm_buffer_for_sm90_mega_moe")
 
 
-@pytest.fixture(params=[OLD, NEW], ids=lambda one: one[0])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a package as this version offers it; the newer one has the older one's function too, which must not be taken."""
-    version, allocate = request.param
-    text = PACKAGE.format(version=version, allocate=allocate)
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the package."""
     (tmp_path / "deep_gemm").mkdir()
-    (tmp_path / "deep_gemm" / "__init__.py").write_text(text + (f"\n{OLD[1]} = None\n" if request.param == NEW else ""))
+    (tmp_path / "deep_gemm" / "__init__.py").write_text(PACKAGE)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "deep_gemm", raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -61,7 +59,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_layer_of_the_baseline(site: Path) -> None:
     inputs, weights = random_inputs(MOE, 0, TOKENS, 1), random_weights(MOE, 0, 1)
     layer = load_baseline(site, MOE, weights)
-    assert isinstance(layer, DeepGemm) and layer.version in (OLD[0], NEW[0])
+    assert isinstance(layer, DeepGemm) and layer.version == "0.1.5"
     layer.allocate(MOE)
     layer.load(inputs)
     assert layer.num_bytes == 1000 and torch.equal(layer.buffer.x_sf[:TOKENS], inputs.x_sf) and not layer.buffer.x_sf[TOKENS:].any()
@@ -70,8 +68,7 @@ def test_a_layer_of_the_baseline(site: Path) -> None:
     assert torch.equal(y[:, 0], inputs.topk_weights[:, 0])
     layer.free()
     layer.free()  # of nothing
-    allocate = dict((OLD, NEW))[layer.version]
-    assert layer.library.asked == ["transform", f"{allocate} 4 3 2 512 256", "launch 10.0", "destroy"]
+    assert layer.library.asked == ["transform", "allocate 4 3 2 512 256", "launch 10.0", "destroy"]
 
 
 def test_a_folder_without_a_baseline_is_refused(tmp_path: Path) -> None:

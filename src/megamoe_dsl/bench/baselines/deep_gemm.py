@@ -17,7 +17,8 @@ from ..timing import synchronize
 
 
 class DeepGemm:
-    """A `Baseline`.  Since 0.2 the package offers buffers for each architecture beside one for any; before, only the latter."""
+    """A `Baseline`.  Its releases share these functions; the buffer has the capacity asked for, so that they choose a schedule for the
+    tokens at hand without being told a bound."""
 
     PACKAGE: ClassVar[str] = "deep_gemm"
 
@@ -36,9 +37,9 @@ class DeepGemm:
 
     def allocate(self, problem: Problem) -> None:
         self.problem = p = problem
-        newer = getattr(self.library, "get_symm_buffer_for_sm90_mega_moe", None)
-        make = self.library.get_symm_buffer_for_mega_moe if newer is None else newer
-        self.buffer = make(dist.group.WORLD, p.num_experts, p.max_tokens_per_rank, p.topk, p.hidden, p.intermediate)
+        self.buffer = self.library.get_symm_buffer_for_mega_moe(
+            dist.group.WORLD, p.num_experts, p.max_tokens_per_rank, p.topk, p.hidden, p.intermediate
+        )
 
     def load(self, inputs: TokenInputs) -> None:
         synchronize()
