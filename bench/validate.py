@@ -42,7 +42,7 @@ PREPARE_LIMIT_S = 1800
 LINES_KEPT = 60
 ONE_LAUNCH = "once"  # cases of silicon.py: tokens as the wgmma's columns, as its rows, and two CTAs at work together
 SANITIZER_WATCHDOG_S = 600
-PYTEST = ("-m", "pytest", "-rP", "-m", "gpu")
+PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
 Command = list[str]
 
 
