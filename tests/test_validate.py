@@ -48,7 +48,7 @@ def test_checks_under_the_sanitizer_are_there() -> None:
     (once, quantise) = next(step.run for step in validate.steps(Path("folder"), 2, None, Path("out")) if step.name == "racecheck")
     found = []
     for command in (once, quantise):
-        asked = [sys.executable, "-c", code, "--collect-only", *command[2:]]
+        asked = [sys.executable, "-c", code, "--collect-only", "-qq", *command[2:]]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=validate.ROOT, env=environment)
         found.append([line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line])
