@@ -8,6 +8,7 @@ racecheck, memcheck
             compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
+host_time   what a call costs the host, beside a torch addition and the baseline
 trace       the same points, by role
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
@@ -74,7 +75,7 @@ class Outcome:
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Step]:
     """All of them, for a host with `gpus` GPUs."""
-    at = {name: str(folder / name) for name in ("checks", "kernels", "traced")}
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "host_time")}
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
     beside = [] if baseline is None else ["--baseline", str(baseline)]
@@ -90,6 +91,9 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Ste
     def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
         return tuple([script("bench/compile_artifacts.py"), at[into], *one, "--ranks", on, *more] for one in shares)
 
+    def host_time(what: str) -> Command:
+        return [script("bench/host_time.py"), what, at["host_time"]]
+
     def measured(kernels: str, on: str, *more: str) -> tuple[Command, ...]:
         command = [script("bench/mega_moe_sm90.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
         return tuple([*command, *one] for one in shares)
@@ -102,6 +106,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Ste
         Step("layer", prepared("layer"), (checked("test_layer_on_gpus.py"),), 300),
         *(Step(tool, (), (once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
+        Step("host_time", (host_time("prepare"),), ([*host_time("run"), *beside, "--out", str(out)],), 240),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
         Step("soak_ranks", prepared("soak", *soak), (soaked,), 400),
