@@ -24,6 +24,7 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
@@ -124,14 +125,14 @@ def table(record: dict[str, Any], baseline: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
     parser.add_argument("--points", type=shares_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every kernel")
+    parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="turns of every kernel")
     parser.add_argument(
         "--earlier-batches",
-        type=int,
+        type=at_least(0),
         default=BATCHES,
         help="with other routings, whose tokens then lie in a tile's rows; 0 leaves zeros there",
     )
-    parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
+    parser.add_argument("--watchdog-ms", type=at_least(1), default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
     given = parser.parse_args()

@@ -18,7 +18,7 @@ from pathlib import Path
 from megamoe_dsl.artifact.cache import require_writable
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.options import add_options, naming_options, read_options
+from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import CompileOptions
 from megamoe_dsl.bench.points import points_of
@@ -64,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compiles SM90 kernels into a folder.")
     parser.add_argument("folder", type=Path)
     add_options(parser.add_argument, CompileOptions)
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=V[,V...]", help="values of a configuration field")
     given = parser.parse_args()
     options = read_options(CompileOptions, given)
@@ -74,13 +75,11 @@ def main() -> None:
     try:
         with naming_options(CompileOptions):
             points = points_of(options)
-            if options.jobs < 1:
-                raise ProblemError("jobs", options.jobs, "at least 1")
             require_writable("folder", given.folder)
     except ProblemError as error:
         parser.error(str(error))
     configs = [config for point in points for config in variants(point, settings)]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(build, itertools.repeat(given.folder), configs):
             print(line, flush=True)
 

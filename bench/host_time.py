@@ -22,6 +22,7 @@ from megamoe_dsl.bench.baselines import find_baseline
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.host_time import CALLS, REPEATS, lines_of, measure_host
 from megamoe_dsl.bench.layer_configs import layer_configs
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Layer, Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
@@ -60,13 +61,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of compiled kernels")
     parser.add_argument("--points", type=shares_of, default="flash:1,flash:8", help="PRESET:TOKENS, separated by commas")
     parser.add_argument("--baseline", help="folder with the baseline's unpacked wheels")
-    parser.add_argument("--calls", type=int, default=CALLS, help="between two looks at the clock")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="of which the median is taken")
+    parser.add_argument("--calls", type=at_least(1), default=CALLS, help="between two looks at the clock")
+    parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="of which the median is taken")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
-    for name in ("calls", "repeats"):
-        if getattr(given, name) < 1:
-            parser.error(f"--{name} = {getattr(given, name)}: must be at least 1")
     if given.what == "prepare":
         compile_into(given.folder, configs_of(given.points), 2)
         return

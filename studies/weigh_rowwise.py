@@ -21,6 +21,7 @@ import torch
 
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.result_file import save
@@ -100,8 +101,8 @@ def main() -> None:
     compiling.add_argument("--points", type=shares_of, default=POINTS, help="PRESET:TOKENS, separated by commas")
     accuracy = modes.add_parser("accuracy", help="relative errors against float64 on unquantised values")
     accuracy.add_argument("--preset", default="flash,pro")
-    accuracy.add_argument("--tokens", type=int, default=16, help="of a draw")
-    accuracy.add_argument("--draws", type=int, default=3, help="of tokens and weights; the table has their means")
+    accuracy.add_argument("--tokens", type=at_least(1), default=16, help="of a draw")
+    accuracy.add_argument("--draws", type=at_least(1), default=3, help="of tokens and weights; the table has their means")
     accuracy.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if given.mode == "accuracy":

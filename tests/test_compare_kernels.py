@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,9 +42,18 @@ def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monke
 
 def test_points_are_shares_of_eight_ranks() -> None:
     assert shares_of("flash:512,pro:8") == [Point("flash", 512, 1, 32), Point("pro", 8, 1, 48)]
-    for bad in ("flash", "flash:x", "other:8"):
-        with pytest.raises(ValueError):
+    for bad in ("flash", "flash:x", "flash:0", "other:8"):
+        with pytest.raises(ArgumentTypeError, match=f"{bad!r}: must be PRESET:TOKENS, separated by commas, with presets among flash, pro"):
             shares_of(bad)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "x", "1.5"])
+def test_numbers_below_the_least_are_refused(text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare_kernels.py", "--repeats", text, "old"])
+    with pytest.raises(SystemExit) as refused:
+        compare_kernels.main()
+    assert refused.value.code == 2
+    assert f"argument --repeats: {text!r}: must be a number, at least 1" in capsys.readouterr().err
 
 
 class TinyPoint(Point):

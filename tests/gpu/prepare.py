@@ -22,7 +22,7 @@ from gpu_options import SOAK_RANKS, GpuOptions
 from megamoe_dsl.artifact.cache import load_one, require_writable
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.options import add_options, naming_options, read_options
+from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.problem import ProblemError
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help=f"of {', '.join(WHAT)}; everything by default")
     add_options(parser.add_argument, GpuOptions)
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="processes")
     given = parser.parse_args()
     options, what = read_options(GpuOptions, given), given.what or list(WHAT)
     gpus = options.gpus or torch.cuda.device_count()
@@ -51,8 +51,6 @@ def main() -> None:
                     raise ProblemError("what", one, f"one of {', '.join(WHAT)}")
             if gpus < 1 or SOAK_RANKS % gpus:
                 raise ProblemError("gpus", options.gpus, f"a divisor of {SOAK_RANKS}, given where there are no GPUs")
-            if given.jobs < 1:
-                raise ProblemError("--jobs", given.jobs, "at least 1")
             wanted = kernels(what, options, gpus)
             require_writable("kernels", options.kernels)
     except ProblemError as error:

@@ -160,4 +160,4 @@ def test_the_script_needs_neither_the_dsl_nor_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"{code}runpy.run_path({str(script)!r}, run_name='__main__')"], capture_output=True, text=True
     )
-    assert done.returncode == 2 and "--repeats = 0: must be at least 1" in done.stderr
+    assert done.returncode == 2 and "argument --repeats: '0': must be a number, at least 1" in done.stderr

@@ -4,7 +4,7 @@ from there.  Imports no torch, so that a command's help is there at once."""
 from __future__ import annotations
 
 import re
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -60,6 +60,17 @@ def options_of(kind: type) -> list[Option]:
         (made_with,) = [kind for kind in get_args(hints[one.name]) if kind is not type(None)] or [hints[one.name]]
         found.append(Option(one.name, made_with, hints[one.name], one.default, **one.metadata))
     return found
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type for argparse: integers from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
+        return int(text)
+
+    return read
 
 
 def add_options(add: Callable[..., Any], kind: type) -> None:

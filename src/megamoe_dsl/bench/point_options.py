@@ -39,7 +39,6 @@ class CompileOptions(PointOptions):
 
     preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
     tokens: str = option("1,8,64,512,2048,8192", TOKENS, POINTS)
-    jobs: int = option(2, "Processes that compile.")
 
 
 @dataclass(frozen=True)

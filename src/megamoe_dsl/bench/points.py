@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+
 from ..cases.routing import check_remote
+from ..presets import PRESETS
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from .point import SHAPE, Point
@@ -38,10 +41,11 @@ def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | l
 
 
 def shares_of(text: str) -> list[Point]:
-    """PRESET:TOKENS, separated by commas: one rank with its share of the preset's experts.  Raises ValueError."""
-    pairs = [one.split(":") for one in text.split(",")]
-    shares = {name: find_preset(name).experts_per_rank for name, _ in pairs}
-    return [Point(name, int(tokens), 1, shares[name]) for name, tokens in pairs]
+    """A type for argparse: PRESET:TOKENS, separated by commas, are one rank each with its share of the preset's experts."""
+    pairs = [one.partition(":")[::2] for one in text.split(",")]
+    if not all(name in PRESETS and tokens.isdecimal() and int(tokens) for name, tokens in pairs):
+        raise ArgumentTypeError(f"{text!r}: must be PRESET:TOKENS, separated by commas, with presets among {', '.join(PRESETS)}")
+    return [Point(name, int(tokens), 1, PRESETS[name].experts_per_rank) for name, tokens in pairs]
 
 
 def numbers(field: str, text: str, least: int) -> list[int]:
