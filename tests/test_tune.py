@@ -1,7 +1,7 @@
 """`megamoe tune`: candidates, verdicts on timed points, and the command."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +255,23 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
+
+
+def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its candidates are compiled; a record of it ends in the table, where every layer with such a share finds it."""
+    asked: list[Sm90Config] = []
+    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
+    shape = {"hidden": 7168, "intermediate": 2048, "experts": 384, "topk": 8}
+    options = [f"--{name}={value}" for name, value in shape.items()]
+    result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    point = Point(None, 64, 8, **shape)
+    assert asked == candidates(point.problem, 64, Host.measured())
+    chosen, other = asked[0], asked[-1]
+    variants = {variant_name(one): times(us) for one, us in ((chosen, 100), (other, 90))}
+    entry = judge(EMPTY, {"name": point.name, "point": json.loads(json.dumps(asdict(point))), "variants": variants}, "run.json").entry
+    assert entry is not None and entry.us == 90 and Sm90Config.measured(point.problem, entry) == other
+    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (7168, 2048, 48, 8)
 
 
 @pytest.mark.parametrize("option", ["out", "tables"])
