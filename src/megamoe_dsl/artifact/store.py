@@ -35,7 +35,7 @@ from .compile import compile_kernel
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
-    *("kernels", "device", "hardware", "layouts", "schedule"),
+    *("blocks", "kernels", "device", "hardware", "layouts", "schedule"),
     *("problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
 )
 CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Sm100Config, Sm90Config, PreDispatchConfig)}

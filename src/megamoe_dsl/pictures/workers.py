@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kernels.mega_moe.target import Config
-from ..schedule import Block, Scheduler
+from ..schedule import Block, FusedMoeOrder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def taken_at_run_time(config: Config) -> bool:
 
 def of_cluster(config: Any, counts: Sequence[int], cluster: int) -> list[Block]:
     """A cluster's tiles if clusters take them in turn, for a configuration of either architecture."""
-    return list(Scheduler.blocks(config, counts, cluster))
+    return list(FusedMoeOrder.blocks(config, counts, cluster))
 
 
 def in_turn(config: Config, counts: Sequence[int], worker: Worker) -> list[Block]:

@@ -36,7 +36,7 @@ def clean_workspace(ctx: Context, group: Group):
 @cute.jit
 def clean_expert(ctx: Context, group: Group, expert: Int32):
     table = SharedTable(ctx.shared("expert_table"))
-    tokens, pool_block = table.tokens(expert), table.pool_block(expert)
+    tokens, pool_block = table.tokens(expert), table.first_block(expert)
     if group.thread == 0:
         # Not the sum as it is now, to which ranks in their next launch may have added.
         seen = ctx.at("expert_counts_seen", expert)

@@ -14,6 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....blocks.walk import next_block
 from ....device.mbarrier import LEADER, arrive_expect_cluster, wait
 from ....device.ring import Ring
 from ....device.tma import load_tile
@@ -22,7 +23,7 @@ from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
 from ..layouts.tile import BLOCK_K
-from ..table import next_block, start_walk
+from ..table import start_walk
 from .context import Sm100Context
 from .maps import Map
 from .tile import BLOCK_N, CLUSTER

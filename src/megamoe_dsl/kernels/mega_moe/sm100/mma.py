@@ -12,6 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....blocks.walk import next_block
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
@@ -19,7 +20,7 @@ from ....device.warp import elect
 from ....hardware.scale_factors import SF_ATOM_BYTES
 from ....layouts.arith import select
 from ....schedule import FC1
-from ..table import next_block, start_walk
+from ..table import start_walk
 from .context import Sm100Context
 from .tile import ACCUMULATORS
 

@@ -18,12 +18,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....blocks.walk import Walk, advance_to_valid
 from ....device.cluster import in_cta, store_async_v4
 from ....device.mbarrier import arrive, arrive_expect_cluster, release, release_cluster, wait
 from ....device.memory import atomic_add_u32, load_shared_v4, store_shared_v4
 from ....device.ring import Ring
 from ....device.warp import shuffle, sync_warp
-from ..table import Walk, advance_to_valid, fill_table, start_walk
+from ..table import fill_table, start_walk
 from .context import Sm90Context
 from .smem_plan import WORK_TILES
 
