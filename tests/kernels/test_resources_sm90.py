@@ -8,10 +8,10 @@ import pytest
 from chip_fit import compile_fitting
 
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.blocks.sm90 import tokens_as_n
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
 from megamoe_dsl.kernels.mega_moe.sm90 import tile_scheduler as deal
-from megamoe_dsl.kernels.mega_moe.sm90 import tokens_as_n
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, SMEM_CAPACITY, Sm90Config
 from megamoe_dsl.presets import PRESETS
 
