@@ -20,8 +20,8 @@ from ...device.memory import load_shared_f32
 from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import select
-from .accumulator import Accumulator
 from .math_thread import MathThread
+from .promoted_sums import PromotedSums
 from .weight_scales import WeightScales
 
 CHUNKS = 2
@@ -73,11 +73,11 @@ class RowShare(MathThread):
         """The first of its two tokens; the other is 8 further."""
         return self.warp_token + self.row
 
-    def zero(self) -> Accumulator:
-        return Accumulator.zero(self.chunks, CHUNK_ROWS // 2)
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(self.chunks, CHUNK_ROWS // 2)
 
     @cute.jit
-    def multiply(self, stage: Stage, acc: Accumulator, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
         weights = stage.shared("weights") + self.first_chunk * CHUNK_BYTES
@@ -98,7 +98,7 @@ class RowShare(MathThread):
             old = acc.parts[c]
             sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][i // 4 % 2] for i in range(CHUNK_ROWS // 2)))
         release_stage(stage, self.lane)
-        return Accumulator(tuple(sums), partial), following
+        return PromotedSums(tuple(sums), partial), following
 
     def scales_of_chunks(self, first: Any, second: Any, alternating: Any) -> tuple[tuple[Any, Any], ...]:
         """Of each chunk's even and odd groups of 8 weight rows."""

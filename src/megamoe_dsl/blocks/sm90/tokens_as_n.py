@@ -16,8 +16,8 @@ from ...device import wgmma
 from ...device.memory import load_shared_f32x2
 from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import BLOCK_K
-from .accumulator import Accumulator
 from .math_thread import MathThread
+from .promoted_sums import PromotedSums
 from .weight_scales import WeightScales
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
@@ -42,11 +42,11 @@ class ColumnShare(MathThread):
         """Its warpgroup's weight rows are not the other's too."""
         return True
 
-    def zero(self) -> Accumulator:
-        return Accumulator.zero(BLOCKS, self.tokens // 2)
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(BLOCKS, self.tokens // 2)
 
     @cute.jit
-    def multiply(self, stage: Stage, acc: Accumulator, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         weights = stage.shared("weights") + self.group * (BLOCKS * BLOCK_BYTES)
         tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
@@ -65,7 +65,7 @@ class ColumnShare(MathThread):
             partial = wgmma.wait(partial)
             sums.append(promote(acc.parts[b], partial, per_token, row_scales))
         release_stage(stage, self.lane)
-        return Accumulator(tuple(sums), partial), following
+        return PromotedSums(tuple(sums), partial), following
 
 
 def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:

@@ -8,13 +8,14 @@ from typing import Any
 import cutlass
 from cutlass import Int64
 
+from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
 from ....hardware.tensor_map import DESCRIPTOR_BYTES
 from ..context import Arguments, Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
-from .smem_plan import MATH_WARPGROUPS
+from .smem_plan import MATH_WARPGROUPS, WORK_TILES
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
 
@@ -33,6 +34,11 @@ class Sm90Context(Context):
 
     config: cutlass.Constexpr[Sm90Config]
     args: Sm90Arguments
+
+    @property
+    def first_tile(self) -> TileQueue:
+        """Of the queue of work tiles."""
+        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     def map(self, which: Any, phase: Any = 0) -> Any:
         """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""

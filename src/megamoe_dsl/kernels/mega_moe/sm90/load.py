@@ -13,7 +13,6 @@ from cutlass import Int32
 
 from ....blocks.sm90 import load
 from ....blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
-from ....device.ring import Ring
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
@@ -21,7 +20,7 @@ from ..layouts.trace import Activity, Role
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, is_half_tile
 from .maps import Map
-from .smem_plan import TILE_ROWS, WORK_TILES
+from .smem_plan import TILE_ROWS
 from .tile_scheduler import next_tile
 
 
@@ -30,7 +29,7 @@ def load_tokens(ctx: Sm90Context):
     """TMA-A."""
     config, plan = ctx.config, ctx.config.smem
     begin(ctx, Role.TOKEN_LOADER)
-    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
+    tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while tile.valid():
@@ -45,7 +44,7 @@ def load_tokens(ctx: Sm90Context):
         k_blocks = ctx.k_blocks(tile)
         stage = load.load_tokens(stage, TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
-        tile, places = next_tile(ctx, places)
+        tile, tiles = next_tile(tiles)
 
 
 @cute.jit
@@ -53,7 +52,7 @@ def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
     config, plan = ctx.config, ctx.config.smem
     begin(ctx, Role.WEIGHT_LOADER)
-    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
+    tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while tile.valid():
@@ -65,4 +64,4 @@ def load_weights(ctx: Sm90Context):
         row = (tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS
         stage = load.load_weights(stage, WeightTile(weights, row, TILE_ROWS, plan.weight_bytes), k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
-        tile, places = next_tile(ctx, places)
+        tile, tiles = next_tile(tiles)

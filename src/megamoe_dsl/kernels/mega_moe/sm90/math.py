@@ -34,7 +34,6 @@ from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
 from .config import Sm90Config
 from .context import MATH_THREADS, Sm90Context, is_half_tile
-from .smem_plan import WORK_TILES
 from .tile_scheduler import WorkTile, next_tile
 
 
@@ -49,7 +48,7 @@ def math(ctx: Sm90Context, warp: Int32):
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
-    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
+    tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     stores = Ring.start(1)
@@ -61,7 +60,7 @@ def math(ctx: Sm90Context, warp: Int32):
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores)
             else:
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores)
-        tile, places = next_tile(ctx, places)
+        tile, tiles = next_tile(tiles)
 
     # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
     wait(ctx.barrier("counts"), Int32(0))

@@ -8,14 +8,14 @@ from cutlass import Float32
 
 
 @dataclass(frozen=True)
-class Accumulator:
+class PromotedSums:
     """A thread's sums of a tile, in `parts` that the tensor core computes one after another, and the registers of the partial sum."""
 
     parts: tuple[tuple[Float32, ...], ...]
     partial: tuple[Float32, ...]
 
     @staticmethod
-    def zero(parts: int, values: int) -> Accumulator:
+    def zero(parts: int, values: int) -> PromotedSums:
         """`parts` of `values` each."""
         part = tuple(Float32(0.0) for _ in range(values))
-        return Accumulator((part,) * parts, part)
+        return PromotedSums((part,) * parts, part)
