@@ -11,9 +11,9 @@ import torch
 
 from ..hardware.tensor_map import TensorMap
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.mega_moe.layouts.trace import trace_buffer
 from ..kernels.mega_moe.layouts.watchdog import describe
 from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
+from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
 from .watchdog import new_record
