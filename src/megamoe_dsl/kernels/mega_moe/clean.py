@@ -9,10 +9,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.rank_barrier import Group, next_epoch
 from ...device.memory import load_u64, reduce_add_u32, store_u32, store_u64
 from ...layouts.arith import ceil_div
 from .context import Context
-from .rank_barrier import Group, next_epoch
 from .table import SharedTable
 
 

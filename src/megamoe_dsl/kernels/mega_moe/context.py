@@ -16,6 +16,7 @@ from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1
 from .layouts.symmetric import symmetric_buffer
+from .layouts.watchdog import Wait
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,23 @@ class Context:
     @property
     def region(self) -> Region:
         return symmetric_buffer(self.config.problem)
+
+    # --- what the rank barriers ask for (blocks/rank_barrier.py)
+    @property
+    def num_sms(self) -> int:
+        return self.config.num_sms
+
+    @property
+    def num_ranks(self) -> int:
+        return self.config.problem.num_ranks
+
+    @property
+    def grid_wait(self) -> Wait:
+        return Wait.GRID
+
+    @property
+    def rank_wait(self) -> Wait:
+        return Wait.RANK
 
     @property
     def watchdog(self) -> Watchdog:

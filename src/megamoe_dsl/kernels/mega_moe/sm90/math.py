@@ -13,6 +13,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.main_loop import Share, multiply_tile
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm90.tokens_as_m import RowShare
@@ -29,7 +30,6 @@ from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
-from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
 from .config import Sm90Config
