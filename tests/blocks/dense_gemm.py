@@ -39,11 +39,12 @@ MAPS = TOKENS, TOKENS_HALF, WEIGHTS, SCALES = range(4)
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """`block_m` up to 32: tokens are the wgmma's columns; 128: its rows."""
+    """`block_m` up to 32: tokens are the wgmma's columns; 128: its rows.  `tiled`: B lies in tiles (quant.tile_sm90), else K-major."""
 
     n: int
     k: int
     block_m: int
+    tiled: bool
     num_sms: int
     num_stages: int = 2
     group_m: int = 2
@@ -73,7 +74,7 @@ class GemmConfig:
         )
 
     def tensor_maps(self, a: int, sfa: int, b: int, m: int) -> list[TensorMap]:
-        """Of A [m, k], its scales [k / 128, m] and the tiles of B (quant.tile_sm90), at these addresses; `m` is a multiple of 4."""
+        """Of A [m, k], its scales [k / 128, m] and B, at these addresses; `m` is a multiple of 4."""
 
         def rows(address: int, width: int, height: int, box: int) -> TensorMap:
             return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box), 128)
@@ -82,7 +83,7 @@ class GemmConfig:
         return [
             rows(a, self.k, m, self.block_m),
             rows(a, self.k, m, half),
-            rows(b, BLOCK_K, self.n * self.k_blocks, TILE_ROWS),
+            rows(b, BLOCK_K, self.n * self.k_blocks, TILE_ROWS) if self.tiled else rows(b, self.k, self.n, TILE_ROWS),
             TensorMap(sfa, TensorMapDtype.U32, (m, self.k_blocks), (4 * m,), (self.block_m, 1), 0),
         ]
 
@@ -149,8 +150,9 @@ def run_weight_loader(gemm: Gemm):
     while blocks.valid():
         maps = OperandMaps(gemm.map(WEIGHTS), gemm.map(WEIGHTS), TILE_ROWS)
         weights = Fetch.of(maps, ClusterPlace(Int32(0), 1), False, False)
-        row = blocks.block().n_block * (config.k_blocks * TILE_ROWS)
-        stage = load_weights(stage, WeightTile(weights, row, TILE_ROWS, TILE_ROWS * BLOCK_K), Int32(config.k_blocks))
+        row = blocks.block().n_block * (TILE_ROWS * config.k_blocks if config.tiled else TILE_ROWS)
+        tile = WeightTile(weights, row, TILE_ROWS if config.tiled else 0, TILE_ROWS * BLOCK_K)
+        stage = load_weights(stage, tile, Int32(config.k_blocks))
         blocks = next_block(blocks)
 
 
@@ -181,11 +183,12 @@ def compute(gemm: Gemm, block: DenseBlock, me: Share, stage: Stage):
     stage.wait_full()
     sums, stage = multiply_tile(stage, me, scales, Int32(config.k_blocks))
     for part in cutlass.range_constexpr(len(sums)):
-        for i in cutlass.range_constexpr(len(sums[part])):
-            token, row = place_of(me, part, i)
-            if token < block.valid_m:
-                index = Int64(block.m_block * config.block_m + token) * config.n + (block.n_block * TILE_ROWS + row)
-                store_f32(gemm.args.d + index * 4, sums[part][i])
+        for pair in cutlass.range_constexpr(len(sums[part]) // 2):
+            for i in cutlass.range_constexpr(2 * pair, 2 * pair + 2):
+                token, row = place_of(me, part, i)
+                if token < block.valid_m:
+                    index = Int64(block.m_block * config.block_m + token) * config.n + (block.n_block * TILE_ROWS + row)
+                    store_f32(gemm.args.d + index * 4, sums[part][i])
     return stage
 
 

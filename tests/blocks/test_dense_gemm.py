@@ -11,7 +11,7 @@ from megamoe_dsl.quant import tile_sm90
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
 
-def multiply(m: int, n: int, k: int, block_m: int, num_sms: int) -> tuple[torch.Tensor, torch.Tensor]:
+def multiply(m: int, n: int, k: int, block_m: int, tiled: bool, num_sms: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(D, what it should be), of small integers and powers of two: every sum is exact."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
     import cuda.bindings.driver as driver
@@ -19,7 +19,7 @@ def multiply(m: int, n: int, k: int, block_m: int, num_sms: int) -> tuple[torch.
     from cutlass import Int32, Int64
     from dense_gemm import FIRST_MATH_WARP, MATH_WARPS, GemmArguments, GemmConfig, gemm
 
-    config = GemmConfig(n, k, block_m, num_sms)
+    config = GemmConfig(n, k, block_m, tiled, num_sms)
     zero = Int64(0)
     compiled = cute.compile(
         gemm, config, GemmArguments(zero, zero, zero, Int32(0)), driver.CUstream(0), options="--gpu-arch=sm_90a --keep-ptx"
@@ -30,7 +30,9 @@ def multiply(m: int, n: int, k: int, block_m: int, num_sms: int) -> tuple[torch.
     padded = -(-m // 4) * 4
     sfa_t = torch.zeros(k // 128, padded)
     sfa_t[:, :m] = sfa.T
-    tensors = {"a": torch.zeros(padded, k), "b": tile_sm90(b.to(torch.float8_e4m3fn)), "sfa": sfa_t, "sfb": sfb}
+    tensors = {"a": torch.zeros(padded, k), "b": b.to(torch.float8_e4m3fn), "sfa": sfa_t, "sfb": sfb}
+    if tiled:
+        tensors["b"] = tile_sm90(tensors["b"])
     tensors["a"][:m] = a
     tensors["a"] = tensors["a"].to(torch.float8_e4m3fn)
     maps = config.tensor_maps(*(tensors[name].data_ptr() for name in ("a", "sfa", "b")), padded)
@@ -54,11 +56,11 @@ def multiply(m: int, n: int, k: int, block_m: int, num_sms: int) -> tuple[torch.
 
 
 @pytest.mark.parametrize(
-    ("m", "block_m", "num_sms"),
-    [(21, 8, 2), (40, 32, 1), (200, 128, 2), (130, 128, 1)],
+    ("m", "block_m", "tiled", "num_sms"),
+    [(21, 8, True, 2), (40, 32, False, 1), (200, 128, True, 2), (130, 128, False, 1)],
     ids=["columns", "wide-columns", "rows", "half-tile"],
 )
-def test_result_is_exact(m: int, block_m: int, num_sms: int) -> None:
+def test_result_is_exact(m: int, block_m: int, tiled: bool, num_sms: int) -> None:
     """Several tiles for each CTA, a last one that is not full, more K blocks than stages, and scales that differ everywhere."""
-    d, expected = multiply(m, 512, 384, block_m, num_sms)
+    d, expected = multiply(m, 512, 384, block_m, tiled, num_sms)
     assert torch.equal(d, expected)

@@ -95,15 +95,21 @@ def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
 
 @dataclass(frozen=True)
 class WeightTile:
-    """A tile's weight rows, of tiles `rows` by 128 of K that lie one after another (quant.tile_sm90): its K blocks from `row` on.
+    """A tile's weight rows, from `row` on of what the map sees.
 
+    tile_rows  rows of the tiles of 128 of K that lie one after another (quant.tile_sm90): the next K block is so many rows further.  0 for
+               a K-major matrix, where it is further along the row
     num_bytes  that TMA brings into one CTA for a stage
     """
 
     weights: Fetch
     row: Int32
-    rows: cutlass.Constexpr[int]
+    tile_rows: cutlass.Constexpr[int]
     num_bytes: cutlass.Constexpr[int]
+
+    def place(self, k: Any) -> tuple[Any, Any]:
+        """Column and first row of K block k."""
+        return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * BLOCK_K, self.row)
 
 
 @cute.jit
@@ -114,6 +120,6 @@ def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32):
         full = stage.full
         if elect():
             arrive_expect(full, tile.num_bytes)
-            tile.weights.load(stage.shared("weights"), full, 0, tile.row + k * tile.rows)
+            tile.weights.load(stage.shared("weights"), full, *tile.place(k))
         stage = stage.next()
     return stage
