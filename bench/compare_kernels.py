@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import result_file
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
@@ -70,7 +71,7 @@ class Settings:
 def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     """Checks and times all kernels for a point: `kernels`, the fastest first."""
     problem, tokens = point.problem, point.tokens
-    symmetric = SymmetricBuffer.allocate(problem)
+    symmetric = SymmetricBuffer.allocate(problem, SM90)
     inputs = point.draw(SEED)
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     least = count_work(problem, point.load, torch.cuda.get_device_name())

@@ -29,17 +29,20 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from ranks_on_gpus import CONCURRENT
 
+SOURCES = source_digest(find_kernel("mega_moe"))
 SUFFIX = ".silicon.gz"
 WATCHDOG_NS = 20 * 10**9
 SANITIZER_WATCHDOG_NS = 600 * 10**9
@@ -112,7 +115,14 @@ def prepare_point(folder: Path, point: Point) -> str:
         given = part_of(case, counts)
         outputs.append(layer(given)[0])
         bounds.append(bound_of(case, given))
-    record = {"point": asdict(point), "sources": source_digest(), "artifact": artifact, "case": case, "y": outputs, "bounds": bounds}
+    record = {
+        "point": asdict(point),
+        "sources": SOURCES,
+        "artifact": artifact,
+        "case": case,
+        "y": outputs,
+        "bounds": bounds,
+    }
     (folder / f"{point.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{point.name}: {artifact.resources.registers} registers, {len(outputs)} launches"
 
@@ -135,7 +145,7 @@ def prepare(folder: Path, jobs: int) -> None:
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     record: dict[str, Any] = pickle.loads(gzip.decompress((folder / f"{name}{SUFFIX}").read_bytes()))
-    if record["sources"] != source_digest():
+    if record["sources"] != SOURCES:
         sys.exit(f"{folder}: {name} was prepared from other sources, whose buffers may be laid out otherwise: run `prepare` again")
     return record
 
@@ -196,7 +206,7 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
     for index, name in enumerate(names):
         record = read(folder, name)
         case = record["case"]
-        symmetric = SymmetricBuffer.allocate(case.problem)
+        symmetric = SymmetricBuffer.allocate(case.problem, SM90)
         kernel = RankKernel(record["artifact"], symmetric, on_gpu(case.weights[rank]), WATCHDOG_NS)
         mine = []
         for counts in record["point"]["counts"]:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench import host
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench import session as session_module
@@ -28,8 +29,8 @@ from megamoe_dsl.bench.session import Session, packages, without_folders
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
-from megamoe_dsl.presets.compiled import TARGETS, Target
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.target import Target
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ def test_a_host_without_gpus_is_told_before_anything_is_compiled(tmp_path: Path,
 
 def test_the_hosts_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An odd SM has no partner in a cluster."""
-    monkeypatch.setattr(host, "local_target", lambda: Target("sm_90a", "fp8xfp8", 115, "NVIDIA H100 PCIe"))
+    monkeypatch.setattr(host, "local_target", lambda: Target(SM90, 115, "NVIDIA H100 PCIe"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert Host.find() == Host("NVIDIA H100 PCIe", 114, 2)
-    monkeypatch.setattr(host, "local_target", lambda: TARGETS["sm_100a"])
+    monkeypatch.setattr(host, "local_target", lambda: Target.typical("sm_100a"))
     with pytest.raises(HostError, match="must be Hopper GPUs"):
         Host.find()
 

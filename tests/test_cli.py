@@ -32,7 +32,7 @@ def test_help(command: list[str]) -> None:
     assert "Usage" in result.output
 
 
-@pytest.mark.parametrize(("command", "has_sm90"), [("inspect", True), ("export", True), ("simulate", False), ("layout", False)])
+@pytest.mark.parametrize(("command", "has_sm90"), [("inspect", True), ("export", True), ("simulate", True), ("layout", True)])
 def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm90: bool) -> None:
     result = runner.invoke(app, [command, "--help"], env={"COLUMNS": "300"})
     assert "Tokens of a tile: 16, 32, 64, 96, 128 or 192" in result.output

@@ -29,7 +29,7 @@ CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
 
 def store(folder: Path, config: Sm90Config) -> None:
     """A kernel that nobody launches."""
-    ArtifactStore(folder).save(Artifact(config, config.arch, "ptx", b"cubin", 0.0))
+    ArtifactStore(folder).save(Artifact(config, "ptx", b"cubin", 0.0))
 
 
 def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     def check(y: torch.Tensor) -> Check:
         return Check(y.numel(), int((y != 20).sum()), 0.0, 0.0, float((y == 20).double().mean()))
 
-    monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(compare_kernels.SymmetricBuffer, "allocate", lambda problem, arch: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(history, "synchronize", lambda: None)
     monkeypatch.setattr(compare_kernels, "Expectation", lambda *arguments: SimpleNamespace(check=check))
     monkeypatch.setattr(compare_kernels, "time_back_to_back", time_them)

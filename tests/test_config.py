@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.config import REGISTER_FILE
 from megamoe_dsl.kernels.mega_moe.layouts.pool import CANDIDATE_BLOCK_M, pool_capacity
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.testing import configs, problems
@@ -140,8 +140,8 @@ def test_stages_of_the_worked_example():
 def test_published_shapes_fit(problem, block_m):
     config = Sm100Config.choose(problem, 128, num_sms=148, block_m=block_m)
     assert config.num_stages >= 4
-    assert config.smem.num_bytes <= SMEM_CAPACITY == 232448
-    assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_CAPACITY
+    assert config.smem.num_bytes <= SMEM_BYTES == 232448
+    assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_BYTES
     assert config.tmem.used <= config.tmem.allocated <= 512
     assert config.register_total <= REGISTER_FILE == 65536
     assert config.num_threads == 256 + 128 * config.epilogue_warpgroups <= 1024
@@ -167,7 +167,7 @@ def test_budgets(config):
     assert config.register_total == 32 * (4 * registers.dispatch + 4 * registers.loader + (warps - 8) * registers.epilogue)
     assert config.register_total <= REGISTER_FILE
     assert config.num_clusters * 2 == config.num_sms
-    assert config.num_stages >= 2 and config.smem.num_bytes <= SMEM_CAPACITY
+    assert config.num_stages >= 2 and config.smem.num_bytes <= SMEM_BYTES
 
 
 @settings(max_examples=200, deadline=None)
@@ -176,12 +176,12 @@ def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
     config = Sm100Config.choose(problem, num_tokens, num_sms=2 * clusters)
     assert config.block_m == choose_tier(problem, num_tokens).block_m
-    assert config.num_stages == config.smem_plan(1).max_stages(SMEM_CAPACITY)
+    assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
     assert config.replace() == config
 
 
 # --- errors
-GOOD = Sm100Config(FLASH, 128, 32, 2, 8, 148, 4)
+GOOD = Sm100Config(FLASH, 128, lookahead=8, num_sms=148, num_stages=4, store_block_m=32, epilogue_warpgroups=2)
 
 REJECTED = [
     ("block_m", 8, "one of [16, 32, 64, 96, 128, 192]"),
@@ -225,7 +225,7 @@ def test_fields_of_sm90_are_integers(field, value):
     [
         ({"trace": "no"}, "trace = 'no': must be True or False"),
         ({"trace": 1}, "trace = 1: must be True or False"),
-        ({"block_m": "16"}, r"block_m = '16': must be one of \(8, 16, 32, 128\)"),
+        ({"block_m": "16"}, r"block_m = '16': must be one of \[8, 16, 32, 128\]"),
         ({"gpu": 5}, "gpu = 5: must be None or the name of a GPU"),
         ({"num_sms": "132"}, "num_sms = '132': must be an integer"),
     ],
@@ -266,7 +266,7 @@ def test_smem_too_small_for_two_stages(kind, field, value):
 
 
 def test_register_file_overflow(monkeypatch):
-    monkeypatch.setattr("megamoe_dsl.kernels.mega_moe.sm100.config.REGISTER_FILE", 64 * 1024 - 2048)
+    monkeypatch.setattr(Sm100Config, "arch", replace(SM100, registers=64 * 1024 - 2048))
     with pytest.raises(ConfigError, match=r"registers = .*: must be at most 63488 in all, got 64512"):
         replace(GOOD)
 

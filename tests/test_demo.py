@@ -7,9 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from megamoe_dsl import target as compiled
 from megamoe_dsl.cli import app, demo
-from megamoe_dsl.presets import compiled
-from megamoe_dsl.presets.compiled import TARGETS
+from megamoe_dsl.target import Target
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
@@ -25,7 +25,7 @@ def test_ranks_are_a_power_of_two(gpus: int, ranks: int) -> None:
 )
 def test_gpus_that_have_the_kernel_are_used(monkeypatch: pytest.MonkeyPatch, arch: str | None, gpus: int, asked: str) -> None:
     calls: dict[str, dict[str, Any]] = {}
-    monkeypatch.setattr(compiled, "local_target", lambda: None if arch is None else TARGETS[arch])
+    monkeypatch.setattr(compiled, "local_target", lambda: None if arch is None else Target.typical(arch))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     for name in ("bench", "simulate"):
         monkeypatch.setattr(demo, name, lambda name=name, **options: calls.update({name: options}))

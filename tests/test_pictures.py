@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import workspace
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.algebra import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.palette import PAPER, STYLES, contrast, style, terminal_colour
@@ -90,8 +91,8 @@ def test_what_sm90_does_not_have_is_an_error(name):
 @pytest.mark.parametrize("name", ["workspace", "symmetric", "smem"])
 def test_every_field_is_shown(name, config):
     """Barriers are drawn as one field, and so is the workspace in the symmetric buffer."""
-    control = workspace(config.problem)
-    region = {"workspace": control, "symmetric": symmetric_buffer(config.problem), "smem": config.smem.region}[name]
+    control = workspace(config.problem, config.arch)
+    region = {"workspace": control, "symmetric": symmetric_buffer(config.problem, config.arch), "smem": config.smem.region}[name]
     summed = {p.field.name for p in control} if name == "symmetric" else set()
     fields = {p.field.name for p in region if not p.field.name.endswith("_barrier") and p.field.num_bytes} - summed
     text, texts = printed(draw(name, config), 200), svg_texts(draw(name, config))
@@ -111,7 +112,7 @@ def lanes_of(chart):
 def test_smem_is_to_scale_and_offsets_are_where_fields_begin(config):
     (chart,) = draw("smem", config).charts
     lanes = {lane.name: lane for lane in chart.lanes}
-    assert chart.extent == SMEM_CAPACITY
+    assert chart.extent == SMEM_BYTES
     for place in config.smem.region:
         if place.field.name.endswith("_barrier") or not place.field.num_bytes:
             continue
@@ -131,7 +132,7 @@ def test_smem_lanes_are_lifetimes_and_all_bytes_are_named(config):
     assert any("mbarriers" in name for name in always)
     for phase in (before, during):
         bars = sorted(phase["all of it"].bars, key=lambda bar: bar.start)
-        assert bars[0].start == 0 and bars[-1].end == SMEM_CAPACITY
+        assert bars[0].start == 0 and bars[-1].end == SMEM_BYTES
         assert all(left.end == right.start for left, right in pairwise(bars))
         free = tuple(bar for bar in bars if bar.kind == "free")
         assert phase["free"].bars == free and all(bar.label == "free" for bar in free)

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from megamoe_dsl import target as target_module
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
-from megamoe_dsl.presets.compiled import ARCH_VARIABLE, TARGETS, CompiledPreset, Target, choose, configs_up_to, target_at_hand
+from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
 
 IMPORT = """
 import json, sys, time
@@ -22,33 +26,35 @@ start = time.perf_counter()
 from megamoe_dsl.presets import deepseek_v4_flash as preset
 seconds = time.perf_counter() - start
 heavy = [name for name in ("torch", "cutlass") if name in sys.modules]
-print(json.dumps({"seconds": seconds, "kernels": len(preset.artifacts), "arch": preset.artifact(128).arch, "heavy": heavy}))
+print(json.dumps({"seconds": seconds, "kernels": len(preset.artifacts), "arch": str(preset.artifact(128).arch), "heavy": heavy}))
 """
 
 
 def fake_artifact(config: object) -> Artifact:
-    return Artifact(config, config.arch, ".entry kernel(", b"cubin", 1.0)  # type: ignore[attr-defined]
+    return Artifact(config, ".entry kernel(", b"cubin", 1.0)  # type: ignore[attr-defined]
 
 
 def fill(folder: Path, arch: str) -> None:
     """Kernels of the Flash preset that took no time to compile."""
-    target = TARGETS[arch]
-    problem = PRESETS["flash"].problem(compiled.MAX_TOKENS, recipe=target.recipe, activation_clamp=compiled.CLAMP)
+    target = Target.typical(arch)
+    problem = PRESETS["flash"].problem(
+        compiled.MAX_TOKENS, recipe=default_recipe(find_kernel("mega_moe"), target.arch), activation_clamp=compiled.CLAMP
+    )
     for config in configs_up_to(problem, compiled.MAX_TOKENS, target):
         ArtifactStore(folder).save(fake_artifact(config))
 
 
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(name: str, arch: str) -> None:
-    target = TARGETS[arch]
-    problem = PRESETS[name].problem(2048, recipe=target.recipe)
+    target = Target.typical(arch)
+    problem = PRESETS[name].problem(2048, recipe=default_recipe(find_kernel("mega_moe"), target.arch))
     found = configs_up_to(problem, 2048, target)
     assert set(found) == {choose(problem, tokens, target) for tokens in range(2049)}
     assert len(found) == len(set(found)) < 32
 
 
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
 def test_a_warm_import_is_quick_and_light(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, arch)
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
@@ -62,7 +68,7 @@ def test_a_warm_import_is_quick_and_light(arch: str, tmp_path: Path, monkeypatch
 
 def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
-    first = CompiledPreset.load("flash", target=TARGETS["sm_90a"], max_tokens_per_rank=40)
+    first = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=40)
     assert len(first.artifacts) >= 2
     for tokens in (0, 1, 7, 40):
         artifact = first.artifact(tokens)
@@ -70,7 +76,7 @@ def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path:
         assert artifact.resources.stack_bytes == 0
     monkeypatch.setattr(compile_workers, "compile_into", None)
     start = time.perf_counter()
-    again = CompiledPreset.load("flash", target=TARGETS["sm_90a"], max_tokens_per_rank=40)
+    again = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=40)
     assert time.perf_counter() - start < 2
     assert {config: one.cubin for config, one in again.artifacts.items()} == {config: one.cubin for config, one in first.artifacts.items()}
     with pytest.raises(ProblemError, match="max_tokens_per_rank"):
@@ -78,8 +84,8 @@ def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path:
 
 
 def test_an_error_in_a_worker_is_told(tmp_path: Path) -> None:
-    target = TARGETS["sm_90a"]
-    configs = configs_up_to(PRESETS["flash"].problem(40, recipe=target.recipe), 40, target)
+    target = Target.typical("sm_90a")
+    configs = configs_up_to(PRESETS["flash"].problem(40, recipe=default_recipe(find_kernel("mega_moe"), target.arch)), 40, target)
     for config in configs:
         object.__setattr__(config, "num_stages", 99)  # no process accepts it
     with pytest.raises(CompileError, match="num_stages = 99"):
@@ -88,13 +94,13 @@ def test_an_error_in_a_worker_is_told(tmp_path: Path) -> None:
 
 def test_the_target_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ARCH_VARIABLE, "sm_90a")
-    assert target_at_hand().arch == "sm_90a"
+    assert target_at_hand().arch == SM90
     monkeypatch.setenv(ARCH_VARIABLE, "sm_75")
     with pytest.raises(ProblemError, match="MEGAMOE_ARCH = 'sm_75': must be one of sm_100a, sm_90a"):
         target_at_hand()
     monkeypatch.delenv(ARCH_VARIABLE)
-    monkeypatch.setattr(compiled, "local_target", lambda: None)
-    assert target_at_hand() == TARGETS["sm_100a"]
+    monkeypatch.setattr(target_module, "local_target", lambda: None)
+    assert target_at_hand() == Target.typical("sm_100a")
 
 
 def test_the_local_gpu_brings_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +111,7 @@ def test_the_local_gpu_brings_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuInit", lambda flags: (fine,))
     monkeypatch.setattr(driver, "cuDeviceGetAttribute", lambda name, device: (fine, values.get(name, 114)))
     monkeypatch.setattr(driver, "cuDeviceGetName", lambda length, device: (fine, b"NVIDIA H100 PCIe".ljust(length, b"\0")))
-    assert compiled.local_target() == Target("sm_90a", "fp8xfp8", 114, "NVIDIA H100 PCIe")
+    assert target_module.local_target() == Target(SM90, 114, "NVIDIA H100 PCIe")
 
 
 def test_shapes_import_nothing_heavy() -> None:

@@ -13,8 +13,9 @@ from megamoe_dsl.bench.verdict import beats, median
 from megamoe_dsl.kernels.mega_moe.sm90 import config as config_sm90
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
-from megamoe_dsl.presets.compiled import TARGETS, choose, configs_up_to
+from megamoe_dsl.presets.compiled import choose, configs_up_to
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
@@ -82,11 +83,11 @@ def test_a_ring_that_does_not_fit_becomes_the_deepest() -> None:
 @pytest.mark.usefixtures("measured")
 def test_a_preset_has_every_configuration_of_a_table() -> None:
     problem = PRESETS["flash"].problem(2100, recipe="fp8xfp8")
-    found = configs_up_to(problem, 2100, TARGETS["sm_90a"])
+    found = configs_up_to(problem, 2100, Target.typical("sm_90a"))
     assert {one.block_m for one in found} == {8, 16, 32, 128}
     measured_ones = [OTHER, {**OTHER, "block_m": 16}, chosen(600, problem)]
     assert all(one in map(variant_fields, found) for one in measured_ones)
-    assert all(choose(problem, tokens, TARGETS["sm_90a"]) in found for tokens in range(2101))
+    assert all(choose(problem, tokens, Target.typical("sm_90a")) in found for tokens in range(2101))
 
 
 def test_nearest_is_a_ratio() -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RECIPES = ("fp8xfp4", "fp8xfp8")
-"""Activation x weight combinations.
-
-fp8xfp4  E4M3 x E2M1, one UE8M0 scale per 32 channels on both sides (SM100)
-fp8xfp8  E4M3 x E4M3, one FP32 scale per token and 128 channels, and per 128 x 128 weights (SM90)
-"""
+from .recipe import RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
@@ -37,7 +32,7 @@ class Problem:
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 32
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
-    recipe                one of `RECIPES`
+    recipe                number formats, by name (recipe.py)
     activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
     fast_math             approximate exponential and reciprocal in SwiGLU
 
@@ -81,6 +76,10 @@ class Problem:
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
             raise ProblemError(field, getattr(self, field), allowed)
+
+    @property
+    def formats(self) -> Recipe:
+        return RECIPES[self.recipe]
 
     @property
     def experts_per_rank(self) -> int:

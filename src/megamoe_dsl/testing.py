@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
-from .kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config
+from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
@@ -62,12 +62,12 @@ def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, 
     config = Sm100Config(
         moe,
         tier.block_m,
-        draw(st.sampled_from([m for m in (16, 32) if tier.block_m % m == 0])),
-        draw(st.sampled_from((1, 2))),
-        draw(st.integers(1, moe.experts_per_rank)),
-        CLUSTER * draw(st.integers(1, max_sms // CLUSTER)),
+        store_block_m=draw(st.sampled_from([m for m in (16, 32) if tier.block_m % m == 0])),
+        epilogue_warpgroups=draw(st.sampled_from((1, 2))),
+        lookahead=draw(st.integers(1, moe.experts_per_rank)),
+        num_sms=CLUSTER * draw(st.integers(1, max_sms // CLUSTER)),
     )
-    deepest = config.smem_plan(1).max_stages(SMEM_CAPACITY)
+    deepest = config.smem_plan(1).max_stages(config.arch.smem_bytes)
     return config.replace(num_stages=draw(st.sampled_from((0, *range(2, deepest + 1)))))
 
 

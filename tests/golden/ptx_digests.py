@@ -11,11 +11,12 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.registry import AnyConfig
 from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.target import Target
 
 FILE = Path(__file__).parent / "ptx_digests.txt"
 DEBUG_LINE = re.compile(r"\s*(//|\.file|\.loc)")
@@ -37,11 +38,11 @@ def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
-def _golden(arch: str, preset: str, block_m: int) -> Callable[[], AnyConfig]:
+def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
 
-CASES: dict[str, Callable[[], AnyConfig]] = {
+CASES: dict[str, Callable[[], KernelConfig]] = {
     **{path.stem: _golden(*case) for case in figures.CASES for path in [figures.path_of(*case)]},
     "sm_100a-one-rank-clamped-precise": lambda: _sm100(num_ranks=1, num_experts=32, activation_clamp=10.0, fast_math=False),
     "sm_100a-many-experts": lambda: _sm100(num_ranks=2, num_experts=256, topk=32),
@@ -49,8 +50,8 @@ CASES: dict[str, Callable[[], AnyConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
-    "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), 148),
-    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), 132),
+    "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
+    "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

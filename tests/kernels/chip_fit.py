@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from megamoe_dsl.arch import REGISTER_FILE, MegaMoeConfig
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.kernels.mega_moe.config import REGISTER_FILE
-from megamoe_dsl.kernels.mega_moe.target import Config
 
 
-def compile_fitting(name: str, config: Config, smem_capacity: int) -> Artifact:
+def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Artifact:
     """Compiles: no spills, registers within each role's budget and the register file, SMEM within its capacity, no load overtaken."""
     artifact = compile_kernel(config)
     print(f"{name}, BLOCK_M {config.block_m}: compiled in {artifact.seconds:.2f} s, {len(artifact.listing.instructions)} instructions")

@@ -86,7 +86,7 @@ class Layer:
     def retile(self, kernel: Sm100Config) -> None:
         """Another configuration of the same problem on the same buffers."""
         options = {"seed": self.moe.simulator.seed, "race": self.moe.simulator.race, "watchdog_ns": self.moe.watchdog_ns}
-        old, weights = self.moe, [inverse_transform_weights(kernel.problem, rank.weights) for rank in self.moe.ranks]
+        old, weights = self.moe, [inverse_transform_weights(kernel.problem, kernel.arch, rank.weights) for rank in self.moe.ranks]
         self.moe = SimulatedMoE(artifact(kernel), weights, **options)
         for new, rank in zip(self.moe.ranks, old.ranks, strict=True):
             new.sym, new.stats = rank.sym, rank.stats

@@ -6,10 +6,11 @@
 import pytest
 from chip_fit import compile_fitting
 
+from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS, Sm100Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import PRESETS
 
 MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it takes one to four
@@ -19,7 +20,7 @@ MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it ta
 @pytest.mark.parametrize("name", PRESETS)
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     config = Sm100Config.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
-    artifact = compile_fitting(name, config, SMEM_CAPACITY)
+    artifact = compile_fitting(name, config, SMEM_BYTES)
     assert config.num_stages >= 4
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
     assert artifact.seconds < MOST_SECONDS

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from chip_fit import compile_fitting
 
+from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.sm90 import tokens_as_n
 from megamoe_dsl.device import tile_queue
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.device.memory import load_shared_f32x2
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, SMEM_CAPACITY, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
 from megamoe_dsl.presets import PRESETS
 
 STAGES = {8: 6, 16: 6, 32: 5, 128: 4}
@@ -39,7 +40,7 @@ def config_of(name: str, block_m: int) -> Sm90Config:
 @pytest.mark.parametrize("name", PRESETS)
 def test_tile_fits_the_chip(name: str, block_m: int) -> None:
     config = config_of(name, block_m)
-    compile_fitting(name, config, SMEM_CAPACITY)
+    compile_fitting(name, config, SMEM_BYTES)
     assert config.num_stages == STAGES[block_m]
     assert config.swap_ab == (block_m < 128)
 

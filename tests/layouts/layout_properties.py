@@ -9,12 +9,12 @@ from math import prod
 import numpy as np
 
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
-from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.layouts.mbarrier import MBarrier
 from megamoe_dsl.layouts.region import Region
 from megamoe_dsl.problem import Problem
 
-SMEM_CAPACITY = 232448
+SMEM_BYTES = 232448
 MAIN = {"weights", "tokens", "cd", "sfa", "sfb", "pull", "expert_count"}
 COMBINE = {"combine_slots"}
 
@@ -156,10 +156,10 @@ def check_deepest(plan: Sm100SmemPlan, stages: int) -> None:
     from dataclasses import replace
 
     ends = [max(p.end for p in replace(plan, num_stages=n).region) for n in (stages, stages + 1)]
-    assert ends[0] <= SMEM_CAPACITY < -(-ends[1] // 1024) * 1024
+    assert ends[0] <= SMEM_BYTES < -(-ends[1] // 1024) * 1024
 
 
-def check_tmem_plan(plan: TmemPlan) -> None:
+def check_tmem_plan(plan: Sm100TmemPlan) -> None:
     """Accumulators and scales have columns of their own; the allocation is a power of two that tcgen05.alloc takes."""
     spans = [(plan.accumulator(i), plan.accumulator(i) + plan.block_m) for i in range(2)]
     spans += [(plan.sfa, plan.sfa + 4 * -(-plan.block_m // 128)), (plan.sfb, plan.sfb + 4)]

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_offsets, check_pool, check_region, check_views
 
+from megamoe_dsl.arch import SM100
 from megamoe_dsl.hardware.scale_factors import pool_sf_row
 from megamoe_dsl.kernels.mega_moe.layouts.pool import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,
-    SMALLEST_BLOCK_M,
+    SMALLEST_TIER,
     max_pool_blocks,
     padded_sf_rows,
     pool_blocks,
@@ -31,11 +32,11 @@ BLOCK_M = tuple(tier.block_m for tier in TIERS)
 @settings(max_examples=200, deadline=None)
 @given(problems())
 def test_workspace_and_symmetric_buffer(problem):
-    check_region(workspace(problem))
-    buffer = symmetric_buffer(problem)
+    check_region(workspace(problem, SM100))
+    buffer = symmetric_buffer(problem, SM100)
     check_region(buffer)
     check_views(buffer)
-    for placement in workspace(problem):  # the workspace is the start of the symmetric buffer
+    for placement in workspace(problem, SM100):  # the workspace is the start of the symmetric buffer
         assert buffer[placement.field.name] == placement
 
 
@@ -44,7 +45,7 @@ def test_workspace_and_symmetric_buffer(problem):
 def test_fields_have_the_documented_shapes(problem):
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     ranks, local, pool = problem.num_ranks, problem.experts_per_rank, pool_tokens(problem)
-    buffer = symmetric_buffer(problem)
+    buffer = symmetric_buffer(problem, SM100)
     sf_rows = padded_sf_rows(pool)
     expected = {
         "expert_send_count": ((problem.num_experts,), U32),
@@ -75,7 +76,7 @@ def test_fields_have_the_documented_shapes(problem):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_element_of_a_small_buffer(ranks):
     problem = Problem(256, 128, ranks, 1, num_ranks=ranks, max_tokens_per_rank=1)
-    buffer = symmetric_buffer(problem)
+    buffer = symmetric_buffer(problem, SM100)
     for placement in buffer:
         if placement.field.num_bytes < 50_000:
             check_offsets(buffer, placement.field.name)
@@ -83,7 +84,7 @@ def test_every_element_of_a_small_buffer(ranks):
 
 def test_one_buffer_per_problem():
     problem = Problem(256, 128, 4, 2)
-    assert symmetric_buffer(problem) is symmetric_buffer(replace(problem))
+    assert symmetric_buffer(problem, SM100) is symmetric_buffer(replace(problem), SM100)
 
 
 @settings(max_examples=200, deadline=None)
@@ -133,7 +134,7 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
     check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
-    assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem))
+    assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem), SM100)
 
 
 @settings(max_examples=50, deadline=None)
@@ -152,7 +153,7 @@ def test_pool_is_a_whole_number_of_blocks_for_every_tier(problem):
     capacity = pool_tokens(problem)
     assert capacity % POOL_ALIGNMENT == 0 == capacity % 384
     assert all(capacity % block_m == 0 for block_m in (*CANDIDATE_BLOCK_M, *BLOCK_M))
-    assert max_pool_blocks(capacity) * SMALLEST_BLOCK_M == capacity and min(BLOCK_M) == SMALLEST_BLOCK_M
+    assert max_pool_blocks(capacity, SM100) * SMALLEST_TIER == capacity and min(BLOCK_M) == SMALLEST_TIER
 
 
 def test_pool_formula():
@@ -187,7 +188,7 @@ def test_source_slots_hold_any_routing(data):
     """A token names an expert once, so T slots per (expert, source rank) suffice, and token * topk + slot fits 32 bits."""
     problem = data.draw(problems(max_experts_per_rank=6, max_ranks=4, max_topk=8, max_tokens=8))
     routing = data.draw(st.one_of(routings(problem), st.just(worst_routing(problem))))
-    region, tickets, used = workspace(problem), {}, set()
+    region, tickets, used = workspace(problem, SM100), {}, set()
     for rank, token, slot, expert in routing.entries():
         ticket = tickets[rank, expert] = tickets.get((rank, expert), -1) + 1
         owner, local = divmod(expert, problem.experts_per_rank)

@@ -8,32 +8,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_barrier_table, check_deepest, check_smem_plan, check_tmem_plan
 
+from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import BUDGET, LARGEST_CHUNK, CombinePlan
 from megamoe_dsl.kernels.mega_moe.layouts.named_barrier import NamedBarrier
 from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
-from megamoe_dsl.kernels.mega_moe.sm100.config import SMEM_CAPACITY, TIERS
+from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
-from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.testing import configs
 
-PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
+PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
 
 
 @settings(max_examples=200, deadline=None)
 @given(configs())
 def test_smem_plan(config):
     check_smem_plan(config.smem)
-    assert config.smem.num_bytes <= SMEM_CAPACITY
+    assert config.smem.num_bytes <= SMEM_BYTES
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs(), st.integers(SMEM_CAPACITY // 2, SMEM_CAPACITY))
+@given(configs(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
     plan = config.smem_plan(1)
     deepest = plan.max_stages(capacity)
     assert replace(plan, num_stages=deepest + 1).num_bytes > capacity
     assert deepest == 0 or replace(plan, num_stages=deepest).num_bytes <= capacity
-    check_deepest(plan, plan.max_stages(SMEM_CAPACITY))
+    check_deepest(plan, plan.max_stages(SMEM_BYTES))
 
 
 def test_max_stages_when_nothing_fits():
@@ -83,17 +84,17 @@ def test_transactions_are_what_the_boxes_bring(config):
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 def test_tmem_plan(block_m):
-    check_tmem_plan(TmemPlan(block_m))
+    check_tmem_plan(Sm100TmemPlan(block_m))
 
 
 def test_tmem_columns_of_the_largest_tile():
-    plan = TmemPlan(192)
+    plan = Sm100TmemPlan(192)
     assert (plan.accumulator(1), plan.sfa, plan.sfb, plan.used, plan.allocated) == (192, 384, 392, 396, 512)
 
 
 def test_tmem_overflow():
     with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
-        _ = TmemPlan(256).allocated
+        _ = Sm100TmemPlan(256).allocated
 
 
 @settings(max_examples=200, deadline=None)

@@ -14,7 +14,7 @@ from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, tmem_scal
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import combine_channels
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
-from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.layouts.algebra import Layout, XorSwizzle, coalesce, idx2crd, left_inverse, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order
@@ -109,7 +109,7 @@ def test_accumulator_maps_fill_their_columns(n):
 
 @pytest.mark.parametrize("block_m", [16, 32, 64, 96, 128, 192])
 def test_accumulators_of_the_plan(block_m):
-    plan, both = TmemPlan(block_m), accumulators(block_m, 2, block_m)
+    plan, both = Sm100TmemPlan(block_m), accumulators(block_m, 2, block_m)
     assert both.injective
     for buffer in range(2):
         assert both(0, 0, buffer) == 128 * plan.accumulator(buffer)

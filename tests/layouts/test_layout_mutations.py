@@ -24,12 +24,12 @@ from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_blocks
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
-from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import TmemPlan
+from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
 
 caught = pytest.raises(AssertionError)
-PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 32, 2, 7)
+PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
 TABLE = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warps": 8}
 FACTS = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 
@@ -130,19 +130,19 @@ def test_ring_too_shallow_or_too_deep(stages):
 
 
 # --- tensor memory
-class ShiftedScales(TmemPlan):
+class ShiftedScales(Sm100TmemPlan):
     @property
     def sfa(self):
         return super().sfa - 4
 
 
-class NarrowScales(TmemPlan):
+class NarrowScales(Sm100TmemPlan):
     @property
     def sfa_columns(self):
         return 4
 
 
-class OddAllocation(TmemPlan):
+class OddAllocation(Sm100TmemPlan):
     @property
     def allocated(self):
         return 2 * super().allocated
@@ -150,7 +150,7 @@ class OddAllocation(TmemPlan):
 
 @pytest.mark.parametrize(("plan", "block_m"), [(ShiftedScales, 128), (NarrowScales, 192), (OddAllocation, 64)])
 def test_broken_tmem_plan(plan, block_m):
-    check_tmem_plan(TmemPlan(block_m))
+    check_tmem_plan(Sm100TmemPlan(block_m))
     with caught:
         check_tmem_plan(plan(block_m))
 

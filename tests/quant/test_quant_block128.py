@@ -1,7 +1,5 @@
 """fp8xfp8: casts with FP32 and power-of-two scales against scalar arithmetic, and the weight order of the SM90 kernel."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl import quant
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.problem import Problem
 
 torch.set_num_threads(1)
 F32 = np.float32
@@ -85,7 +85,7 @@ def test_sm90_row_order_names_every_row():
             move(torch.zeros(1, 128, 4))
 
 
-PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, recipe="fp8xfp8")
+PROBLEM = Problem(512, 256, 2, 1, recipe="fp8xfp8")
 
 
 def checkpoint() -> dict[str, torch.Tensor]:
@@ -96,9 +96,9 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 def test_transform_and_inverse():
     plain = checkpoint()
-    moved = quant.transform_weights(PROBLEM, **plain)
+    moved = quant.transform_weights(PROBLEM, SM90, **plain)
     assert torch.equal(moved.fc1_sf, plain["fc1_sf"]) and torch.equal(moved.fc2_sf, plain["fc2_sf"])
-    back = quant.inverse_transform_weights(PROBLEM, moved)
+    back = quant.inverse_transform_weights(PROBLEM, SM90, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name).view(torch.uint8), tensor.view(torch.uint8)), name
 
@@ -115,11 +115,11 @@ def test_transform_and_inverse():
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
+            lambda: quant.transform_weights(PROBLEM, SM90, **(checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
             r"fc2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
         ),
         (
-            lambda: quant.transform_weights(PROBLEM, **(checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
+            lambda: quant.transform_weights(PROBLEM, SM90, **(checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
             "fc1: dtype torch.float32, allowed: torch.float8_e4m3fn",
         ),
     ],

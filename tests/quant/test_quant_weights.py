@@ -1,13 +1,13 @@
 """Weight transforms against index arithmetic written out, and their inverses."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl import quant
+from megamoe_dsl.arch import SM100
+from megamoe_dsl.problem import Problem
 
 torch.set_num_threads(1)
 
@@ -70,7 +70,7 @@ def test_utccp_batch_is_expert_outermost():
     assert torch.equal(quant.inverse_utccp_scale_order(words, 3), sf)
 
 
-PROBLEM = SimpleNamespace(hidden=512, intermediate=256, experts_per_rank=2, recipe="fp8xfp4")
+PROBLEM = Problem(512, 256, 2, 1, recipe="fp8xfp4")
 
 
 def checkpoint() -> dict[str, torch.Tensor]:
@@ -85,10 +85,10 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 def test_transform_weights_round_trip_and_shapes():
     plain = checkpoint()
-    moved = quant.transform_weights(PROBLEM, **plain)
+    moved = quant.transform_weights(PROBLEM, SM100, **plain)
     assert moved.fc1_sf.shape == (2 * 4, 512) and moved.fc2_sf.shape == (2 * 2, 512)
     assert torch.equal(moved.fc1[:, 8:16], plain["fc1"][:, 256:264])
-    back = quant.inverse_transform_weights(PROBLEM, moved)
+    back = quant.inverse_transform_weights(PROBLEM, SM100, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name), tensor), name
     # The scale of interleaved row 8 (up row 0) of expert 1, K block 5: word 1 of K, row 8 of the atom at word 32, byte 1.
@@ -99,11 +99,11 @@ def test_transform_errors_name_the_field():
     plain = checkpoint()
     plain["fc2_sf"] = plain["fc2_sf"][:, :, :-1]
     with pytest.raises(ValueError, match=r"fc2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
-        quant.transform_weights(PROBLEM, **plain)
+        quant.transform_weights(PROBLEM, SM100, **plain)
     plain = checkpoint()
     plain["fc1"] = plain["fc1"].int()
     with pytest.raises(ValueError, match=r"fc1: dtype torch.int32, allowed: torch.uint8"):
-        quant.transform_weights(PROBLEM, **plain)
+        quant.transform_weights(PROBLEM, SM100, **plain)
     with pytest.raises(ValueError, match="sf: 64 rows, allowed: a multiple of 128"):
         quant.utccp_scale_order(random_bytes(64, 4))
     with pytest.raises(ValueError, match="sf: 6 scales per row"):

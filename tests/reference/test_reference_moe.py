@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from megamoe_dsl import quant, reference
+from megamoe_dsl.arch import SM100
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.reference import moe, stages
@@ -257,7 +258,8 @@ def test_violations_report_place_and_nan():
 def test_transformed_weights_describe_the_same_layer():
     case = random_case(MEDIUM, [3, 3], seed=9)
     back = [
-        quant.inverse_transform_weights(MEDIUM, quant.transform_weights(MEDIUM, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)) for w in case.weights
+        quant.inverse_transform_weights(MEDIUM, SM100, quant.transform_weights(MEDIUM, SM100, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf))
+        for w in case.weights
     ]
     assert same(case.reference().y, dataclasses.replace(case, weights=back).reference().y)
 

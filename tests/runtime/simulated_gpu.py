@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.runtime import layer, rank_kernel
@@ -23,7 +24,7 @@ class SimulatedKernel:
     tensors: ClassVar[dict[str, torch.Tensor]] = {}
     launched: ClassVar[list[object]] = []
 
-    def __init__(self, artifact: Artifact, words: tuple[int, ...] = (5, 6)) -> None:
+    def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
 
     def __call__(self, arguments: Sequence[int]) -> None:
@@ -46,6 +47,7 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
     patch.setattr(layer, "CudaKernel", SimulatedKernel)
     patch.setattr(layer, "usable_sms", lambda device, reserved: NUM_SMS - reserved)
     patch.setattr(layer, "gpu_name", lambda device: "simulated")
+    patch.setattr(layer, "device_arch", lambda device: SM90)
     SimulatedKernel.tensors, SimulatedKernel.launched = {}, []
     yield SimulatedKernel
 

@@ -21,7 +21,7 @@ from megamoe_dsl.problem import Problem
 
 CONFIG = Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=2)
 SM90 = Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=2)
-ARTIFACT = Artifact(CONFIG, CONFIG.arch, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
+ARTIFACT = Artifact(CONFIG, ".entry kernel(", b"\x7fELF" + bytes(100), 1.5)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def compile_kernel(config: Sm100Config) -> Artifact:
         seen.append(config)
-        return replace(ARTIFACT, config=config, arch=config.arch)
+        return replace(ARTIFACT, config=config)
 
     monkeypatch.setattr(artifact_store, "compile_kernel", compile_kernel)
     monkeypatch.setattr(artifact_store, "_WARNED", set())
@@ -57,7 +57,7 @@ def test_every_field_and_the_architecture_are_part_of_the_key(tmp_path: Path) ->
 def test_other_sources_are_stale_and_replaced(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     store = ArtifactStore(tmp_path)
     old = store.save(ARTIFACT)
-    monkeypatch.setattr(artifact_store, "source_digest", lambda: "01234567")
+    monkeypatch.setattr(artifact_store, "source_digest", lambda kernel: "01234567")
     with pytest.raises(ArtifactError, match="other sources"):
         store.load(CONFIG)
     assert store.load(CONFIG, any_sources=True).cubin == ARTIFACT.cubin
@@ -151,7 +151,7 @@ config = read_config(json.loads(sys.argv[2]))
 def compile_kernel(config):
     time.sleep(0.5)
     print("compiled", flush=True)
-    return Artifact(config, config.arch, ".entry kernel(", b"x" * 1000, 1.0)
+    return Artifact(config, ".entry kernel(", b"x" * 1000, 1.0)
 artifact_store.compile_kernel = compile_kernel
 assert ArtifactStore(sys.argv[1]).get(config).cubin == b"x" * 1000
 """

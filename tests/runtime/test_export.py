@@ -15,9 +15,9 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.cli import app
+from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.mega_moe.target import Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
 
@@ -75,7 +75,7 @@ def test_the_manifest_is_the_configurations(exported: Export) -> None:
     assert kernel.manifest["dynamic_smem"] == config.smem.num_bytes
     assert kernel.manifest["cluster"] == [config.cluster, 1, 1]
     assert kernel.argument_names[:7] == ["sym", "peers", "maps", "y", "stats", "num_tokens", "rank"]
-    assert kernel.argument_names[9:] == ["trace", *(["fc1_sf", "fc2_sf"] if config.arch == "sm_90a" else [])]
+    assert kernel.argument_names[9:] == ["trace", *(["fc1_sf", "fc2_sf"] if config.arch.name == "sm_90a" else [])]
 
 
 def test_the_library_holds_the_cubin_that_compile_gives(exported: Export) -> None:
@@ -154,7 +154,7 @@ def test_bad_input_is_refused_before_anything_is_made(
 def fake_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object with a constant, in place of a compiled kernel."""
 
-    def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]]]:
+    def compile_object(config: MegaMoeConfig, path: Path) -> tuple[str, list[dict[str, str]]]:
         source = f"const int block_m = {config.block_m};"
         subprocess.run(["cc", "-fPIC", "-c", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
         return "kernel", []

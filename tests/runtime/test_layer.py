@@ -9,6 +9,7 @@ import pytest
 import torch
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
@@ -41,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 @pytest.fixture(scope="module")
 def moe(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> MegaMoE:
-    symmetric = SymmetricBuffer.allocate(PROBLEM, device="cpu")
+    symmetric = SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu")
     return MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric, bounds=(8,))
 
 
@@ -108,7 +109,7 @@ def test_layers_share_a_buffer_and_kernels_share_weights(moe: MegaMoE, case: Cas
 def test_a_layer_that_cannot_be_made_leaves_a_buffer_to_others(
     case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, place: ModuleType
 ) -> None:
-    symmetric = SymmetricBuffer.allocate(PROBLEM, device="cpu")
+    symmetric = SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu")
 
     def fail(*_: object) -> None:
         raise ArtifactError("no kernel")
@@ -157,7 +158,7 @@ def test_bad_arguments_launch_nothing(
 
 
 def test_a_layer_without_the_bf16_kernel_says_so(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
-    moe = MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"), bf16_inputs=False)
+    moe = MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"), bf16_inputs=False)
     with pytest.raises(ProblemError, match="bf16_inputs=False"):
         moe(torch.zeros(5, 512, dtype=torch.bfloat16), case.topk_idx[0], case.topk_weights[0])
 
@@ -165,7 +166,7 @@ def test_a_layer_without_the_bf16_kernel_says_so(case: Case, gpu: type[Simulated
 @pytest.mark.parametrize("limit", [0, -1, 1e9, "5", True, 1 << 63])
 def test_a_watchdog_that_could_not_wait_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, limit: object) -> None:
     with pytest.raises(ProblemError, match=r"watchdog_ns = .*: must be a whole number of nanoseconds"):
-        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"), watchdog_ns=limit)
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"), watchdog_ns=limit)
 
 
 def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
@@ -182,7 +183,7 @@ def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[Simul
 def test_another_problems_buffer_is_refused(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
     smaller = Problem(512, 256, 4, 2, max_tokens_per_rank=32, recipe="fp8xfp8", activation_clamp=10.0)
     with pytest.raises(ProblemError, match=r"symmetric\.problem"):
-        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(smaller, device="cpu"))
+        MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(smaller, SM90, device="cpu"))
 
 
 def test_torch_compile_sees_one_operator(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:

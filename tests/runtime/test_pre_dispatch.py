@@ -19,7 +19,7 @@ CAPACITY = 7
 @lru_cache
 def artifact(recipe: str) -> Artifact:
     problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, recipe=recipe)
-    return compile_kernel(PreDispatchConfig(problem, num_sms=2))
+    return compile_kernel(PreDispatchConfig(problem, 2, "sm_100a" if recipe == "fp8xfp4" else "sm_90a"))
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ def run(recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, 
     """One launch; the fields of the symmetric buffer afterwards."""
     kernel = artifact(recipe)
     config = kernel.config
-    region = symmetric_buffer(config.problem)
+    region = symmetric_buffer(config.problem, config.arch)
     sym = torch.full((region.size,), 0x5A, dtype=torch.uint8)
     memory = GlobalMemory()
     memory.add(sym, name="sym", rank=0)

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.kernels.mega_moe.sm90 import config as config_sm90
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.selection import Selection
+from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Table
 
 CAPACITY = 100
@@ -34,7 +36,7 @@ def test_bounds_out_of_range(bound: int) -> None:
 
 
 def test_small_bounds_get_small_tiles() -> None:
-    configs = Selection(PROBLEM, [1, 16]).configs(num_sms=132)
+    configs = Selection(PROBLEM, [1, 16]).configs(Target.typical("sm_90a"))
     assert configs[1].block_m < configs[CAPACITY].block_m
     assert {config.num_sms for config in configs.values()} == {132}
 
@@ -47,6 +49,6 @@ def test_a_gpus_own_table_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         return Table(gpu)
 
     monkeypatch.setattr(config_sm90, "tuned_table", table)
-    Selection(PROBLEM).configs(132, "NVIDIA H100")
-    Selection(PROBLEM).configs(132)
+    Selection(PROBLEM).configs(Target(SM90, 132, "NVIDIA H100"))
+    Selection(PROBLEM).configs(Target.typical("sm_90a"))
     assert asked == ["NVIDIA H100", DEFAULT_GPU]

@@ -49,7 +49,7 @@ def launches_of_pairs(draw):
 
 def config_of(experts, lookahead, *, num_sms=4, hidden=512, intermediate=256, block_m=16):
     problem = Problem(hidden, intermediate, experts, 1, max_tokens_per_rank=64)
-    return Sm100Config(problem, block_m, 16, 2, lookahead, num_sms, 2)
+    return Sm100Config(problem, block_m, lookahead, num_sms, 2, store_block_m=16, epilogue_warpgroups=2)
 
 
 @settings(max_examples=300, deadline=None)

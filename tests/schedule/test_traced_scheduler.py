@@ -21,9 +21,9 @@ STATES = 2000
 
 # Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
 CONFIGS = [
-    Sm100Config(Problem(512, 384, 12, 2), 16, 16, 2, 4, 6, 2),
-    Sm100Config(Problem(1792, 256, 7, 2), 96, 32, 2, 7, 10, 2),
-    Sm100Config(Problem(4096, 2048, 256, 6, num_ranks=8), 192, 32, 2, 8, 148, 2),
+    Sm100Config(Problem(512, 384, 12, 2), 16, 4, 6, 2, store_block_m=16, epilogue_warpgroups=2),
+    Sm100Config(Problem(1792, 256, 7, 2), 96, 7, 10, 2, store_block_m=32, epilogue_warpgroups=2),
+    Sm100Config(Problem(4096, 2048, 256, 6, num_ranks=8), 192, 8, 148, 2, store_block_m=32, epilogue_warpgroups=2),
     Sm90Config(Problem(1792, 384, 12, 2, recipe="fp8xfp8"), 8, 4, 5),
     Sm90Config(Problem(7168, 3072, 96, 6, num_ranks=2, recipe="fp8xfp8"), 128, 2, 132, cluster=2),
 ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..arch import Arch
+from ..kernels.kernel import Kernel
+from ..kernels.registry import kernel_of
+from ..sass.listing import Listing, disassemble
+from ..sass.measurer import Measure
+from ..sass.overtaken_loads import OvertakenLoad, overtaken_loads
 from .cubin import Resources, read_code, read_resources
-
-if TYPE_CHECKING:
-    from ..inspect.measures import Measure
-    from ..sass.listing import Listing
-    from ..sass.overtaken_loads import OvertakenLoad
 
 
 class CompileError(RuntimeError):
@@ -28,11 +29,19 @@ class Artifact:
     """
 
     config: Any
-    arch: str
     ptx: str
     cubin: bytes
     seconds: float
     line_info: bool = False
+
+    @property
+    def arch(self) -> Arch:
+        return self.config.arch
+
+    @property
+    def kernel(self) -> Kernel:
+        """The family of its configuration."""
+        return kernel_of(self.config)
 
     @cached_property
     def entry(self) -> str:
@@ -50,8 +59,6 @@ class Artifact:
     @cached_property
     def listing(self) -> Listing:
         """Disassembled instructions.  Takes a second or two; raises `DisassemblyError` when nvdisasm is missing."""
-        from ..sass.listing import disassemble
-
         return disassemble(self.cubin)
 
     @property
@@ -62,16 +69,13 @@ class Artifact:
     @cached_property
     def overtaken_loads(self) -> list[OvertakenLoad]:
         """Loads from shared memory that what gives their bytes away does not wait for (sass/overtaken_loads.py); raises as `listing`."""
-        from ..sass.overtaken_loads import overtaken_loads
-
         return overtaken_loads(self.listing, read_code(self.cubin, self.entry))
 
     @cached_property
     def measures(self) -> list[Measure]:
-        """Instructions of every role per unit of its work (inspect/measures.py).  Needs line info; raises `InspectionError` otherwise."""
-        from ..inspect.measures import measure_all
-
-        return measure_all(self.config, self.listing)
+        """Instructions of every role per unit of its work (sass/measurer.py); none for a kernel that declares no roles.  Needs line info;
+        raises `InspectionError` otherwise."""
+        return self.kernel.measures(self.config, self.listing)
 
     def histogram(self, role: str) -> dict[str, dict[str, float]]:
         """Unit of work to instructions of each kind, for a role as `measures` names it.  Raises as `measures`, and KeyError."""
@@ -83,5 +87,4 @@ class Artifact:
     @property
     def dynamic_smem(self) -> int:
         """Bytes of dynamic shared memory of a launch; 0 for kernels without a plan."""
-        plan = getattr(self.config, "smem", None)
-        return plan.num_bytes if plan else 0
+        return self.kernel.dynamic_smem(self.config)

@@ -12,14 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
+from .artifact import Artifact
 from .store import ArtifactError, ArtifactStore
-
-if TYPE_CHECKING:
-    from ..kernels.registry import AnyConfig
-    from .artifact import Artifact
 
 FOLDER_VARIABLE = "MEGAMOE_CACHE_DIR"
 
@@ -36,7 +33,7 @@ def cache_folder() -> Path:
     return user_cache_path("megamoe_dsl", appauthor=False)
 
 
-def load_or_compile(config: AnyConfig) -> Artifact:
+def load_or_compile(config: KernelConfig) -> Artifact:
     """The kernel from the cache, or compiled and, where possible, stored there.
 
     Raises `CompileError`; `ArtifactError` when the kernel is not there and no DSL is installed.
@@ -44,7 +41,7 @@ def load_or_compile(config: AnyConfig) -> Artifact:
     return ArtifactStore(cache_folder()).get(config)
 
 
-def load_or_compile_all(configs: Sequence[AnyConfig], jobs: int | None = None) -> list[Artifact]:
+def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None) -> list[Artifact]:
     """As `load_or_compile`, for each configuration; missing ones are compiled in `jobs` processes, by default one per usable core."""
     store = ArtifactStore(cache_folder())
     found = {config: artifact for config in configs if (artifact := load_one(store, config))}
@@ -61,7 +58,7 @@ def load_or_compile_all(configs: Sequence[AnyConfig], jobs: int | None = None) -
     return [found[config] for config in configs]
 
 
-def load_one(store: ArtifactStore, config: AnyConfig) -> Artifact | None:
+def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
     """The stored kernel, or None."""
     try:
         return store.load(config)

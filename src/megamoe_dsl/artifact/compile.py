@@ -12,15 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..problem import Problem, ProblemError
+from ..kernels.kernel import KernelConfig
+from ..kernels.registry import config_type, entry, find_kernel
+from ..problem import Problem
+from ..target import Target
 from .artifact import Artifact, CompileError
-
-if TYPE_CHECKING:
-    from ..kernels.registry import AnyConfig
 
 ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
@@ -37,18 +35,17 @@ def naming_the_compiler() -> Iterator[None]:
         raise CompileError(f"the DSL: {COLOURS.sub('', str(error))}") from error
 
 
-def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
+def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
     """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`.
 
     `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
     """
     # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
-    os.environ.setdefault("CUTE_DSL_ARCH", config.arch)
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)
     import cuda.bindings.driver as driver
     import cutlass.cute as cute
 
     from ..device.location import attribute_lines
-    from ..kernels.registry import entry
 
     launch, arguments = entry(config)
     with tempfile.TemporaryDirectory() as directory:
@@ -61,23 +58,20 @@ def compile_kernel(config: AnyConfig, *, line_info: bool = False) -> Artifact:
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
     if not ptx or not cubin:
         raise CompileError("the DSL kept no PTX or cubin")
-    return Artifact(config, config.arch, ptx, cubin, seconds, line_info)
+    return Artifact(config, ptx, cubin, seconds, line_info)
 
 
 def compile(problem: Problem, arch: str = "sm_100a", *, num_tokens: int | None = None, **overrides: Any) -> Artifact:
-    """The kernel for a problem, with line info, so that `.histogram(role)` and `.measures` answer.
+    """The fused kernel for a problem, with line info, so that `.histogram(role)` and `.measures` answer.
 
-    arch        "sm_100a" (problem.recipe fp8xfp4) or "sm_90a" (fp8xfp8)
+    arch        name of an architecture (arch.py) whose kernel takes the problem's recipe
     num_tokens  tokens on every rank that the configuration is chosen for; by default the capacity, max_tokens_per_rank
-    overrides   fields of the configuration (`Sm100Config`, `Sm90Config`)
+    overrides   num_sms, and fields of the configuration (`Sm100Config`, `Sm90Config`)
 
-    Raises `ProblemError` for an unknown arch or another arch's recipe, `ConfigError` and `CompileError`.
+    Raises `ProblemError` for an unknown arch, `ConfigError` (for a recipe that the architecture's kernel does not take, too) and
+    `CompileError`.
     """
-    kinds: dict[str, tuple[type[Any], str]] = {"sm_100a": (Sm100Config, "fp8xfp4"), "sm_90a": (Sm90Config, "fp8xfp8")}
-    if arch not in kinds:
-        raise ProblemError("arch", arch, "one of " + ", ".join(kinds))
-    kind, recipe = kinds[arch]
-    if problem.recipe != recipe:
-        raise ProblemError("recipe", problem.recipe, f"{recipe} for {arch}")
-    config = kind.choose(problem, problem.max_tokens_per_rank if num_tokens is None else num_tokens, **overrides)
+    kernel, target = find_kernel("mega_moe"), Target.typical(arch, overrides.pop("num_sms", None))
+    config_type(kernel, target.arch)
+    config = kernel.choose(problem, target, problem.max_tokens_per_rank if num_tokens is None else num_tokens, **overrides)
     return compile_kernel(config, line_info=True)

@@ -2,7 +2,7 @@
 
 `export_kernel` writes into a folder:
 
-NAME.o, NAME.so           launcher and cubin; the library exports one TVM FFI function, `mega_moe`
+NAME.o, NAME.so           launcher and cubin; the library exports one TVM FFI function, named after the family of kernels
 libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and error texts, found beside NAME.so
 NAME.json                 manifest: configuration, grid, SMEM, arguments in order; see `runtime/exported_kernel.py`, which reads it
 
@@ -21,19 +21,17 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..kernels.kernel import KernelConfig
+from ..kernels.registry import entry, kernel_of
 from .artifact import CompileError
 from .cache import require_writable
 from .compile import naming_the_compiler
 from .store import describe_config, dsl_version, kernel_name, source_digest
 
-if TYPE_CHECKING:
-    from ..kernels.mega_moe.target import Config
-
-FUNCTION = "mega_moe"
 RUNTIME = "libcute_dsl_runtime.so"
 
 
@@ -62,13 +60,13 @@ class Export:
         return self.object, self.library, self.runtime, self.manifest
 
 
-def export_kernel(config: Config, folder: Path | str, name: str | None = None) -> Export:
-    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is mega_moe with architecture,
+def export_kernel(config: KernelConfig, folder: Path | str, name: str | None = None) -> Export:
+    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is the family with architecture,
     shape and tile.  Files of that name are replaced, once all new ones are there.
 
     Takes a few seconds.  Raises `CompileError`, `ExportError`, OSError, and `ProblemError` where the folder cannot be written.
     """
-    folder, name = Path(folder), f"mega_moe-{kernel_name(config)}" if name is None else name
+    folder, name = Path(folder), f"{kernel_of(config).name}-{kernel_name(config)}" if name is None else name
     files, compiler = Export.within(folder, name), find_compiler()
     require_writable("folder", folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as beside:
@@ -83,32 +81,31 @@ def export_kernel(config: Config, folder: Path | str, name: str | None = None) -
     return files
 
 
-def describe_export(config: Config, name: str, entry: str, arguments: list[dict[str, str]]) -> dict[str, Any]:
+def describe_export(config: KernelConfig, name: str, entry: str, arguments: list[dict[str, str]]) -> dict[str, Any]:
     """The manifest, as JSON values."""
     return {
         "name": name,
         "library": f"{name}.so",
-        "function": FUNCTION,
-        "arch": config.arch,
+        "function": kernel_of(config).name,
+        "arch": config.arch.name,
         "kernel": entry,
         "arguments": arguments,
         "grid": [config.num_sms, 1, 1],
         "block": [config.num_threads, 1, 1],
         "cluster": [config.cluster, 1, 1],
-        "dynamic_smem": config.smem.num_bytes,
+        "dynamic_smem": kernel_of(config).dynamic_smem(config),
         "config": describe_config(config),
-        "sources": source_digest(),
+        "sources": source_digest(kernel_of(config)),
         "dsl": dsl_version(),
     }
 
 
-def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]]]:
+def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str, str]]]:
     """Writes the object file; the kernel's name in its cubin, and name and type of each argument."""
-    os.environ.setdefault("CUTE_DSL_ARCH", config.arch)
+    os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
-    from ..kernels.registry import entry
     from .cubin import read_resources
 
     launch, placeholders = entry(config)
@@ -120,13 +117,9 @@ def compile_object(config: Config, path: Path) -> tuple[str, list[dict[str, str]
         cubin = compiled.__cubin__
     if not cubin:
         raise CompileError("the DSL kept no cubin")
-    compiled.export_to_c(str(path), function_name=FUNCTION)
-    return next(iter(read_resources(cubin))), describe_arguments(placeholders)
-
-
-def describe_arguments(placeholders: Any) -> list[dict[str, str]]:
-    """Name and type of every field of a kernel's argument dataclass."""
-    return [{"name": one.name, "type": type(getattr(placeholders, one.name)).__name__.lower()} for one in fields(placeholders)]
+    compiled.export_to_c(str(path), function_name=kernel_of(config).name)
+    arguments = [{"name": argument, "type": kind.lower()} for argument, kind in kernel_of(config).arguments(config).arguments]
+    return next(iter(read_resources(cubin))), arguments
 
 
 def find_runtime() -> Path:

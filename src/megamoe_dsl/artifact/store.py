@@ -23,26 +23,23 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..kernels.registry import AnyConfig
-from ..problem import Problem
+from ..kernels.kernel import Kernel, KernelConfig
+from ..kernels.registry import config_types, kernel_of
 from .artifact import Artifact
 from .compile import compile_kernel
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
-    *("blocks", "kernels", "device", "hardware", "layouts", "schedule"),
-    *("problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
+    *("blocks", "device", "hardware", "layouts", "schedule"),
+    *("arch.py", "recipe.py", "problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
 )
-CONFIGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Sm100Config, Sm90Config, PreDispatchConfig)}
+"""What every kernel and the layouts of its buffers come from, besides the folder of its family."""
 SUFFIX = ".megamoe.zip"
 DSL = "nvidia-cutlass-dsl"
 
-Kind = TypeVar("Kind", Sm100Config, Sm90Config, PreDispatchConfig)
+Kind = TypeVar("Kind", bound=KernelConfig)
 
 
 class ArtifactError(RuntimeError):
@@ -54,13 +51,12 @@ class ArtifactWarning(UserWarning):
 
 
 @lru_cache
-def source_digest() -> str:
+def source_digest(kernel: Kernel) -> str:
     """Eight hexadecimal digits of the sources that decide what a kernel and its buffers look like."""
     digest = hashlib.sha256()
-    for name in SOURCES:
-        path = PACKAGE / name
+    for path in [*(PACKAGE / name for name in SOURCES), *kernel.sources]:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes() + b"\0")
+            digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:8]
 
 
@@ -73,29 +69,28 @@ def dsl_version() -> str | None:
         return None
 
 
-def describe_config(config: AnyConfig) -> dict[str, Any]:
+def describe_config(config: KernelConfig) -> dict[str, Any]:
     """A configuration as JSON values."""
-    return {"kind": type(config).__name__, **asdict(config)}
+    return {"kind": type(config).__name__, **asdict(cast(Any, config))}
 
 
-def read_config(values: dict[str, Any]) -> AnyConfig:
-    """Inverse of `describe_config`.  Raises `ArtifactError` when a field is unknown."""
-    kind = CONFIGS[values["kind"]]
+def read_config(values: dict[str, Any]) -> KernelConfig:
+    """Inverse of `describe_config`.  Raises LookupError for an unknown configuration, `ArtifactError` for an unknown field."""
+    if values["kind"] not in config_types():
+        raise LookupError(f"configuration {values['kind']!r}: must be one of {', '.join(config_types())}")
+    kernel, kind = config_types()[values["kind"]]
     known = {one.name for one in fields(kind)}
     given = {name: value for name, value in values.items() if name != "kind"}
     if unknown := given.keys() - known:
         raise ArtifactError(f"configuration field {sorted(unknown)[0]!r} is unknown: the kernel was compiled by other sources")
-    config: AnyConfig = kind(**{**given, "problem": Problem(**given["problem"])})
+    config: KernelConfig = kind(**{**given, "problem": kernel.problem(**given["problem"])})
     return config
 
 
-def kernel_name(config: AnyConfig) -> str:
+def kernel_name(config: KernelConfig) -> str:
     """Architecture, shape, tile and eight digits of the whole configuration, for the name of a file: no two configurations share one."""
-    p = config.problem
     text = json.dumps(describe_config(config), sort_keys=True)
-    shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
-    kernel = "pre" if isinstance(config, PreDispatchConfig) else f"m{config.block_m}"
-    return f"{config.arch}-{shape}-{kernel}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{config.arch}-{kernel_of(config).label(config)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 class ArtifactStore:
@@ -104,9 +99,9 @@ class ArtifactStore:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
-    def path(self, config: AnyConfig) -> Path:
+    def path(self, config: KernelConfig) -> Path:
         """Where the kernel of this configuration lies, compiled from the present sources."""
-        return self.folder / f"{kernel_name(config)}-{source_digest()}{SUFFIX}"
+        return self.folder / f"{kernel_name(config)}-{source_digest(kernel_of(config))}{SUFFIX}"
 
     def save(self, artifact: Artifact) -> Path:
         """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
@@ -114,7 +109,7 @@ class ArtifactStore:
         path = self.path(artifact.config)
         head = {
             "config": describe_config(artifact.config),
-            "sources": source_digest(),
+            "sources": source_digest(kernel_of(artifact.config)),
             "dsl": dsl_version(),
             "seconds": artifact.seconds,
         }
@@ -134,10 +129,10 @@ class ArtifactStore:
                 old.unlink(missing_ok=True)
         return path
 
-    def _files(self, config: AnyConfig) -> list[Path]:
+    def _files(self, config: KernelConfig) -> list[Path]:
         return sorted(self.folder.glob(f"{kernel_name(config)}-*{SUFFIX}"))
 
-    def configs(self, kind: type[Kind], problem: Problem | None = None) -> Iterator[Kind]:
+    def configs(self, kind: type[Kind], problem: Any = None) -> Iterator[Kind]:
         """Configurations of this class that have a kernel here, all or those for `problem`.
 
         Damaged files, and configurations with fields that these sources do not know or values that they refuse, are left out; a kernel that
@@ -162,7 +157,7 @@ class ArtifactStore:
         except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError) as error:
             raise ArtifactError(f"{path}: cannot be read: {error}") from None
 
-    def load(self, config: AnyConfig, *, any_sources: bool = False) -> Artifact:
+    def load(self, config: KernelConfig, *, any_sources: bool = False) -> Artifact:
         """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
         `any_sources` takes one that other sources made."""
         path = self._find(config, any_sources)
@@ -172,14 +167,14 @@ class ArtifactStore:
             raise ArtifactError(f"{path}: made by {DSL} {made_by}, not {ours}")
         if head.get("config") != json.loads(json.dumps(describe_config(config))) and not any_sources:
             raise ArtifactError(f"{path}: holds a kernel for another configuration")
-        return Artifact(config, config.arch, ptx, cubin, head.get("seconds", 0.0))
+        return Artifact(config, ptx, cubin, head.get("seconds", 0.0))
 
-    def origin(self, config: AnyConfig) -> dict[str, str | None]:
+    def origin(self, config: KernelConfig) -> dict[str, str | None]:
         """Digest of the sources and version of the DSL that made what `load` with `any_sources` loads; raises as it does."""
         head, *_ = self._read(self._find(config, any_sources=True))
         return {name: head.get(name) for name in ("sources", "dsl")}
 
-    def _find(self, config: AnyConfig, any_sources: bool) -> Path:
+    def _find(self, config: KernelConfig, any_sources: bool) -> Path:
         path, others = self.path(config), self._files(config)
         if path.exists():
             return path
@@ -188,7 +183,7 @@ class ArtifactStore:
         why = "only one from other sources" if others else "no kernel for it"
         raise ArtifactError(f"{self.folder} has {why}: {config}")
 
-    def get(self, config: AnyConfig) -> Artifact:
+    def get(self, config: KernelConfig) -> Artifact:
         """The stored kernel, or a new one, which is stored; a folder that cannot be written costs a warning.
 
         Raises `ArtifactError` when that takes a DSL that is not installed, and `CompileError`.
@@ -210,7 +205,7 @@ class ArtifactStore:
         return artifact
 
     @contextmanager
-    def _lock(self, config: AnyConfig) -> Iterator[None]:
+    def _lock(self, config: KernelConfig) -> Iterator[None]:
         """One process at a time compiles a configuration, if the folder can be written."""
         from filelock import FileLock
 

@@ -14,25 +14,22 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..kernels.kernel import KernelConfig
 from .artifact import CompileError
 from .store import ArtifactStore, describe_config, read_config
-
-if TYPE_CHECKING:
-    from ..kernels.registry import AnyConfig
 
 DONE = "stored"
 
 
-def compile_into(folder: Path, configs: Sequence[AnyConfig], jobs: int) -> None:
+def compile_into(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
     """Compiles every configuration whose kernel the folder lacks, `jobs` at a time.  Raises `CompileError`."""
     jobs = min(jobs, len(configs))
     if jobs < 2 or not sys.executable:
         for config in configs:
             ArtifactStore(folder).get(config)
         return
-    waiting: queue.SimpleQueue[AnyConfig] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[KernelConfig] = queue.SimpleQueue()
     for config in configs:
         waiting.put(config)
     with ThreadPoolExecutor(jobs) as threads:
@@ -40,7 +37,7 @@ def compile_into(folder: Path, configs: Sequence[AnyConfig], jobs: int) -> None:
             one.result()
 
 
-def feed(folder: Path, waiting: queue.SimpleQueue[AnyConfig]) -> None:
+def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig]) -> None:
     """Hands waiting configurations to one process, one at a time."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..presets.compiled import TARGETS, local_target
+from ..arch import SM90
+from ..target import Target, local_target
 from .point import Point
-
-ARCH = "sm_90a"
 
 
 class HostError(RuntimeError):
@@ -27,7 +26,7 @@ class Host:
     def find(cls) -> Host:
         """Raises `HostError` where the first GPU is none for the SM90 kernel."""
         target = local_target()
-        if target is None or target.arch != ARCH:
+        if target is None or target.arch != SM90:
             raise HostError("GPUs = 0: must be Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
         import torch
 
@@ -36,7 +35,7 @@ class Host:
     @classmethod
     def measured(cls) -> Host:
         """The one that kernels are compiled for where there is no GPU."""
-        target = TARGETS[ARCH]
+        target = Target.typical(SM90)
         return cls(target.gpu, target.num_sms, 8)
 
     def check(self, points: Iterable[Point]) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..presets import preset
 from ..problem import Problem
 from ..quant import ExpertWeights
@@ -89,7 +89,7 @@ class Layer:
                 self.baseline_error = repr(error)[:300]
         self.shared: RankBuffers | None = None
 
-    def bind(self, store: ArtifactStore, config: Config, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
+    def bind(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
         kernel = RankKernel(store.load(config, any_sources=True), symmetric, self.shared or self.weights, watchdog_ns)
         if self.shared is None:  # without the symmetric buffer, which is freed at the end of a point
             self.shared = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
@@ -97,11 +97,11 @@ class Layer:
 
 
 def measure_point(
-    point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, graphs: bool = True
+    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, graphs: bool = True
 ) -> dict[str, Any]:
     """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
-    symmetric = SymmetricBuffer.allocate(problem)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}

@@ -19,8 +19,9 @@ from typing import Any
 
 from ..artifact.cache import require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version, source_digest
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.target import Config
+from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from ..tuned import DEFAULT_GPU
 from .host import Host
@@ -83,7 +84,7 @@ class Session:
 
 def configs_of(
     store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False, other_sources: bool = False
-) -> list[Config]:
+) -> list[MegaMoeConfig]:
     """Kernels to run: the chosen configuration; with `variants` all that are there; all traced or none.
 
     Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
@@ -113,7 +114,9 @@ def loadable(store: ArtifactStore, config: Sm90Config, other_sources: bool) -> b
     return True
 
 
-def work(rank: int, jobs: list[tuple[Point, list[Config]]], report: Callable[[int, dict[str, Any]], None], *, session: Session) -> None:
+def work(
+    rank: int, jobs: list[tuple[Point, list[MegaMoeConfig]]], report: Callable[[int, dict[str, Any]], None], *, session: Session
+) -> None:
     """Body of a worker: points of one shape share their weights."""
     store = ArtifactStore(session.artifacts)
     layer, shape = None, None
@@ -171,7 +174,7 @@ def versions(baseline: str | None = None) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "sources": source_digest(),
+        "sources": source_digest(find_kernel("mega_moe")),
         "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
         "baseline": packages(baseline),
     }
@@ -196,7 +199,7 @@ def run_session(session: Session) -> Results:
         print(row({"name": point.name, **record}), flush=True)
         path.write_text(json.dumps({**head, "records": records}, indent=1) + "\n")
 
-    jobs: dict[int, list[tuple[Point, list[Config]]]] = {}
+    jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
     if head["ceilings"] != host.gpu:
         print(f"nobody has measured what {host.gpu} can do: ceilings are those of {head['ceilings']}", flush=True)
     print(HEADINGS, flush=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ..hardware.scale_factors import CHANNELS_PER_WORD
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.pool import pool_blocks
-from ..kernels.mega_moe.target import Config
 from ..problem import Problem
 from ..runtime.buffers import RankBuffers
 
@@ -59,7 +59,7 @@ class Difference:
 class Snapshot:
     """The copied fields of a rank, as the kernel of `config` left them."""
 
-    config: Config
+    config: MegaMoeConfig
     fields: Mapping[str, torch.Tensor]
 
     @classmethod

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..cases import random_inputs
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Check, Expectation, sample_rows
@@ -40,10 +40,12 @@ def set_options(index: int) -> tuple[float, bool]:
     return (0.0, 0.3, 0.0, 1.0)[index % 4] if index >= 4 else 0.0, index % 3 == 1
 
 
-def soak_point(point: Any, layer: Any, store: ArtifactStore, configs: list[Config], watchdog_ns: int, launches: int) -> dict[str, Any]:
+def soak_point(
+    point: Any, layer: Any, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, launches: int
+) -> dict[str, Any]:
     """`launches` launches in a random order of sets and kernels; all ranks together.  The record is complete on rank 0."""
     problem, rank = point.problem, dist.get_rank()
-    symmetric = SymmetricBuffer.allocate(problem)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = [layer.bind(store, config, symmetric, watchdog_ns) for config in configs]
     buffers = kernels[0].buffers
     counts = token_counts(problem.num_ranks, problem.max_tokens_per_rank)

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.trace import TILE_ACTIVITIES, Activity, Role
-from ..kernels.mega_moe.target import Config
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .history import run_earlier_batches
@@ -97,10 +97,12 @@ def write_perfetto(path: Path, spans: Iterable[Span]) -> None:
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
-def trace_point(point: Point, layer: Layer, store: ArtifactStore, configs: list[Config], watchdog_ns: int, out: Path) -> dict[str, Any]:
+def trace_point(
+    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, out: Path
+) -> dict[str, Any]:
     """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
     problem = point.problem
-    symmetric = SymmetricBuffer.allocate(problem)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernel = layer.bind(store, configs[0], symmetric, watchdog_ns)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), [partial(kernel, y)])

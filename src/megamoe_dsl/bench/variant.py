@@ -7,19 +7,19 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ..config_error import require
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.target import Config
 from ..problem import Problem
 
 SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
 
 
-def variant_fields(config: Config) -> dict[str, Any]:
+def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
     """Fields of a configuration that tell the variants of a point apart."""
     return {name: value for name, value in asdict(config).items() if name not in SHARED}
 
 
-def variant_name(config: Config) -> str:
+def variant_name(config: MegaMoeConfig) -> str:
     """block_m=8 lookahead=32 num_stages=6 cluster=1"""
     return variant_text(variant_fields(config))
 

@@ -45,10 +45,10 @@ def demo() -> None:
 
 def hopper_gpus() -> int:
     """GPUs of this host, when the first is one that has the SM90 kernel."""
-    from ..presets.compiled import local_target
+    from ..target import local_target
 
     target = local_target()
-    if target is None or target.arch != "sm_90a":
+    if target is None or target.arch.name != "sm_90a":
         return 0
     import torch
 

@@ -10,19 +10,21 @@ from rich.console import Console
 
 from .errors import one_line_errors
 from .shape import (
-    SM100,
-    Arch,
-    BlockMOfArch,
+    DEFAULT_KERNEL,
+    ArchName,
+    BlockM,
     Clamp,
     Experts,
     Hidden,
     Intermediate,
+    KernelName,
     Lookahead,
     PresetName,
     Ranks,
     Stages,
     Topk,
-    build_config_for,
+    asked_arch,
+    build_config,
     build_problem,
 )
 from .tables import config_table, facts, problem_table
@@ -39,28 +41,30 @@ def export(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockMOfArch = None,
+    block_m: BlockM = None,
     lookahead: Lookahead = None,
     stages: Stages = None,
-    arch: Arch = SM100,
+    arch: ArchName = None,
+    kernel: KernelName = DEFAULT_KERNEL,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the files; mega_moe with architecture, shape and tile by default.")] = None,
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
     with one_line_errors():
+        architecture = asked_arch(arch)
         problem = build_problem(
             tokens if max_tokens is None else max_tokens,
             preset_name=preset,
             clamp=clamp,
-            arch=arch,
+            arch=architecture,
             hidden=hidden,
             intermediate=intermediate,
             num_experts=experts,
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
 
         from ..artifact.export import export_kernel
 

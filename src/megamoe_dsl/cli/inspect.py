@@ -14,19 +14,21 @@ from rich.text import Text
 from ..problem import ProblemError
 from .errors import one_line_errors
 from .shape import (
-    SM100,
-    Arch,
-    BlockMOfArch,
+    DEFAULT_KERNEL,
+    ArchName,
+    BlockM,
     Clamp,
     Experts,
     Hidden,
     Intermediate,
+    KernelName,
     Lookahead,
     PresetName,
     Ranks,
     Stages,
     Topk,
-    build_config_for,
+    asked_arch,
+    build_config,
     build_problem,
 )
 from .tables import artifact_table, config_table, problem_table, ruled
@@ -59,10 +61,11 @@ def inspect(
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
     max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockMOfArch = None,
+    block_m: BlockM = None,
     lookahead: Lookahead = None,
     stages: Stages = None,
-    arch: Arch = SM100,
+    arch: ArchName = None,
+    kernel: KernelName = DEFAULT_KERNEL,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
     sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
@@ -80,18 +83,19 @@ def inspect(
         if as_json and diff is not None:
             raise ProblemError("--diff", str(diff), "left out with --json")
         before = None if diff is None else read_json(diff)
+        architecture = asked_arch(arch)
         problem = build_problem(
             tokens if max_tokens is None else max_tokens,
             preset_name=preset,
             clamp=clamp,
-            arch=arch,
+            arch=architecture,
             hidden=hidden,
             intermediate=intermediate,
             num_experts=experts,
             topk=topk,
             num_ranks=ranks,
         )
-        config = build_config_for(arch, problem, tokens, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
 
         from ..artifact.compile import compile_kernel
         from ..inspect import Inspection, differences
@@ -129,7 +133,8 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def print_inspection(console: Console, inspection: Inspection) -> None:
-    console.print(problem_table(inspection.config.problem), config_table(inspection.config), artifact_table(inspection.artifact), sep="\n")
+    artifact = inspection.artifact
+    console.print(problem_table(artifact.config.problem), config_table(artifact.config), artifact_table(artifact), sep="\n")
     tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
     for table in (one(inspection) for one in tables):
         if table.row_count:

@@ -13,9 +13,9 @@ from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .errors import one_line_errors
 from .shape import (
-    SM100,
-    Arch,
-    BlockMOfArch,
+    DEFAULT_KERNEL,
+    ArchName,
+    BlockM,
     Clamp,
     Experts,
     Hidden,
@@ -25,7 +25,8 @@ from .shape import (
     Ranks,
     Stages,
     Topk,
-    build_config_for,
+    asked_arch,
+    build_config,
     build_problem,
 )
 
@@ -44,10 +45,10 @@ def layout(
     ranks: Ranks = None,
     clamp: Clamp = None,
     tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
-    block_m: BlockMOfArch = None,
+    block_m: BlockM = None,
     lookahead: Lookahead = None,
     stages: Stages = None,
-    arch: Arch = SM100,
+    arch: ArchName = None,
     sms: Annotated[int | None, typer.Option(help="CTAs of the grid; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     trace: Annotated[
         Path | None,
@@ -68,8 +69,9 @@ def layout(
             require_no_config(what.value, {**shape, **tile, "clamp": clamp, "sms": sms})
             picture = draw_trace(trace, preset=preset, tokens=tokens, ranks=ranks)
         else:
-            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=arch, num_ranks=ranks, **shape)
-            picture = PICTURES[what.value](build_config_for(arch, problem, tokens, sms, **tile), tokens)
+            architecture = asked_arch(arch)
+            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=architecture, num_ranks=ranks, **shape)
+            picture = PICTURES[what.value](build_config(problem, tokens, architecture, sms, DEFAULT_KERNEL, **tile), tokens)
         show(console, picture, svg)
 
 

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ..config_error import require
-from ..kernels.mega_moe.sm90.config import BLOCK_M as SM90_BLOCK_M
+from ..arch import SM100, Arch
+from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import TIERS, Sm100Config
+from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..presets import preset
 from ..problem import MAX_RANKS, Problem, ProblemError
+from ..target import ARCH_VARIABLE, Target, find_arch
 
 SHAPE, TILE = "Problem", "Configuration"
 
 
-def either(values: Sequence[int]) -> str:
+def either(values: Sequence[object]) -> str:
     """8, 16 or 32"""
     *others, last = map(str, values)
     return f"{', '.join(others)} or {last}"
 
 
-SM100_TILES, SM90_TILES = either([tier.block_m for tier in TIERS]), either(SM90_BLOCK_M)
+SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
+KERNEL_NAMES = [kernel.name for kernel in KERNELS]
 
 Hidden = Annotated[int | None, typer.Option(help="Channels of x and y.", rich_help_panel=SHAPE)]
 Intermediate = Annotated[int | None, typer.Option(help="Channels between the two linears.", rich_help_panel=SHAPE)]
@@ -32,25 +36,28 @@ Topk = Annotated[int | None, typer.Option(help="Experts per token.", rich_help_p
 Ranks = Annotated[int | None, typer.Option(help="GPUs of the NVLink domain.", rich_help_panel=SHAPE)]
 Clamp = Annotated[float | None, typer.Option(help="Activation clamp; none by default.", rich_help_panel=SHAPE)]
 PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; other options replace its fields.", rich_help_panel=SHAPE)]
-BlockM = Annotated[int | None, typer.Option(help=f"Tokens of a tile: {SM100_TILES}. Chosen by default.", rich_help_panel=TILE)]
-BlockMOfArch = Annotated[
+BlockM = Annotated[
     int | None,
     typer.Option("--block-m", help=f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", rich_help_panel=TILE),
 ]
 Lookahead = Annotated[int | None, typer.Option(help="Experts that Linear1 is ahead of Linear2. Chosen by default.", rich_help_panel=TILE)]
 Stages = Annotated[int | None, typer.Option(help="Depth of the TMA ring; the deepest by default.", rich_help_panel=TILE)]
 
-Arch = Annotated[str, typer.Option("--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8).", rich_help_panel=TILE)]
-SM100, SM90 = "sm_100a", "sm_90a"
-RECIPES = {SM100: "fp8xfp4", SM90: "fp8xfp8"}
-SMS = {SM100: 148, SM90: 132}
-"""SMs of the largest GPU of an architecture."""
+ArchName = Annotated[
+    str | None,
+    typer.Option(
+        "--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", rich_help_panel=TILE
+    ),
+]
+KernelName = Annotated[str, typer.Option("--kernel", help=f"{either(KERNEL_NAMES)}.", rich_help_panel=TILE)]
+DEFAULT_KERNEL = MegaMoeKernel.name
 
 
-def check_arch(arch: str) -> str:
-    """Raises `ConfigError` with the known names."""
-    require(arch in RECIPES, "arch", arch, "one of " + ", ".join(RECIPES))
-    return arch
+def asked_arch(arch: str | None) -> Arch:
+    """The one that was given, else what `MEGAMOE_ARCH` names, else SM100.  Raises `ProblemError` with the known names."""
+    if arch is not None:
+        return find_arch(arch)
+    return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
 
 def build_problem(
@@ -58,11 +65,14 @@ def build_problem(
     *,
     preset_name: str | None = None,
     clamp: float | None = None,
-    arch: str = SM100,
+    arch: Arch = SM100,
     **shape: int | None,
 ) -> Problem:
-    """The problem of a preset with `shape` on top, or of `shape` alone.  Raises `ProblemError` for a missing or bad field."""
-    given = {**given_only(shape), "recipe": RECIPES[check_arch(arch)]}
+    """The problem of a preset with `shape` on top, or of `shape` alone, in the usual formats of the architecture.
+
+    Raises `ProblemError` for a missing or bad field.
+    """
+    given = {**given_only(shape), "recipe": default_recipe(find_kernel(DEFAULT_KERNEL), arch)}
     if preset_name is not None:
         return preset(preset_name).problem(max_tokens_per_rank, activation_clamp=clamp, **given)
     for name in ("hidden", "intermediate", "num_experts", "topk"):
@@ -72,19 +82,16 @@ def build_problem(
     return Problem(**fields)
 
 
-def build_config(problem: Problem, num_tokens: int, num_sms: int, **overrides: int | None) -> Sm100Config:
-    """`Sm100Config.choose` with the overrides that were given.  Raises `ConfigError`."""
-    return Sm100Config.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
+def build_config(
+    problem: Problem, num_tokens: int, arch: Arch, num_sms: int | None = None, kernel: str = DEFAULT_KERNEL, **overrides: int | None
+) -> Any:
+    """The configuration of an architecture's kernel, by default for the GPU that most people have of it (target.py).
 
-
-def build_config_for(
-    arch: str, problem: Problem, num_tokens: int, num_sms: int | None, **overrides: int | None
-) -> Sm100Config | Sm90Config:
-    """The configuration of an architecture's kernel, by default for its largest GPU.  Raises `ConfigError`."""
-    num_sms = SMS[check_arch(arch)] if num_sms is None else num_sms
-    if arch == SM90:
-        return Sm90Config.choose(problem, num_tokens, num_sms=num_sms, **given_only(overrides))
-    return build_config(problem, num_tokens, num_sms, **overrides)
+    Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture.
+    """
+    found = find_kernel(kernel)
+    config_type(found, arch)
+    return found.choose(problem, Target.typical(arch, num_sms), num_tokens, **given_only(overrides))
 
 
 def given_only(options: dict[str, int | None]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from .errors import one_line_errors
 from .shape import (
+    ArchName,
     BlockM,
     Clamp,
     Experts,
@@ -21,6 +22,7 @@ from .shape import (
     Ranks,
     Stages,
     Topk,
+    asked_arch,
     build_config,
     build_problem,
     parse_tokens,
@@ -55,6 +57,7 @@ def simulate(
     block_m: BlockM = None,
     lookahead: Lookahead = None,
     stages: Stages = None,
+    arch: ArchName = None,
     sms: Annotated[int, typer.Option(help="CTAs of each rank, an even number.", rich_help_panel=RUN)] = 4,
     launches: Annotated[
         int,
@@ -72,17 +75,19 @@ def simulate(
     with one_line_errors():
         num_ranks = 2 if ranks is None and preset is None else ranks
         counts = parse_tokens(tokens, 8 if num_ranks is None else num_ranks)
+        architecture = asked_arch(arch)
         problem = build_problem(
             max(1, *counts),
             preset_name=preset,
             clamp=clamp,
+            arch=architecture,
             hidden=hidden,
             intermediate=intermediate,
             num_experts=experts,
             topk=topk,
             num_ranks=num_ranks,
         )
-        config = build_config(problem, max(counts), sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        config = build_config(problem, max(counts), architecture, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
         console.print(problem_table(problem), config_table(config), sep="\n")
 
         from ..artifact.compile import compile_kernel

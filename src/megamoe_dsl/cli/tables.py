@@ -9,9 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..kernels.mega_moe.config import REGISTER_FILE
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
+from ..kernels.kernel import KernelConfig
+from ..kernels.registry import kernel_of
 from ..problem import Problem
 
 if TYPE_CHECKING:
@@ -51,38 +50,19 @@ def problem_table(problem: Problem) -> Table:
     )
 
 
-def config_table(config: Sm100Config | Sm90Config) -> Table:
-    budget = config.registers
-    if isinstance(config, Sm100Config):
-        tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
-        epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
-    else:
-        columns = "tokens" if config.swap_ab else "weight rows"
-        tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
-        epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
-    return facts(
-        "Configuration",
-        [
-            ("tile", tile),
-            ("epilogue", epilogue),
-            ("experts that Linear1 is ahead", config.lookahead),
-            ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}"),
-            ("stages", config.num_stages),
-            ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
-            ("register file", f"{config.register_total} of {REGISTER_FILE}"),
-        ],
-    )
+def config_table(config: KernelConfig) -> Table:
+    return facts("Configuration", kernel_of(config).facts(config))
 
 
 def artifact_table(artifact: Artifact) -> Table:
     resources, config = artifact.resources, artifact.config
-    smem = config.smem.num_bytes
+    stages = f", {config.num_stages} stages" if hasattr(config, "num_stages") else ""
     rows = [
         ("compiled", f"for {artifact.arch} in {artifact.seconds:.2f} s; PTX of {artifact.ptx.count(chr(10))} lines"),
         ("registers", f"{resources.registers} per thread at launch"),
         ("stack and spills", f"{resources.stack_bytes} bytes"),
-        ("SMEM", f"{smem} of {SMEM_CAPACITY} bytes, {config.num_stages} stages"),
+        ("SMEM", f"{artifact.dynamic_smem} of {config.arch.smem_bytes} bytes{stages}"),
     ]
-    if isinstance(config, Sm100Config):
-        rows.append(("TMEM", f"{config.tmem.used} of {config.tmem.allocated} allocated columns"))
+    if plan := artifact.kernel.tmem(config):
+        rows.append(("TMEM", f"{plan.used} of {plan.allocated} allocated columns"))
     return facts("Artifact", rows)

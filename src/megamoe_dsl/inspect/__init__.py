@@ -1,11 +1,11 @@
 """What an artifact says: registers, memory maps, barriers; instructions per role and unit of work, and loads overtaken, from its SASS."""
 
 from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
+from ..sass.measurer import InspectionError, Measure
 from ..sass.overtaken_loads import OvertakenLoad
 from .baseline import Baseline, find_baseline
 from .difference import Change, differences
 from .inspection import Inspection
-from .measures import InspectionError, Measure
 from .registers import RegisterUse
 
 __all__ = [

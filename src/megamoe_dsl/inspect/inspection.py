@@ -6,24 +6,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..artifact.artifact import Artifact
-from ..hardware.tmem import TMEM_COLUMNS
-from ..kernels.mega_moe.config import REGISTER_FILE
-from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY, Sm100Config
+from ..hardware.tmem import TmemField
 from ..layouts.mbarrier import MBarrier
 from ..layouts.region import Placement
+from ..sass.measurer import Measure
 from .baseline import Baseline, find_baseline
-from .measures import Measure, mega_moe_config
 from .registers import RegisterUse, register_use
-
-
-@dataclass(frozen=True)
-class TmemField:
-    """Columns [first, first + columns) of TMEM."""
-
-    name: str
-    first: int
-    columns: int
 
 
 @dataclass(frozen=True)
@@ -38,55 +26,49 @@ class Inspection:
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
-        config = mega_moe_config(artifact.config)
-        return cls(artifact, register_use(config, artifact.listing), artifact.measures, find_baseline(config))
-
-    @property
-    def config(self) -> Sm100Config | Sm90Config:
-        return mega_moe_config(self.artifact.config)
+        budgets = artifact.kernel.registers(artifact.config)
+        return cls(artifact, register_use(budgets, artifact.listing), artifact.measures, find_baseline(artifact.config))
 
     @property
     def smem(self) -> tuple[Placement, ...]:
         """Fields of the SMEM plan by offset."""
-        return tuple(sorted(self.config.smem.region, key=lambda one: (one.offset, one.lifetimes)))
+        region = self.artifact.kernel.smem(self.artifact.config)
+        return () if region is None else tuple(sorted(region, key=lambda one: (one.offset, one.lifetimes)))
 
     @property
     def tmem(self) -> list[TmemField]:
-        """Fields of tensor memory; SM90 has none."""
-        if not isinstance(self.config, Sm100Config):
-            return []
-        plan = self.config.tmem
-        fields = [TmemField(f"accumulator {i}", plan.accumulator(i), plan.block_m) for i in range(plan.sfa // plan.block_m)]
-        return [*fields, TmemField("token scales", plan.sfa, plan.sfa_columns), TmemField("weight scales", plan.sfb, plan.used - plan.sfb)]
+        """Fields of tensor memory, where the kernel uses any."""
+        plan = self.artifact.kernel.tmem(self.artifact.config)
+        return [] if plan is None else plan.fields
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
-        return self.config.smem.barriers
+        return self.artifact.kernel.barriers(self.artifact.config)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; lists of things are keyed by name so that two inspections can be compared."""
-        artifact, config, listing = self.artifact, self.config, self.artifact.listing
-        tmem = {}
-        if isinstance(config, Sm100Config):
-            tmem = {"tmem_columns": config.tmem.used, "tmem_allocated": config.tmem.allocated, "tmem_capacity": TMEM_COLUMNS}
+        artifact, config, listing, smem = self.artifact, self.artifact.config, self.artifact.listing, self.artifact.dynamic_smem
+        plan, total = artifact.kernel.tmem(config), getattr(config, "register_total", None)
+        tmem = {"tmem_columns": plan.used, "tmem_allocated": plan.allocated, "tmem_capacity": config.arch.tmem_columns} if plan else {}
+        stages = {"stages": config.num_stages} if hasattr(config, "num_stages") else {}
         return {
-            "arch": artifact.arch,
+            "arch": artifact.arch.name,
             "compile_seconds": round(artifact.seconds, 3),
             "problem": asdict(config.problem),
             "config": {
                 **{one.name: getattr(config, one.name) for one in fields(config) if one.name not in ("problem", "num_stages")},
                 "num_threads": config.num_threads,
-                "stages": config.num_stages,
+                **stages,
             },
             "resources": {
                 "registers": artifact.resources.registers,
-                "register_file": f"{config.register_total}/{REGISTER_FILE}",
+                **({} if total is None else {"register_file": f"{total}/{config.arch.registers}"}),
                 "stack_bytes": artifact.resources.stack_bytes,
                 "stack_instructions": sum(listing.spills),
                 "instructions": len(listing.instructions),
                 "overtaken_loads": len(artifact.overtaken_loads),
-                "smem_bytes": config.smem.num_bytes,
-                "smem_capacity": SMEM_CAPACITY,
+                "smem_bytes": smem,
+                "smem_capacity": config.arch.smem_bytes,
                 **tmem,
             },
             "roles": {one.group: {"budget": one.budget, "used": one.used} for one in self.registers},

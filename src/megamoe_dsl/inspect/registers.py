@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..sass.flow import Flow
 from ..sass.listing import Listing
 from ..sass.measurer import InspectionError
-
-if TYPE_CHECKING:
-    from ..kernels.mega_moe.target import Config
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,10 @@ class RegisterUse:
         return self.used <= self.budget and not self.stack_loads and not self.stack_stores
 
 
-def register_use(config: Config, listing: Listing) -> list[RegisterUse]:
-    """What can run after each USETMAXREG, slow paths and the common tear-down included.  Raises `InspectionError` when one is missing.
+def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterUse]:
+    """Of each group of warps with a budget: what can run after its USETMAXREG, slow paths and the common tear-down included.
+
+    Raises `InspectionError` when one is missing.
 
     Groups of one budget cannot be told apart and show the worst of both.  Call instructions are left out: nvdisasm lets them read every
     register, and what they call is a trap.
@@ -41,8 +40,7 @@ def register_use(config: Config, listing: Listing) -> list[RegisterUse]:
         if one.operation == "USETMAXREG":
             at[int(one.operands.rsplit("0x", 1)[1], 16)].append(i)
     found = []
-    for group in ("dispatch", "loader", "epilogue"):
-        budget = getattr(config.registers, group)
+    for group, budget in budgets.items():
         if budget not in at:
             raise InspectionError(f"no USETMAXREG of {budget} registers for {group}; there are {sorted(at)}")
         code = [listing.instructions[i] for i in frozenset().union(*(flow.reachable(start) for start in at[budget]))]

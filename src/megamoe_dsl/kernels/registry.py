@@ -1,21 +1,62 @@
-"""The entry point of the kernel that a configuration is for."""
+"""All families of kernels: a new one is its own folder and one line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from .mega_moe import target as mega_moe
-from .mega_moe.target import Config
-from .pre_dispatch.config import PreDispatchConfig
+from ..arch import Arch
+from ..config_error import ConfigError
+from ..problem import ProblemError
+from .kernel import Kernel, KernelConfig
+from .mega_moe.family import MegaMoeKernel
+from .pre_dispatch.family import PreDispatchKernel
 
-AnyConfig = Config | PreDispatchConfig
+KERNELS: list[Kernel] = [
+    MegaMoeKernel(),
+    PreDispatchKernel(),
+]
 
 
-def entry(config: AnyConfig) -> tuple[Callable[..., Any], Any]:
-    """The launching function and placeholder arguments of the right types.  Imports the DSL."""
-    if isinstance(config, PreDispatchConfig):
-        from .pre_dispatch import kernel as pre_dispatch
+def find_kernel(name: str) -> Kernel:
+    """By name.  Raises `ProblemError` with the known names."""
+    for kernel in KERNELS:
+        if kernel.name == name:
+            return kernel
+    raise ProblemError("kernel", name, "one of " + ", ".join(kernel.name for kernel in KERNELS))
 
-        return pre_dispatch.entry(config)
-    return mega_moe.entry(config)
+
+def kernel_of(config: object) -> Kernel:
+    """The family of a configuration.  Raises `ConfigError` for what is none."""
+    for kernel in KERNELS:
+        if type(config) in kernel.configs.values():
+            return kernel
+    known = ", ".join(kind.__name__ for kernel in KERNELS for kind in kernel.configs.values())
+    raise ConfigError("config", config, f"a configuration of a kernel ({known})")
+
+
+def config_types() -> dict[str, tuple[Kernel, type[Any]]]:
+    """Family and class of every configuration, by the name of the class."""
+    return {kind.__name__: (kernel, kind) for kernel in KERNELS for kind in kernel.configs.values()}
+
+
+def config_type(kernel: Kernel, arch: Arch) -> type[Any]:
+    """A kernel's configuration class.  Raises `ProblemError` for an architecture that it does not run on."""
+    if arch.name not in kernel.configs:
+        raise ProblemError("arch", arch.name, f"one that {kernel.name} is written for: " + ", ".join(kernel.configs))
+    return kernel.configs[arch.name]
+
+
+def default_recipe(kernel: Kernel, arch: Arch) -> str:
+    """The usual number formats of a kernel.  Raises `ProblemError` for an architecture that it does not run on."""
+    config_type(kernel, arch)
+    return kernel.recipes[arch.name][0]
+
+
+def entry(config: KernelConfig) -> tuple[Callable[..., Any], Any]:
+    """The launching function of a configuration and placeholder arguments of the right types.  Imports the DSL; raises `ConfigError`."""
+    import cutlass
+
+    kernel = kernel_of(config)
+    zeros = [getattr(cutlass, kind)(0) for _, kind in kernel.arguments(config).arguments]
+    return kernel.launcher(config), kernel.arguments_type(config)(*zeros)

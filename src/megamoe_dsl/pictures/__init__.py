@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
 from .orders import draw_scales, draw_swizzle
 from .pool import draw_pool
@@ -18,7 +18,7 @@ from .tmem import draw_tmem
 from .trace import draw_trace
 from .trace_file import TraceFileError
 
-PICTURES: dict[str, Callable[[Config, int], Picture]] = {
+PICTURES: dict[str, Callable[[MegaMoeConfig, int], Picture]] = {
     "workspace": draw_workspace,
     "symmetric": draw_symmetric,
     "pool": draw_pool,

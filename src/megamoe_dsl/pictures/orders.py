@@ -6,7 +6,7 @@ from ..hardware.bank_conflicts import wavefronts
 from ..hardware.operand_tile import CORE_ROWS, swizzle_atom
 from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd
 from .chart import Cell, Grid, Picture
 from .subject import require_sm100
@@ -14,7 +14,7 @@ from .subject import require_sm100
 BANK_ROW = 128  # bytes: all 32 banks
 
 
-def draw_scales(config: Config, tokens: int) -> Picture:
+def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
     """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows."""
     require_sm100(config, "scales", "those of sm_90a are FP32 in the order of the pool")
     row_of = {utccp_atom()(row): row for row in range(QUARTER * COLUMNS)}
@@ -35,7 +35,7 @@ def draw_scales(config: Config, tokens: int) -> Picture:
     return Picture("Scale factors in UTCCP order", note, (grid,))
 
 
-def draw_swizzle(config: Config, tokens: int) -> Picture:
+def draw_swizzle(config: MegaMoeConfig, tokens: int) -> Picture:
     return Picture(
         "Swizzles and banks",
         "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. A column of the tile, "

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import zip_longest
 
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
-from ..kernels.mega_moe.target import Config
 from ..schedule import FC1, Block
 from .schedule import k_blocks
 from .workers import Worker, of_cluster, taken_at_run_time
@@ -38,14 +38,14 @@ class TimedTile:
 class PaperLaunch:
     """`tiles[cluster, place]` are a worker's, in order; `combine` is when the last tile has ended."""
 
-    config: Config
+    config: MegaMoeConfig
     counts: tuple[int, ...]
     tokens: int
     tiles: dict[tuple[int, int], list[TimedTile]]
     combine: float
 
     @classmethod
-    def of(cls, config: Config, counts: Sequence[int], tokens: int) -> PaperLaunch:
+    def of(cls, config: MegaMoeConfig, counts: Sequence[int], tokens: int) -> PaperLaunch:
         """For the tokens of each local expert, and this rank's own tokens."""
         tiles, finished = defaultdict[tuple[int, int], list[TimedTile]](list), defaultdict[int, float](float)
         pulled, free = pull_times(config, counts), [(DISPATCH, cluster) for cluster in range(config.num_clusters)]
@@ -82,7 +82,7 @@ class PaperLaunch:
         return self.combine + mine * problem.topk * problem.hidden * 2 / pieces / self.config.smem.weight_bytes
 
 
-def turns(config: Config, counts: Sequence[int]) -> Iterator[list[Block]]:
+def turns(config: MegaMoeConfig, counts: Sequence[int]) -> Iterator[list[Block]]:
     """What a cluster takes at a time, in the order of the schedule."""
     size = config.blocks_per_fetch
     walks = [of_cluster(config, counts, cluster) for cluster in range(config.num_clusters)]
@@ -91,18 +91,18 @@ def turns(config: Config, counts: Sequence[int]) -> Iterator[list[Block]]:
         yield from (turn for turn in row if turn)
 
 
-def row_cost(config: Config) -> float:
+def row_cost(config: MegaMoeConfig) -> float:
     """K blocks in whose time an SM pulls a row of a token."""
     return config.problem.hidden / config.smem.weight_bytes
 
 
-def rows_of(config: Config, rows: int, sm: int) -> int:
+def rows_of(config: MegaMoeConfig, rows: int, sm: int) -> int:
     """Of the rows that this SM pulls: each of its dispatch warps takes every so-many-th."""
     laps, rest = divmod(rows, DISPATCH_WARPS * config.num_sms)
     return DISPATCH_WARPS * laps + min(max(rest - DISPATCH_WARPS * sm, 0), DISPATCH_WARPS)
 
 
-def pull_times(config: Config, counts: Sequence[int]) -> dict[int, float]:
+def pull_times(config: MegaMoeConfig, counts: Sequence[int]) -> dict[int, float]:
     """When a pool block's last row has come."""
     times, rows, block = dict[int, float](), 0, 0
     for count in counts:

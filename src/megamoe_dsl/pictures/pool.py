@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.pool import pool_blocks
 from ..kernels.mega_moe.layouts.workspace import pool_tokens
-from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
 
 EXPERTS = 24  # lanes of the picture
 
 
-def draw_pool(config: Config, tokens: int) -> Picture:
+def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
     """The first experts have a lane each; the others share one, without bars, that says how many they are."""
     counts, block_m = sample_counts(config, tokens), config.block_m
     first = pool_blocks(counts, block_m)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.mega_moe.layouts.workspace import workspace
-from ..kernels.mega_moe.target import Config
 from ..layouts.region import Region
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
@@ -32,19 +32,19 @@ def region_chart(region: Region, default: str) -> BarChart:
     return BarChart(tuple(lanes), region.size, "bytes", ("shape", "offset", "size"))
 
 
-def draw_workspace(config: Config, tokens: int) -> Picture:
-    region = workspace(config.problem)
+def draw_workspace(config: MegaMoeConfig, tokens: int) -> Picture:
+    region = workspace(config.problem, config.arch)
     size = in_bytes(region.size)
     note = f"Control words of one rank, {size}. Zero before the first launch; a launch leaves all but the counters zero. {SCALE}"
     return Picture("Workspace", note, (region_chart(region, "control"),))
 
 
-def draw_symmetric(config: Config, tokens: int) -> Picture:
-    whole, control = symmetric_buffer(config.problem), {p.field.name for p in workspace(config.problem)}
+def draw_symmetric(config: MegaMoeConfig, tokens: int) -> Picture:
+    whole, control = symmetric_buffer(config.problem, config.arch), {p.field.name for p in workspace(config.problem, config.arch)}
     shown = [p for p in whole if p.field.name not in control]
     chart = region_chart(whole, "token pool")
     lanes = [lane for lane in chart.lanes if lane.name not in control]
-    size = in_bytes(workspace(config.problem).size)
+    size = in_bytes(workspace(config.problem, config.arch).size)
     first = Lane("workspace", (Bar(0, shown[0].offset, "control"),), (f"{len(control)} fields", "0", size))
     most = config.problem.max_tokens_per_rank
     note = f"One rank's buffer, {in_bytes(whole.size)} for up to {most} tokens; the same offsets on every rank. {SCALE}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..schedule import FC1, Block
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
@@ -16,11 +16,11 @@ def tile_kind(block: Block) -> str:
     return "Linear1" if block.phase == FC1 else "Linear2"
 
 
-def k_blocks(config: Config, block: Block) -> int:
+def k_blocks(config: MegaMoeConfig, block: Block) -> int:
     return config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks
 
 
-def draw_schedule(config: Config, tokens: int) -> Picture:
+def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
     counts = sample_counts(config, tokens)
     lanes, most = list[Lane](), 0
     for worker in some_workers(config, LANES):

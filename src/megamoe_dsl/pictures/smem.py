@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..kernels.mega_moe.sm100.config import SMEM_CAPACITY
-from ..kernels.mega_moe.target import Config
+from ..arch import SMEM_BYTES
+from ..kernels.mega_moe.config import MegaMoeConfig
 from .amount import in_bytes
 from .chart import Bar, BarChart, Lane, Picture
 
@@ -22,7 +22,7 @@ KINDS = {
 }
 PHASES = {"main": "before combine", "combine": "during combine"}
 ALWAYS = "always"
-SMALLEST_PART = SMEM_CAPACITY / 150
+SMALLEST_PART = SMEM_BYTES / 150
 BARRIER = "_barrier"
 
 
@@ -47,7 +47,7 @@ class Span:
         return Lane(self.name, bars, (f"{self.start:,}", split, in_bytes(self.end - self.start)), group)
 
 
-def spans(config: Config) -> list[Span]:
+def spans(config: MegaMoeConfig) -> list[Span]:
     """Of the plan's fields, with all mbarriers as one, in the order of their offsets."""
     region = config.smem.region
     barriers = [place for place in region if place.field.name.endswith(BARRIER)]
@@ -68,23 +68,23 @@ def spans(config: Config) -> list[Span]:
     return sorted(found, key=lambda span: span.start)
 
 
-def draw_smem(config: Config, tokens: int) -> Picture:
+def draw_smem(config: MegaMoeConfig, tokens: int) -> Picture:
     """A lane with everything and a lane for each field, in both phases; every gap is a bar of its own."""
     fields, lanes = spans(config), list[Lane]()
     for phase, group in PHASES.items():
         live = [span for span in fields if span.phase in (None, phase)]
-        gaps = [(low, high) for low, high in pairwise([0, *(edge for span in live for edge in (span.start, span.end)), SMEM_CAPACITY])][::2]
+        gaps = [(low, high) for low, high in pairwise([0, *(edge for span in live for edge in (span.start, span.end)), SMEM_BYTES])][::2]
         free = tuple(Bar(low, high, "free", "free") for low, high in gaps if high > low)
         everything = (*(Bar(span.start, span.end, span.kind, span.name) for span in live), *free)
         used = sum(span.end - span.start for span in live)
         lanes.append(Lane("all of it", everything, ("0", "", in_bytes(used)), group))
         lanes += [span.lane(group) for span in live if span.phase]
-        lanes.append(Lane("free", free, (f"{int(free[0].start):,}" if free else "", "", in_bytes(SMEM_CAPACITY - used)), group))
+        lanes.append(Lane("free", free, (f"{int(free[0].start):,}" if free else "", "", in_bytes(SMEM_BYTES - used)), group))
     lanes += [span.lane(ALWAYS) for span in fields if span.phase is None]
     note = (
-        f"Bytes of one CTA, {config.smem.region.size:,} of {SMEM_CAPACITY:,} allocated, {config.num_stages} stages. When every token has "
+        f"Bytes of one CTA, {config.smem.region.size:,} of {SMEM_BYTES:,} allocated, {config.num_stages} stages. When every token has "
         "been pulled and every tile is finished, the combine slots take the place of the ring. To scale, but for fields narrower than a "
         "line, which are drawn as a line; numbers in bars count stages and warps. Free is what no field of the phase uses, alignment "
         "included."
     )
-    return Picture("Shared memory over time", note, (BarChart(tuple(lanes), SMEM_CAPACITY, "bytes", ("offset", "parts", "size")),))
+    return Picture("Shared memory over time", note, (BarChart(tuple(lanes), SMEM_BYTES, "bytes", ("offset", "parts", "size")),))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from random import Random
 
 from ..config_error import ConfigError
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..kernels.mega_moe.target import Config
 
 
-def require_sm100(config: Config, picture: str, why: str) -> Sm100Config:
+def require_sm100(config: MegaMoeConfig, picture: str, why: str) -> Sm100Config:
     """The configuration, if it is SM100's.  Raises `ConfigError` with the picture and why the other architecture has none."""
     if not isinstance(config, Sm100Config):
-        raise ConfigError("arch", config.arch, f"sm_100a for a picture of {picture}: {why}")
+        raise ConfigError("arch", config.arch.name, f"sm_100a for a picture of {picture}: {why}")
     return config
 
 
-def sample_counts(config: Config, tokens: int, seed: int = 0) -> list[int]:
+def sample_counts(config: MegaMoeConfig, tokens: int, seed: int = 0) -> list[int]:
     """Tokens of each local expert, tokens * topk together, as many as a rank sends; the same for every call with a seed.
 
     A normal approximation of uniform routing: each expert's share of what the experts before it have left.  No expert has more tokens than

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from .chart import Bar, BarChart, Lane, Picture
 from .paper_launch import DISPATCH, PaperLaunch
 from .schedule import tile_kind
@@ -12,7 +12,7 @@ from .workers import Worker, some_workers, worker_word, workers
 LANES = 6
 
 
-def draw_timeline(config: Config, tokens: int) -> Picture:
+def draw_timeline(config: MegaMoeConfig, tokens: int) -> Picture:
     """Two lanes for each of some SMs: what dispatch warps do, and what works on tiles."""
     launch = PaperLaunch.of(config, sample_counts(config, tokens), tokens)
     shown = some_workers(config, LANES)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
-from ..kernels.mega_moe.target import Config
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import require_sm100
 
 
-def draw_tmem(config: Config, tokens: int) -> Picture:
+def draw_tmem(config: MegaMoeConfig, tokens: int) -> Picture:
     """Raises `ConfigError` for SM90, which has none."""
     config = require_sm100(config, "tmem", "its accumulators are in tensor memory, those of sm_90a in registers")
     plan = config.tmem

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.mega_moe.target import Config
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..schedule import Block, FusedMoeOrder
 
 
@@ -23,28 +23,28 @@ class Worker:
         return f"SM {', '.join(map(str, self.sms))}"
 
 
-def workers(config: Config) -> list[Worker]:
+def workers(config: MegaMoeConfig) -> list[Worker]:
     """All of a GPU."""
     turn = config.blocks_per_fetch
     size = config.cluster // turn
     return [Worker(range(i * size, (i + 1) * size), i // turn, i % turn) for i in range(config.num_clusters * turn)]
 
 
-def some_workers(config: Config, most: int) -> list[Worker]:
+def some_workers(config: MegaMoeConfig, most: int) -> list[Worker]:
     """At most so many, from the first to the last SM."""
     every = workers(config)
     count = min(most, len(every))
     return [every[i] for i in sorted({round(n * (len(every) - 1) / max(1, count - 1)) for n in range(count)})]
 
 
-def worker_word(config: Config) -> str:
+def worker_word(config: MegaMoeConfig) -> str:
     """Plural of what a worker is."""
     return "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
 
 
-def taken_at_run_time(config: Config) -> bool:
+def taken_at_run_time(config: MegaMoeConfig) -> bool:
     """Whether a cluster that is free takes the next tiles, rather than every so-many-th."""
-    return config.arch == "sm_90a"
+    return not config.arch.has_tensor_memory
 
 
 def of_cluster(config: Any, counts: Sequence[int], cluster: int) -> list[Block]:
@@ -52,6 +52,6 @@ def of_cluster(config: Any, counts: Sequence[int], cluster: int) -> list[Block]:
     return list(FusedMoeOrder.blocks(config, counts, cluster))
 
 
-def in_turn(config: Config, counts: Sequence[int], worker: Worker) -> list[Block]:
+def in_turn(config: MegaMoeConfig, counts: Sequence[int], worker: Worker) -> list[Block]:
     """A worker's tiles if clusters take them in turn: on SM90, if all tiles take equally long."""
     return of_cluster(config, counts, worker.cluster)[worker.place :: config.blocks_per_fetch]

@@ -1,9 +1,9 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
-fp8xfp4  Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
+SM100    Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (DeepGEMM
          `mega/__init__.py`, article section 4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100
          facts: row m of a 128-row atom sits at lane m % 32, column m / 32)
-fp8xfp8  Linear1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest
+SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest
          stays as it is: a tile of Linear1 takes one gate and one up scale per 128 of K
 """
 
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
-from megamoe_dsl.quant.formats import SCALE_BLOCK
+from megamoe_dsl.recipe import E2M1, E4M3, F32, UE8M0
 
 if TYPE_CHECKING:
+    from megamoe_dsl.arch import Arch
     from megamoe_dsl.problem import Problem
 
 GATE_UP_GROUP = 8
+TORCH_DTYPES: dict[str | None, torch.dtype] = {E4M3: torch.float8_e4m3fn, E2M1: torch.uint8, UE8M0: torch.uint8, F32: torch.float32}
+"""Of a recipe's elements and scales; two E2M1 share a byte."""
 _ATOM_ROWS = 128
 _WORD_BYTES = 4
 
@@ -32,27 +34,20 @@ def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: t
 
 
 def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """dtype and shape of every field of `ExpertWeights` for the combination of `problem`."""
-    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    if problem.recipe == "fp8xfp8":
-        code, scale, block = torch.float8_e4m3fn, torch.float32, FP32_SCALE_BLOCK
-        return {
-            "fc1": (code, (el, 2 * i, h)),
-            "fc1_sf": (scale, (el, 2 * i // block, h // block)),
-            "fc2": (code, (el, h, i)),
-            "fc2_sf": (scale, (el, h // block, i // block)),
-        }
-    return {
-        "fc1": (torch.uint8, (el, 2 * i, h // 2)),
-        "fc1_sf": (torch.uint8, (el, 2 * i, h // SCALE_BLOCK)),
-        "fc2": (torch.uint8, (el, h, i // 2)),
-        "fc2_sf": (torch.uint8, (el, h, i // SCALE_BLOCK)),
-    }
+    """dtype and shape of every field of `ExpertWeights` for the recipe of `problem`."""
+    el, h, i, weights = problem.experts_per_rank, problem.hidden, problem.intermediate, problem.formats.weights
+    code, scale = TORCH_DTYPES[weights.element], TORCH_DTYPES[weights.scale]
+    found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, rows, k in (("fc1", 2 * i, h), ("fc2", h, i)):
+        found[name] = code, (el, rows, k * weights.element_bits // 8)
+        found[f"{name}_sf"] = scale, (el, rows // weights.rows, k // weights.channels)
+    return found
 
 
 def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
     """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, hidden / channels], K-major rows."""
-    return (torch.float32, FP32_SCALE_BLOCK) if problem.recipe == "fp8xfp8" else (torch.uint8, SCALE_BLOCK)
+    activations = problem.formats.activations
+    return TORCH_DTYPES[activations.scale], activations.channels
 
 
 @dataclass(frozen=True)
@@ -252,12 +247,13 @@ def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> 
 
 
 def transform_weights(
-    problem: "Problem", fc1: torch.Tensor, fc1_sf: torch.Tensor, fc2: torch.Tensor, fc2_sf: torch.Tensor
+    problem: "Problem", arch: "Arch", fc1: torch.Tensor, fc1_sf: torch.Tensor, fc2: torch.Tensor, fc2_sf: torch.Tensor
 ) -> TransformedWeights:
-    """Checkpoint weights of one rank to the kernel's layout (module docstring), by the combination of `problem`.
+    """Checkpoint weights of one rank to the layout of an architecture's kernel (module docstring).
 
     Args:
-        problem: gives the combination, El, H and I.
+        problem: gives the recipe, El, H and I.
+        arch: of the kernel.
         fc1, fc1_sf, fc2, fc2_sf: as the fields of `ExpertWeights`.
 
     Returns:
@@ -267,21 +263,21 @@ def transform_weights(
         ValueError: naming the field, its shape or dtype and what `problem` asks for.
     """
     ExpertWeights(fc1, fc1_sf, fc2, fc2_sf).validate(problem)
-    if problem.recipe == "fp8xfp8":
+    if not arch.has_tensor_memory:
         return TransformedWeights(fc1=tile_sm90(order_rows_sm90(fc1)), fc1_sf=fc1_sf, fc2=tile_sm90(fc2), fc2_sf=fc2_sf)
     return TransformedWeights(
         fc1=interleave_gate_up(fc1), fc1_sf=utccp_scale_order(interleave_gate_up(fc1_sf)), fc2=fc2, fc2_sf=utccp_scale_order(fc2_sf)
     )
 
 
-def inverse_transform_weights(problem: "Problem", weights: TransformedWeights) -> ExpertWeights:
+def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
     """Inverse of `transform_weights`.
 
     Raises:
         ValueError: naming the field when the result does not fit `problem`.
     """
     experts = problem.experts_per_rank
-    if problem.recipe == "fp8xfp8":
+    if not arch.has_tensor_memory:
         fc1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.fc1))
         plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:

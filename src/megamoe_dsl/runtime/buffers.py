@@ -10,9 +10,10 @@ from functools import cached_property
 import torch
 
 from ..hardware.tensor_map import TensorMap
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.mega_moe.layouts.watchdog import describe
-from ..kernels.mega_moe.target import WEIGHT_POINTERS, Config, tensor_maps
+from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
@@ -121,7 +122,7 @@ class RankBuffers:
 
     def __init__(
         self,
-        config: Config,
+        config: MegaMoeConfig,
         weights: ExpertWeights,
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
@@ -129,20 +130,35 @@ class RankBuffers:
     ) -> None:
         self.config = config
         self.encode = encode
-        self.region = symmetric_buffer(config.problem)
+        self.region = symmetric_buffer(config.problem, config.arch)
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
-        self.weights = own(transform_weights(config.problem, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf), weights)
+        self.weights = own(
+            transform_weights(config.problem, config.arch, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf), weights
+        )
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
 
     @cached_property
     def maps(self) -> torch.Tensor:
-        w = self.weights
-        pointers = {name: getattr(w, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
-        table = b"".join(self.encode(m) for m in tensor_maps(self.config, self.sym.data_ptr(), pointers))
+        addresses = {"sym": self.sym.data_ptr(), **self.weight_addresses}
+        table = b"".join(self.encode(m) for m in kernel_of(self.config).tensor_maps(self.config, addresses))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
+
+    @property
+    def weight_addresses(self) -> dict[str, int]:
+        return {name: getattr(self.weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """What a launch points to and does not change from one to the next, by the argument's name."""
+        tensors = {"sym": self.sym, "maps": self.maps, "stats": self.stats, "watchdog": self.watchdog, "trace": self.trace}
+        return {**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **self.weight_addresses}
+
+    @cached_property
+    def argument_names(self) -> tuple[str, ...]:
+        return kernel_of(self.config).arguments(self.config).names
 
     @cached_property
     def trace(self) -> torch.Tensor:
@@ -150,26 +166,25 @@ class RankBuffers:
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
 
-    def rebound(self, config: Config, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
+    def rebound(self, config: MegaMoeConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
         """For another kernel or capacity of the same layer: weights and statistics are shared, and the record when no other is given."""
         other = copy.copy(self)
-        other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem)
+        other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem, config.arch)
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        for name in ("maps", "trace"):
+        for name in ("maps", "trace", "argument_names"):
             other.__dict__.pop(name, None)
         return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        new = transform_weights(self.config.problem, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+        new = transform_weights(self.config.problem, self.config.arch, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
         for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"):
             getattr(self.weights, name).copy_(getattr(new, name))
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
-        """Kernel arguments in order (kernels/mega_moe/context.py); pointers as integers."""
-        weights = (getattr(self.weights, name).data_ptr() for name in WEIGHT_POINTERS[self.config.arch])
-        sym, maps, stats, record, trace = (t.data_ptr() for t in (self.sym, self.maps, self.stats, self.watchdog, self.trace))
-        return (sym, peers, maps, y, stats, num_tokens, rank, record, watchdog_ns, trace, *weights)
+        """Kernel arguments in order (kernels/mega_moe/arguments.py); pointers as integers."""
+        values = {"peers": peers, "y": y, "num_tokens": num_tokens, "rank": rank, "watchdog_ns": watchdog_ns, **self.addresses}
+        return tuple(values[name] for name in self.argument_names)
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""

@@ -15,7 +15,10 @@ from cuda.bindings import driver
 from ..artifact.artifact import Artifact
 from ..config_error import require
 from ..hardware.tensor_map import TensorMap
-from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.registry import kernel_of
+
+C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64}
+"""By width in bytes."""
 
 
 class CudaError(RuntimeError):
@@ -60,12 +63,12 @@ def check_resident(config: Any, clusters: int) -> None:
 
 
 class CudaKernel:
-    """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.  `words` are the places of its 32-bit
-    arguments; the others are 64-bit."""
+    """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it."""
 
-    def __init__(self, artifact: Artifact, words: tuple[int, ...] = (5, 6)) -> None:
-        self.artifact, self.words = artifact, words
-        config = artifact.config
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        config, kernel = artifact.config, kernel_of(artifact.config)
+        self._types = tuple(C_TYPES[width] for width in kernel.arguments(config).widths)
         torch.cuda.current_stream()  # makes torch's context current
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
         self._function = call(driver.cuKernelGetFunction, call(driver.cuLibraryGetKernel, self._library, artifact.entry.encode()))
@@ -82,7 +85,7 @@ class CudaKernel:
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
             attributes.append(attribute)
         self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
-        if not isinstance(config, PreDispatchConfig):
+        if kernel.resident:
             check_resident(config, self._clusters_at_once())
 
     def _clusters_at_once(self) -> int:
@@ -97,6 +100,5 @@ class CudaKernel:
 
     def __call__(self, arguments: Sequence[int]) -> None:
         """Launches on torch's current stream."""
-        types = tuple(ctypes.c_int32 if i in self.words else ctypes.c_uint64 for i in range(len(arguments)))
         self._launch.hStream = torch.cuda.current_stream().cuda_stream
-        call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), types), 0)
+        call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), self._types), 0)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..artifact.store import ArtifactError, read_config, source_digest
-
-if TYPE_CHECKING:
-    from ..kernels.registry import AnyConfig
+from ..kernels.kernel import KernelConfig
+from ..kernels.registry import kernel_of
 
 
 class ExportedKernel:
@@ -32,9 +31,9 @@ class ExportedKernel:
             library, function = path.parent / self.manifest["library"], str(self.manifest["function"])
             self.argument_names: list[str] = [one["name"] for one in self.manifest["arguments"]]
             """In the order of a launch."""
-            if not any_sources and self.manifest["sources"] != source_digest():
+            self.config: KernelConfig = read_config(self.manifest["config"])
+            if not any_sources and self.manifest["sources"] != source_digest(kernel_of(self.config)):
                 raise ArtifactError(f"{path}: exported from other sources; export it again")
-            self.config: AnyConfig = read_config(self.manifest["config"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ArtifactError(f"{path}: not a manifest of an exported kernel: {type(error).__name__}: {error}") from None
         try:

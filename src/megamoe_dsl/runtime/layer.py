@@ -17,11 +17,14 @@ from typing import Any
 
 import torch
 
+from ..arch import Arch, arch_of_capability
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights
+from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
 from .cuda_kernel import CudaKernel
 from .custom_op import mega_moe as mega_moe_op
@@ -30,8 +33,6 @@ from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer
 from .watchdog import check_watchdog_ns
-
-PRE_DISPATCH_WORDS = (4, 5)  # num_tokens and padded_tokens
 
 
 class MegaMoE(torch.nn.Module):
@@ -79,21 +80,22 @@ class MegaMoE(torch.nn.Module):
         store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != problem:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
-        self.symmetric = SymmetricBuffer.allocate(problem, group) if symmetric is None else symmetric
+        arch = device_arch(weights.fc1.device)
+        self.symmetric = SymmetricBuffer.allocate(problem, arch, group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
         if weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
-        num_sms = usable_sms(device, reserved_sms)
-        configs = self.selection.configs(num_sms, gpu_name(device))
+        target = Target(arch, usable_sms(device, reserved_sms), gpu_name(device))
+        configs = self.selection.configs(target)
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
         self.pre_dispatch: CudaKernel | None = None
-        with self.symmetric.binding(num_sms):
+        with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
                 shared = kernels[config].buffers
             if bf16_inputs:
-                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, num_sms)), PRE_DISPATCH_WORDS)
+                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, target)))
         self.kernels = {bound: kernels[config] for bound, config in configs.items()}
         self.memory = self.kernels[problem.max_tokens_per_rank].buffers
         self.number = register(self)
@@ -209,6 +211,15 @@ def gpu_name(device: torch.device) -> str:
     """What the tables of measured configurations call a GPU."""
     name: str = torch.cuda.get_device_name(device)
     return name
+
+
+def device_arch(device: torch.device) -> Arch:
+    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel."""
+    capability = torch.cuda.get_device_capability(device)
+    arch = arch_of_capability(capability)
+    if arch is None or arch.name not in find_kernel("mega_moe").configs:
+        raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
+    return arch
 
 
 def usable_sms(device: torch.device, reserved: int) -> int:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ..kernels.mega_moe.target import Config, choose_config
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
-from ..tuned import DEFAULT_GPU
+from ..target import Target
 
 
 class Selection:
@@ -28,9 +29,9 @@ class Selection:
                 raise ProblemError("bounds", bound, f"between 1 and max_tokens_per_rank = {problem.max_tokens_per_rank}")
         self.bounds = sorted({*bounds, problem.max_tokens_per_rank})
 
-    def configs(self, num_sms: int, gpu: str | None = DEFAULT_GPU) -> dict[int, Config]:
-        """Configuration of every bound on a GPU, as torch names it; neighbours may share one."""
-        return {bound: choose_config(self.problem, bound, num_sms, gpu) for bound in self.bounds}
+    def configs(self, target: Target) -> dict[int, MegaMoeConfig]:
+        """Configuration of every bound; neighbours may share one."""
+        return {bound: find_kernel("mega_moe").choose(self.problem, target, bound) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
         """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..arch import Arch
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..problem import Problem, ProblemError
 from .watchdog import new_record, who_waits
@@ -52,16 +53,17 @@ class SymmetricBuffer:
         self.watchdog = new_record(self.sym.device)
 
     @classmethod
-    def allocate(cls, problem: Problem, group: Any = None, device: torch.device | str | None = None) -> SymmetricBuffer:
+    def allocate(cls, problem: Problem, arch: Arch, group: Any = None, device: torch.device | str | None = None) -> SymmetricBuffer:
         """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
 
+        arch    of the kernels that use the buffer
         group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
                 where torch.distributed is not needed
         device  where the buffer of one rank without a group lies
 
         Raises `ProblemError` when the group has another size or a rank brings another problem.
         """
-        size = symmetric_buffer(problem).size
+        size = symmetric_buffer(problem, arch).size
         if group is None and problem.num_ranks == 1:
             sym = torch.zeros(size, dtype=torch.uint8, device="cuda" if device is None else device)
             return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))

@@ -1,4 +1,10 @@
-"""Finding the loops of a listing and counting their instructions: what the measures of both kernels are made of (measures.py)."""
+"""Instructions of every role per unit of its work: K block, tile, token.
+
+Method. Line info says which function of the kernel an instruction comes from (device/location.py); the loops of the control flow
+(flow.py) say what repeats. A measure is the smallest loop that holds all of its anchor operations and
+mostly comes from its role's function, without the loops inside it that have a measure of their own. Counts are static, per warp, with every
+branch taken, and divided by the units an iteration covers, as the anchors show: four MMAs and two TMA loads are one K block on SM100.
+"""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any) -> Sums:
     for j in range(len(values) // VECTOR):
         for i, word in enumerate(load_shared_v4(vector_address(source, lane, j))):
             at = j * VECTOR + 2 * i
-            values[at], values[at + 1] = add_bf16(values[at], values[at + 1], word, ctx.config.adds_bf16)
+            values[at], values[at + 1] = add_bf16(values[at], values[at + 1], word, ctx.config.arch.adds_bf16)
     mask = sums.mask & (sums.mask - 1)
     return Sums(tuple(values), mask, lowest_bit(mask))
 

@@ -1,19 +1,21 @@
-"""What configurations of the mega kernels have in common."""
+"""How a problem is computed: tile shape, order of tiles, stages, thread and register budgets; what both architectures have in common.
+
+A subclass per architecture has what differs, and the heuristics that choose (sm100/config.py, sm90/config.py).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Self
 
-from ...config_error import ConfigError
+from ...arch import Arch
+from ...config_error import ConfigError, require, require_integers
+from ...layouts.arith import Int
 from ...problem import Problem
-
-if TYPE_CHECKING:
-    from .sm90.smem_plan import Sm90SmemPlan
-    from .sm100.smem_plan import Sm100SmemPlan
-
-REGISTER_FILE = 65536
+from .layouts.smem_plan import SmemPlan
+from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,140 @@ class RegisterBudget:
     epilogue: int
 
 
+@dataclass(frozen=True)
+class MegaMoeConfig(ABC):
+    """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
+
+    block_m     tokens of a tile
+    lookahead   experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
+    num_sms     CTAs of the grid
+    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    """
+
+    arch: ClassVar[Arch]
+    recipes: ClassVar[tuple[str, ...]]
+    tiles: ClassVar[tuple[int, ...]]
+    group_m: ClassVar[int]
+    """Token blocks that the schedule takes together."""
+
+    problem: Problem
+    block_m: int
+    lookahead: int
+    num_sms: int
+    num_stages: int = 0
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        require(self.problem.recipe in self.recipes, "problem.recipe", self.problem.recipe, " or ".join(self.recipes) + f" for {self.arch}")
+        require_integers(self, "block_m", "lookahead", "num_sms", "num_stages")
+        require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
+        local = self.problem.experts_per_rank
+        require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
+        self.check_fields()
+        most = self.smem_plan(1).max_stages(self.arch.smem_bytes)
+        if most < 2:
+            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        budget, total = self.registers, self.register_total
+        require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
+
+    @abstractmethod
+    def check_fields(self) -> None:
+        """Checks the grid and what the subclass adds.  Raises `ConfigError`."""
+
+    @classmethod
+    @abstractmethod
+    def choose(cls, problem: Problem, num_tokens: int, **overrides: Any) -> Self:
+        """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
+
+    def replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    # --- threads and registers
+    @property
+    @abstractmethod
+    def epilogue_warps(self) -> int:
+        """Warps that finish tiles and combine."""
+
+    @property
+    @abstractmethod
+    def registers(self) -> RegisterBudget: ...
+
+    @property
+    def num_threads(self) -> int:
+        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+
+    @property
+    def register_total(self) -> int:
+        budget = self.registers
+        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
+
+    # --- tiles
+    @property
+    @abstractmethod
+    def cluster(self) -> int:
+        """CTAs that work on neighbouring tiles."""
+
+    @property
+    @abstractmethod
+    def trace(self) -> bool:
+        """Whether warps leave stamps of what they were doing."""
+
+    @property
+    @abstractmethod
+    def blocks_per_fetch(self) -> int:
+        """Blocks of the schedule that a cluster takes at a time."""
+
+    @property
+    @abstractmethod
+    def fc2_arrival_bits(self) -> int:
+        """Of a finished pool block: one for each part of the intermediate channels that is stored at a time."""
+
+    @abstractmethod
+    def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
+        """Word index of a pool row in the M-major scale buffers."""
+
+    @property
+    def num_clusters(self) -> int:
+        return self.num_sms // self.cluster
+
+    @property
+    def fc1_n_blocks(self) -> int:
+        """256-row tiles of W1 (2 * intermediate rows)."""
+        return 2 * self.problem.intermediate // TILE_ROWS
+
+    @property
+    def fc2_n_blocks(self) -> int:
+        return self.problem.hidden // TILE_ROWS
+
+    @property
+    def fc1_k_blocks(self) -> int:
+        return self.problem.hidden // BLOCK_K
+
+    @property
+    def fc2_k_blocks(self) -> int:
+        return self.problem.intermediate // BLOCK_K
+
+    # --- plans
+    @property
+    @abstractmethod
+    def smem(self) -> SmemPlan:
+        """Of `num_stages` stages."""
+
+    @abstractmethod
+    def smem_plan(self, num_stages: int) -> SmemPlan:
+        """Of another number of stages."""
+
+
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:
     """So many of the `experts` that they have `tiles` tiles together: a power of two or all, so that few kernels serve all numbers of
     tokens."""
     return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 
-def no_room_for_a_ring(problem: Problem, plan: Sm100SmemPlan | Sm90SmemPlan) -> ConfigError:
+def no_room_for_a_ring(problem: Problem, plan: SmemPlan) -> ConfigError:
     """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
     taken = {place.field.name: place.field.num_bytes for place in plan.region}
     rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]

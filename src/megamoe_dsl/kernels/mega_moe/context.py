@@ -15,36 +15,9 @@ from ...device.sync import Watchdog
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1
+from .arguments import Arguments
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Run-time arguments of a launch on one rank; pointers are 64-bit addresses.
-
-    sym              this rank's symmetric buffer (kernels/mega_moe/layouts/symmetric.py)
-    peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
-    maps             table of tensor maps (maps.py)
-    y                bf16 [num_tokens, hidden], the output
-    stats            i32[experts_per_rank] to which received tokens are added, or 0
-    num_tokens       tokens of this rank
-    rank             this rank's index
-    watchdog         record for a wait that exceeds its limit (kernels/mega_moe/layouts/watchdog.py)
-    watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), or 0
-    """
-
-    sym: Int64
-    peers: Int64
-    maps: Int64
-    y: Int64
-    stats: Int64
-    num_tokens: Int32
-    rank: Int32
-    watchdog: Int64
-    watchdog_ns: Int64
-    trace: Int64
 
 
 @dataclass(frozen=True)
@@ -60,7 +33,7 @@ class Context:
 
     @property
     def region(self) -> Region:
-        return symmetric_buffer(self.config.problem)
+        return symmetric_buffer(self.config.problem, self.config.arch)
 
     # --- what the rank barriers ask for (blocks/rank_barrier.py)
     @property

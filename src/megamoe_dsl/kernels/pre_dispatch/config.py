@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ...config_error import require
+from ...arch import ARCHES, Arch
+from ...config_error import require, require_integer
 from ...problem import Problem
+from ...target import Target
 
 THREADS = 512
 CTAS_PER_SM = 4
-CHUNK = 256  # channels that a warp quantises at a time: 8 a lane; every hidden size is a multiple
+CHUNK = 256  # channels that a warp quantises at a time; every hidden size is a multiple
+PER_LANE = CHUNK // 32
 
 
 @dataclass(frozen=True)
 class PreDispatchConfig:
     """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
 
-    num_sms  CTAs of the grid
+    num_sms    CTAs of the grid
+    arch_name  of its architecture, which decides how the symmetric buffer lies
     """
+
+    cluster: ClassVar[int] = 1
+    num_threads: ClassVar[int] = THREADS
 
     problem: Problem
     num_sms: int
+    arch_name: str
 
     def __post_init__(self) -> None:
+        require_integer("num_sms", self.num_sms)
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
 
     @classmethod
-    def choose(cls, problem: Problem, num_sms: int) -> PreDispatchConfig:
-        """A grid that fills `num_sms` SMs."""
-        return cls(problem, num_sms * CTAS_PER_SM)
+    def choose(cls, problem: Problem, target: Target) -> PreDispatchConfig:
+        """A grid that fills the target's SMs, whatever the number of tokens."""
+        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name)
 
     @property
-    def arch(self) -> str:
-        return {"fp8xfp4": "sm_100a", "fp8xfp8": "sm_90a"}[self.problem.recipe]
-
-    @property
-    def cluster(self) -> int:
-        return 1
-
-    @property
-    def num_threads(self) -> int:
-        return THREADS
+    def arch(self) -> Arch:
+        return ARCHES[self.arch_name]
 
     @property
     def lanes_per_scale(self) -> int:
-        """Lanes whose 8 channels share a scale."""
-        return {"fp8xfp4": 4, "fp8xfp8": 16}[self.problem.recipe]
+        """Lanes whose channels share a scale."""
+        return self.problem.formats.activations.channels // PER_LANE

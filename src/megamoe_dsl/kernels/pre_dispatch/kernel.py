@@ -9,7 +9,6 @@ waits: nothing; signals: nothing, the mega kernel follows on the same stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -20,39 +19,20 @@ from ...device.cast import E4M3_MAX, abs_max, inverse_scale, pack_e4m3, scale_ex
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_f32
+from ...recipe import UE8M0
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .config import CHUNK, THREADS, PreDispatchConfig
+from .arguments import PreDispatchArguments
+from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
-PER_LANE = 8
 SMALLEST_AMAX = 1e-4
-
-
-@dataclass(frozen=True)
-class PreDispatchArguments:
-    """Run-time arguments; pointers are 64-bit addresses.
-
-    sym            this rank's symmetric buffer
-    x              bf16 [num_tokens, hidden], 16-byte aligned
-    topk_idx       i64 [num_tokens, topk]
-    topk_weights   f32 [num_tokens, topk]
-    num_tokens     tokens of this rank
-    padded_tokens  at least num_tokens: rows up to here are masked
-    """
-
-    sym: Int64
-    x: Int64
-    topk_idx: Int64
-    topk_weights: Int64
-    num_tokens: Int32
-    padded_tokens: Int32
 
 
 @cute.jit
 def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
     """256 channels of one token by one warp; `chunk` counts over all tokens."""
     problem = config.problem
-    region = symmetric_buffer(problem)
+    region = symmetric_buffer(problem, config.arch)
     channel = Int64(chunk) * CHUNK + lane * PER_LANE  # over all tokens: x has the same shape on both sides
     words = load_constant_v4(args.x + channel * 2)
     values = [value for word in words for value in unpack_bf16(word)]
@@ -66,7 +46,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
     store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
     if lane & (config.lanes_per_scale - 1) == 0:
         index = Int64(chunk) * (32 // config.lanes_per_scale) + lane // config.lanes_per_scale
-        if cutlass.const_expr(problem.recipe == "fp8xfp4"):
+        if cutlass.const_expr(problem.formats.activations.scale == UE8M0):
             store_u8(region.address(args.sym, "x_sf") + index, scale)
         else:
             store_f32(region.address(args.sym, "x_sf") + index * 4, scale)
@@ -74,7 +54,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
-    if config.problem.recipe == "fp8xfp4":
+    if config.problem.formats.activations.scale == UE8M0:
         exponent = scale_exponent(amax)
         return exponent, inverse_scale(exponent)
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
@@ -85,7 +65,7 @@ def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
 @cute.jit
 def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, slot: Int32):
     """One top-k slot; masked where there is no token."""
-    region, topk = symmetric_buffer(config.problem), config.problem.topk
+    region, topk = symmetric_buffer(config.problem, config.arch), config.problem.topk
     idx, weight = Int64(-1), Int32(0)
     if slot < args.num_tokens * topk:
         idx = load_constant_u64(args.topk_idx + Int64(slot) * 8)
@@ -109,9 +89,3 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
 def pre_dispatch(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, stream: Any):
     """Launches the kernel on one rank."""
     pre_dispatch_kernel(config, args).launch(grid=(config.num_sms, 1, 1), block=(THREADS, 1, 1), stream=stream)
-
-
-def entry(config: PreDispatchConfig) -> tuple[Any, PreDispatchArguments]:
-    """The launching function and placeholder arguments of the right types."""
-    zero, word = Int64(0), Int32(0)
-    return pre_dispatch, PreDispatchArguments(zero, zero, zero, zero, word, word)

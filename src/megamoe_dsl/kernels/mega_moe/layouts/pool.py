@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import lcm
 
+from ....arch import Arch
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.arith import align
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
-SMALLEST_BLOCK_M = 16  # of the tiers in use on SM100: bounds the number of blocks
-SMALLEST_BLOCK_M_SM90 = 8
+SMALLEST_TIER = 16  # of those in use on SM100
 
 
 def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, experts_per_rank: int) -> int:
@@ -19,13 +19,19 @@ def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, expert
     return align(tokens + experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
 
 
-def max_pool_blocks(capacity: int, smallest_block_m: int = SMALLEST_BLOCK_M) -> int:
-    return capacity // smallest_block_m
+def smallest_block_m(arch: Arch) -> int:
+    """Of the tiles in use on an architecture."""
+    return SMALLEST_TIER if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
+
+
+def max_pool_blocks(capacity: int, arch: Arch) -> int:
+    """Blocks of the smallest tile."""
+    return capacity // smallest_block_m(arch)
 
 
 def padded_sf_rows(capacity: int) -> int:
     """Scale words per K block for any tier: each block of up to 128 rows takes a whole atom, so the smallest block needs most."""
-    return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= SMALLEST_BLOCK_M)
+    return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= SMALLEST_TIER)
 
 
 def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:

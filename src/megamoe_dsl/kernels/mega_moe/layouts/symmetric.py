@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ....hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from ....arch import Arch
+from ....hardware.scale_factors import CHANNELS_PER_WORD
 from ....layouts.arith import Int
 from ....layouts.region import BF16, E4M3, F32, I64, U8, U32, Field, Region
 from ....problem import Problem
+from ....recipe import UE8M0
 from .pool import padded_sf_rows
 from .workspace import pool_tokens, workspace
 
@@ -15,7 +17,7 @@ TMA_ALIGNMENT = 128  # bytes: bulk copies need 16, whole lines are kinder
 
 
 @lru_cache
-def symmetric_buffer(problem: Problem) -> Region:
+def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     """One rank's buffer.  T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
 
     | field           | shape          | written by | read by |
@@ -31,28 +33,24 @@ def symmetric_buffer(problem: Problem) -> Region:
     | fc2_sf           | u32 [I/128, P']| Linear1 epilogue| token loader; M-major, UTCCP order |
     | combine         | bf16 [K, T, H] | Linear2 epilogue of any rank | combine |
 
-    With fp8xfp8 the scales are FP32, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32 with P' = P, M-major in pool order.
-    Both combinations have one 32-bit word of scales per token and 128 channels.
+    FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
+    Either way there is one 32-bit word of scales per token and 128 channels.
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)
-    ue8m0 = problem.recipe == "fp8xfp4"
-    sf_rows = padded_sf_rows(pool) if ue8m0 else pool
-    word = U32 if ue8m0 else F32
-    x_sf = (
-        Field("x_sf", (tokens, hidden // CHANNELS_PER_SCALE), U8, TMA_ALIGNMENT)
-        if ue8m0
-        else Field("x_sf", (tokens, hidden // CHANNELS_PER_WORD), F32, TMA_ALIGNMENT)
-    )
+    words = hidden // CHANNELS_PER_WORD
+    sf_rows = padded_sf_rows(pool) if arch.has_tensor_memory else pool
+    activations = problem.formats.activations
+    word, scale = (U32, U8) if activations.scale == UE8M0 else (F32, F32)
     return Region.stack(
         "symmetric buffer",
-        workspace(problem),
+        workspace(problem, arch),
         Field("x", (tokens, hidden), E4M3, TMA_ALIGNMENT),
-        x_sf,
+        Field("x_sf", (tokens, hidden // activations.channels), scale, TMA_ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
         Field("fc1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
-        Field("fc1_sf", (hidden // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
+        Field("fc1_sf", (words, sf_rows), word, TMA_ALIGNMENT),
         Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
         Field("fc2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
         Field("fc2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),

@@ -2,8 +2,9 @@
 
 from ....hardware.operand_tile import BLOCK_K
 
-__all__ = ["BLOCK_K", "DISPATCH_WARPS", "LOADER_WARPS", "WARPS_PER_GROUP"]
+__all__ = ["BLOCK_K", "DISPATCH_WARPS", "LOADER_WARPS", "TILE_ROWS", "WARPS_PER_GROUP"]
 
+TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
 WARPS_PER_GROUP = 4
 DISPATCH_WARPS = 4
 LOADER_WARPS = 4  # SM100: tokens, weights, MMA, scheduler; SM90: tokens, weights, store, scheduler

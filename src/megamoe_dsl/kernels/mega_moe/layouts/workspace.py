@@ -36,9 +36,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ....arch import Arch
 from ....layouts.region import U32, U64, Field, Region
 from ....problem import Problem
-from .pool import SMALLEST_BLOCK_M, SMALLEST_BLOCK_M_SM90, max_pool_blocks, pool_capacity
+from .pool import max_pool_blocks, pool_capacity
 
 
 class RankBarrier(IntEnum):
@@ -58,10 +59,10 @@ def pool_tokens(problem: Problem) -> int:
     )
 
 
-def workspace(problem: Problem) -> Region:
+def workspace(problem: Problem, arch: Arch) -> Region:
     """The workspace of one rank."""
     local, ranks, pool = problem.experts_per_rank, problem.num_ranks, pool_tokens(problem)
-    blocks = max_pool_blocks(pool, SMALLEST_BLOCK_M_SM90 if problem.recipe == "fp8xfp8" else SMALLEST_BLOCK_M)
+    blocks = max_pool_blocks(pool, arch)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),

@@ -22,7 +22,7 @@ from ....device.cluster import sync_cluster
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
 from ....device.warp import set_max_registers, smem_base
-from ..context import Arguments
+from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers

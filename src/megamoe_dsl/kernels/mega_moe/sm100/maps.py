@@ -41,7 +41,7 @@ def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> li
     fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
     """
     problem = config.problem
-    region = symmetric_buffer(problem)
+    region = symmetric_buffer(problem, config.arch)
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
     pool = region["fc1_topk_weights"].field.shape[0]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES
+from ....hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
 from .tile import ACCUMULATORS
 
 
 @dataclass(frozen=True)
-class TmemPlan:
+class Sm100TmemPlan:
     """Columns: two accumulators [0, 2 * block_m), token scales (4 columns per 128 rows), weight scales (4 columns)."""
 
     block_m: int
@@ -42,3 +42,12 @@ class TmemPlan:
         if columns > TMEM_COLUMNS:
             raise ValueError(f"block_m = {self.block_m}: needs {self.used} TMEM columns, at most {TMEM_COLUMNS} exist")
         return columns
+
+    @property
+    def fields(self) -> list[TmemField]:
+        accumulators = [TmemField(f"accumulator {i}", self.accumulator(i), self.block_m) for i in range(ACCUMULATORS)]
+        return [
+            *accumulators,
+            TmemField("token scales", self.sfa, self.sfa_columns),
+            TmemField("weight scales", self.sfb, self.used - self.sfb),
+        ]

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
 from ....layouts.arith import Int
 from ....problem import Problem
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
-from ..config import REGISTER_FILE, RegisterBudget, experts_with, no_room_for_a_ring
-from ..layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS
+from ..config import MegaMoeConfig, RegisterBudget, experts_with
+from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
-SMEM_CAPACITY = 232448
 BLOCK_M = (8, 16, 32, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
@@ -82,47 +82,33 @@ def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Ent
 
 
 @dataclass(frozen=True)
-class Sm90Config:
+class Sm90Config(MegaMoeConfig):
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
 
-    block_m           tokens of a tile: the N of the wgmma, or with 128 of them its M
-    lookahead              experts that Linear1 is ahead of Linear2; with all of them no tile of Linear2 comes before one of Linear1
-    num_sms           CTAs of the grid
-    num_stages        depth of the TMA ring; 0 asks for the deepest that fits
-    cluster           CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
-    trace             warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
+    block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
+    cluster  CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
+    trace    warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
     """
 
-    problem: Problem
-    block_m: int
-    lookahead: int
-    num_sms: int
-    num_stages: int = 0
+    arch: ClassVar[Arch] = SM90
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    tiles: ClassVar[tuple[int, ...]] = BLOCK_M
+    # Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with groups of 8 and 5.1 of 16, which hold an expert's 8
+    # or 9 blocks (docs/hopper.md).
+    group_m: ClassVar[int] = 16
+
     cluster: int = 1
     trace: bool = False
 
-    def __post_init__(self) -> None:
-        require(self.problem.recipe == "fp8xfp8", "problem.recipe", self.problem.recipe, "fp8xfp8")
-        require_integers(self, "block_m", "lookahead", "num_sms", "num_stages", "cluster")
+    def check_fields(self) -> None:
+        require_integers(self, "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
-        require(self.block_m in BLOCK_M, "block_m", self.block_m, f"one of {BLOCK_M}")
-        local = self.problem.experts_per_rank
-        require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
-        most = self.smem_plan(1).max_stages(SMEM_CAPACITY)
-        if most < 2:
-            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
-        require(self.register_total <= REGISTER_FILE, "registers", self.registers, f"at most {REGISTER_FILE} in all")
 
     @classmethod
-    def choose(
-        cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any
-    ) -> Sm90Config:
+    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any) -> Self:
         """The configuration for `num_tokens` tokens on every rank: what was measured on `gpu`, as torch names it, where a point is near;
         else, for another GPU, with None and for a given `block_m` what the heuristics choose.  `overrides` replace fields."""
         problem.check_num_tokens(num_tokens)
@@ -131,25 +117,18 @@ class Sm90Config:
         expected = problem.expected_tokens_per_expert(num_tokens)
         block_m = overrides.get("block_m")
         if block_m is not None:
-            require(block_m in BLOCK_M, "block_m", block_m, f"one of {BLOCK_M}")
+            require(block_m in BLOCK_M, "block_m", block_m, f"one of {list(BLOCK_M)}")
         entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
         if entry is not None:
             return cls.measured(problem, entry).replace(**overrides)
         return cls(problem, num_sms=num_sms, **{**choose_fields(problem, expected, block_m, num_sms), **overrides})
 
     @classmethod
-    def measured(cls, problem: Problem, entry: Entry) -> Sm90Config:
+    def measured(cls, problem: Problem, entry: Entry) -> Self:
         """What an entry says; with the deepest ring where this problem, on other ranks, has no room for the one that was measured."""
         fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
         deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
         return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
-
-    def replace(self, **changes: Any) -> Sm90Config:
-        return replace(self, **changes)
-
-    @property
-    def arch(self) -> str:
-        return "sm_90a"
 
     @property
     def swap_ab(self) -> bool:
@@ -162,71 +141,30 @@ class Sm90Config:
         """Tokens of a part of the tile.  As the wgmma's rows each warpgroup can have a part of them; as its columns they are one part."""
         return self.block_m if self.swap_ab else self.block_m // MATH_WARPGROUPS
 
-    @property
-    def adds_bf16(self) -> bool:
-        """Whether the hardware adds a BF16 to an FP32 in one instruction."""
-        return self.arch == "sm_100a"
-
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
-        """Index of a pool row in the M-major scale buffers: the row itself."""
+        """The row itself."""
         return pool_block * self.block_m + row_in_block
 
     # --- threads and registers
     @property
     def epilogue_warps(self) -> int:
         """Warps that combine: the math warps."""
-        return 4 * MATH_WARPGROUPS
-
-    @property
-    def num_threads(self) -> int:
-        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+        return WARPS_PER_GROUP * MATH_WARPGROUPS
 
     @property
     def registers(self) -> RegisterBudget:
         return REGISTERS
 
-    @property
-    def register_total(self) -> int:
-        budget = self.registers
-        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
-
     # --- tiles
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms // self.cluster
-
-    @property
-    def group_m(self) -> int:
-        """Token blocks that the schedule takes together.  Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with
-        groups of 8 and 5.1 of 16, which hold an expert's 8 or 9 blocks (docs/hopper.md)."""
-        return 16
-
-    @property
     def blocks_per_fetch(self) -> int:
-        """Blocks of the schedule that a cluster takes at a time."""
+        """One for each CTA."""
         return self.cluster
 
     @property
-    def fc1_n_blocks(self) -> int:
-        """256-row tiles of W1: 128 gate and 128 up rows each."""
-        return 2 * self.problem.intermediate // TILE_ROWS
-
-    @property
-    def fc2_n_blocks(self) -> int:
-        return self.problem.hidden // TILE_ROWS
-
-    @property
     def fc2_arrival_bits(self) -> int:
-        """Of a finished pool block: one per Linear1 tile, of 128 intermediate channels."""
+        """One per Linear1 tile, of 128 intermediate channels."""
         return self.fc1_n_blocks
-
-    @property
-    def fc1_k_blocks(self) -> int:
-        return self.problem.hidden // BLOCK_K
-
-    @property
-    def fc2_k_blocks(self) -> int:
-        return self.problem.intermediate // BLOCK_K
 
     # --- plans
     @property
@@ -235,7 +173,7 @@ class Sm90Config:
         plan = self.smem_plan(self.num_stages)
         chunks = plan.hidden // plan.pull_chunk
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
-        return next((p for p in fitting if p.num_bytes <= SMEM_CAPACITY), replace(plan, pull_slots=1))
+        return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 
     def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
         return Sm90SmemPlan(

@@ -11,21 +11,14 @@ from cutlass import Int64
 from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
 from ....hardware.tensor_map import DESCRIPTOR_BYTES
-from ..context import Arguments, Context
+from ..arguments import Sm90Arguments
+from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
 from .smem_plan import MATH_WARPGROUPS, WORK_TILES
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
-
-
-@dataclass(frozen=True)
-class Sm90Arguments(Arguments):
-    """Adds the FP32 weight scales: fc1_sf f32 [El, 2I / 128, H / 128] (gate blocks, then up blocks), fc2_sf f32 [El, H / 128, I / 128]."""
-
-    fc1_sf: Int64
-    fc2_sf: Int64
 
 
 @dataclass(frozen=True)

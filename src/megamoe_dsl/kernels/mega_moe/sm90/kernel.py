@@ -19,11 +19,12 @@ import cutlass.cute as cute
 
 from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
+from ..arguments import Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
 from .config import Sm90Config
-from .context import Sm90Arguments, Sm90Context
+from .context import Sm90Context
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math

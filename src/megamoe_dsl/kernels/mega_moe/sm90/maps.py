@@ -40,7 +40,7 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     weights  addresses by name; fc1, fc2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
     """
     problem = config.problem
-    region = symmetric_buffer(problem)
+    region = symmetric_buffer(problem, config.arch)
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
     pool = region["fc1_topk_weights"].field.shape[0]
 

@@ -1,0 +1,127 @@
+"""What a family of kernels says of itself, once: everything else asks it here."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from ..arch import Arch
+from ..hardware.tensor_map import TensorMap
+from ..hardware.tmem import TmemPlan
+from ..layouts.mbarrier import MBarrier
+from ..layouts.region import Region
+from ..sass.listing import Listing
+from ..sass.measurer import Measure
+from ..target import Target
+from .argument_spec import ArgumentSpec
+
+
+class KernelConfig(Protocol):
+    """What every configuration has: a frozen dataclass of JSON values and its problem, which is one too."""
+
+    @property
+    def problem(self) -> Any: ...
+
+    @property
+    def arch(self) -> Arch: ...
+
+    @property
+    def num_sms(self) -> int:
+        """CTAs of the grid."""
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+
+
+class Kernel(ABC):
+    """One family.  A subclass lies in the family's folder, and `registry.KERNELS` has an instance of it.
+
+    name      in commands and messages
+    problem   class of its problems, a frozen dataclass
+    configs   its configuration classes, by architecture name
+    recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
+    resident  whether all CTAs must run at once, because they wait for one another
+    """
+
+    name: ClassVar[str]
+    problem: ClassVar[type[Any]]
+    configs: ClassVar[Mapping[str, type[Any]]]
+    recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
+    resident: ClassVar[bool] = False
+
+    # --- what every kernel has
+    @abstractmethod
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:
+        """The configuration for up to `num_tokens` tokens on every rank; `fields` replace what is chosen.  Raises `ConfigError`."""
+
+    @abstractmethod
+    def launcher(self, config: Any) -> Callable[..., Any]:
+        """The function that launches the kernel with (config, arguments, stream).  Imports the DSL."""
+
+    @abstractmethod
+    def arguments_type(self, config: Any) -> type[Any]:
+        """The dataclass of its run-time arguments."""
+
+    # --- what a kernel may have
+    def label(self, config: Any) -> str:
+        """Shape and tile, for the name of a file."""
+        return self.name
+
+    def facts(self, config: Any) -> list[tuple[str, object]]:
+        """What a table says of a configuration: (what, value)."""
+        return [("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")]
+
+    def buffers(self, config: Any) -> Mapping[str, Region]:
+        """Buffers in global memory that arguments point to, by the argument's name."""
+        return {}
+
+    def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
+        """The table of tensor maps; `addresses` by the names of buffers and weights."""
+        return []
+
+    def smem(self, config: Any) -> Region | None:
+        """The plan of a CTA's shared memory."""
+        plan = getattr(config, "smem", None)
+        return None if plan is None else plan.region
+
+    def barriers(self, config: Any) -> tuple[MBarrier, ...]:
+        """Its mbarriers, in SMEM order."""
+        plan = getattr(config, "smem", None)
+        return () if plan is None else plan.barriers
+
+    def tmem(self, config: Any) -> TmemPlan | None:
+        """The plan of a CTA's tensor memory."""
+        return None
+
+    def registers(self, config: Any) -> Mapping[str, int]:
+        """Registers per thread of each group of warps after `setmaxnreg`."""
+        return {}
+
+    def measures(self, config: Any, listing: Listing) -> list[Measure]:
+        """Instructions of each role per unit of its work.  Raises `InspectionError`."""
+        return []
+
+    # --- what follows
+    def arguments(self, config: Any) -> ArgumentSpec:
+        """Names and widths of the arguments."""
+        return ArgumentSpec.of(self.arguments_type(config))
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Files and folders that decide what a compiled kernel is, besides those that every kernel comes from: the family's folder."""
+        file = sys.modules[type(self).__module__].__file__
+        assert file is not None
+        return (Path(file).parent,)
+
+    def dynamic_smem(self, config: Any) -> int:
+        """Bytes of dynamic shared memory of a launch."""
+        region = self.smem(config)
+        return 0 if region is None else region.size

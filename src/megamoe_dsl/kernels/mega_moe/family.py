@@ -1,0 +1,100 @@
+"""The fused MoE layer, as the registry knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from ...hardware.tensor_map import TensorMap
+from ...hardware.tmem import TmemPlan
+from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
+from ...problem import Problem
+from ...sass.listing import Listing
+from ...sass.measurer import Measure, Measurer
+from ...target import Target
+from ..kernel import Kernel
+from .arguments import Arguments, Sm90Arguments
+from .config import MegaMoeConfig
+from .layouts.symmetric import symmetric_buffer
+from .sm90.config import Sm90Config
+from .sm100.config import Sm100Config
+
+
+class MegaMoeKernel(Kernel):
+    """Dispatch, Linear1, SwiGLU, Linear2 and combine in one launch on every rank."""
+
+    name = "mega_moe"
+    problem = Problem
+    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {"sm_100a": Sm100Config, "sm_90a": Sm90Config}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
+    resident = True
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
+        return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
+
+    def launcher(self, config: MegaMoeConfig) -> Callable[..., Any]:
+        if isinstance(config, Sm90Config):
+            from .sm90.kernel import mega_moe as launch_sm90
+
+            return launch_sm90
+        from .sm100.kernel import mega_moe as launch_sm100
+
+        return launch_sm100
+
+    def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
+        return Sm90Arguments if isinstance(config, Sm90Config) else Arguments
+
+    def label(self, config: MegaMoeConfig) -> str:
+        p = config.problem
+        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
+        return f"{shape}-m{config.block_m}"
+
+    def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
+        if isinstance(config, Sm100Config):
+            tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
+            epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
+        else:
+            assert isinstance(config, Sm90Config)
+            columns = "tokens" if config.swap_ab else "weight rows"
+            tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+            epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
+        budget = config.registers
+        return [
+            ("tile", tile),
+            ("epilogue", epilogue),
+            ("experts that Linear1 is ahead", config.lookahead),
+            *super().facts(config),
+            ("stages", config.num_stages),
+            ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
+            ("register file", f"{config.register_total} of {config.arch.registers}"),
+        ]
+
+    def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
+        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
+        return {"sym": symmetric_buffer(config.problem, config.arch), **traced}
+
+    def tensor_maps(self, config: MegaMoeConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
+        """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""
+        if isinstance(config, Sm90Config):
+            from .sm90 import maps as sm90_maps
+
+            return sm90_maps.tensor_maps(config, addresses["sym"], addresses)
+        assert isinstance(config, Sm100Config)
+        from .sm100 import maps as sm100_maps
+
+        return sm100_maps.tensor_maps(config, addresses["sym"], addresses)
+
+    def tmem(self, config: MegaMoeConfig) -> TmemPlan | None:
+        return config.tmem if isinstance(config, Sm100Config) else None
+
+    def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
+        budget = config.registers
+        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue}
+
+    def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
+        from .sm90.measures import measure_sm90
+        from .sm100.measures import measure_sm100
+
+        measure = measure_sm90 if isinstance(config, Sm90Config) else measure_sm100
+        return measure(Measurer(config, listing))

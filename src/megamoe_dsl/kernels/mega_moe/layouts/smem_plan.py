@@ -1,0 +1,130 @@
+"""Shared memory of one CTA (article 3.2.1.4): what is live while tiles are computed, what replaces it during combine, what stays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from ....layouts.mbarrier import MBarrier
+from ....layouts.region import U8, U32, U64, Field, Region
+from .combine_plan import CombinePlan
+from .tile import DISPATCH_WARPS
+
+OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
+
+
+@dataclass(frozen=True)
+class SmemPlan(ABC):
+    """Byte plan of a CTA's SMEM; `region` has every field.
+
+    main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
+    combine  per epilogue warp its slots (combine_plan.py); takes the place of `main`
+    tail     scale exchange, per-expert table, mbarriers, and what the architecture adds: always live
+    """
+
+    num_experts: int
+    experts_per_rank: int
+    hidden: int
+    topk: int
+    block_m: int
+    num_stages: int
+
+    # --- what differs
+    @property
+    @abstractmethod
+    def epilogue_warps(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Of a stage."""
+
+    @property
+    @abstractmethod
+    def token_bytes(self) -> int:
+        """Of a stage."""
+
+    @property
+    @abstractmethod
+    def scales(self) -> tuple[Field, ...]:
+        """Fields of the ring's scales."""
+
+    @property
+    @abstractmethod
+    def staging(self) -> Field:
+        """cd: where epilogues put their tiles together."""
+
+    @property
+    @abstractmethod
+    def maxima(self) -> Field:
+        """amax: what warps that share a scale exchange."""
+
+    @property
+    @abstractmethod
+    def pull_chunk(self) -> int:
+        """Bytes of a token row that one bulk copy moves."""
+
+    @property
+    @abstractmethod
+    def pull_slots(self) -> int:
+        """Chunks of a row that a dispatch warp holds at a time."""
+
+    @cached_property
+    @abstractmethod
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order."""
+
+    @property
+    def before_barriers(self) -> tuple[Field, ...]:
+        return ()
+
+    @property
+    def after_barriers(self) -> tuple[Field, ...]:
+        return ()
+
+    # --- what is the same
+    @property
+    def combine(self) -> CombinePlan:
+        return CombinePlan(self.hidden, self.topk, self.epilogue_warps)
+
+    @cached_property
+    def region(self) -> Region:
+        stages = self.num_stages
+        main = Region.stack(
+            "main",
+            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT),
+            self.staging,
+            *self.scales,
+            Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
+            Field("expert_count", (self.num_experts,), U32),
+        )
+        slots = (self.epilogue_warps, self.combine.slots, self.combine.chunk_bytes)
+        combine = Region.stack("combine", Field("combine_slots", slots, U8, 128))
+        tail = Region.stack(
+            "tail",
+            self.maxima,
+            Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
+            *self.before_barriers,
+            *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
+            *self.after_barriers,
+        )
+        return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    def max_stages(self, capacity: int) -> int:
+        """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
+        return deepest_ring(self, capacity)
+
+
+@lru_cache
+def deepest_ring(plan: SmemPlan, capacity: int) -> int:
+    """Cached, because a preset asks for every number of tokens and there are few plans."""
+    stages = 0
+    while replace(plan, num_stages=stages + 1).num_bytes <= capacity:
+        stages += 1
+    return stages

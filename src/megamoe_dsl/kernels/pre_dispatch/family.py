@@ -1,0 +1,50 @@
+"""The inputs stage, as the registry knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...layouts.region import Region
+from ...problem import Problem
+from ...target import Target
+from ..kernel import Kernel
+from ..mega_moe.family import MegaMoeKernel
+from ..mega_moe.layouts.symmetric import symmetric_buffer
+from .arguments import PreDispatchArguments
+from .config import PreDispatchConfig
+
+
+class PreDispatchKernel(Kernel):
+    """BF16 tokens to E4M3 with scales, and routing, into the symmetric buffer that the mega kernel reads."""
+
+    name = "pre_dispatch"
+    problem = Problem
+    configs: ClassVar[Mapping[str, type[PreDispatchConfig]]] = dict.fromkeys(MegaMoeKernel.configs, PreDispatchConfig)
+    recipes = MegaMoeKernel.recipes
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> PreDispatchConfig:
+        problem.check_num_tokens(num_tokens)
+        return replace(PreDispatchConfig.choose(problem, target), **fields)
+
+    def launcher(self, config: PreDispatchConfig) -> Callable[..., Any]:
+        from .kernel import pre_dispatch
+
+        return pre_dispatch
+
+    def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
+        return PreDispatchArguments
+
+    def label(self, config: PreDispatchConfig) -> str:
+        p = config.problem
+        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre"
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The symmetric buffer is the mega kernel's."""
+        return (*super().sources, *MegaMoeKernel().sources)
+
+    def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
+        return {"sym": symmetric_buffer(config.problem, config.arch)}

@@ -1,0 +1,73 @@
+"""The only table of number formats: what a layer computes with, by name.
+
+Sources: OCP Microscaling Formats 1.0 (UE8M0 scales of 32 values); DeepSeek-V3 technical report, 3.3 (FP32 scales of 1 x 128 and of
+128 x 128).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+E4M3, E2M1, BF16 = "e4m3", "e2m1", "bf16"
+UE8M0, F32 = "ue8m0", "f32"
+BITS = {E4M3: 8, E2M1: 4, BF16: 16, UE8M0: 8, F32: 32}
+
+
+@dataclass(frozen=True)
+class Format:
+    """An element type with its scales: one for every `rows` x `channels` block.  `scale` is None where there are none.
+
+    power_of_two  an FP32 scale has no fraction
+    """
+
+    element: str
+    scale: str | None = None
+    rows: int = 1
+    channels: int = 1
+    power_of_two: bool = False
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Scales included."""
+        scale = 0.0 if self.scale is None else BITS[self.scale] / (self.rows * self.channels)
+        return (BITS[self.element] + scale) / 8
+
+    @property
+    def element_bits(self) -> int:
+        return BITS[self.element]
+
+
+MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
+MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Formats of a layer's activations and weights, of what Linear1 gives to Linear2, and of the results that travel back.
+
+    promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales
+    """
+
+    name: str
+    activations: Format
+    weights: Format
+    hidden: Format
+    combine: Format
+    promoted: bool
+
+
+RECIPES = {
+    one.name: one
+    for one in (
+        Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, Format(BF16), promoted=False),
+        Recipe(
+            "fp8xfp8",
+            activations=Format(E4M3, F32, 1, 128),
+            weights=Format(E4M3, F32, 128, 128),
+            hidden=Format(E4M3, F32, 1, 128, True),
+            combine=Format(BF16),
+            promoted=True,
+        ),
+    )
+}
+"""By name: activations x weights."""

@@ -1,0 +1,67 @@
+"""What a kernel is chosen for: an architecture, a number of SMs, and the GPU whose measured configurations count."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .arch import ARCHES, GPUS, Arch, arch_of_capability
+from .problem import ProblemError
+
+ARCH_VARIABLE = "MEGAMOE_ARCH"
+NAME_BYTES = 256
+TYPICAL_GPUS = {"sm_100a": "NVIDIA B200", "sm_90a": "NVIDIA H200", "sm_103a": "NVIDIA B300 SXM6 AC"}
+"""Whose numbers are taken where no GPU is given."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """num_sms are the SMs of the grid; `gpu` is the name that CUDA reports, or None for heuristics alone."""
+
+    arch: Arch
+    num_sms: int
+    gpu: str | None = None
+
+    @classmethod
+    def typical(cls, arch: Arch | str, num_sms: int | None = None) -> Target:
+        """The GPU that most people have of an architecture, with all its SMs unless told otherwise.  Raises `ProblemError` for an unknown
+        name."""
+        gpu = GPUS[TYPICAL_GPUS[find_arch(str(arch)).name]]
+        return cls(gpu.arch, gpu.num_sms if num_sms is None else num_sms, gpu.name)
+
+
+def find_arch(name: str, field: str = "arch") -> Arch:
+    """Raises `ProblemError` with the known names; `field` is where this one comes from."""
+    if name not in ARCHES:
+        raise ProblemError(field, name, "one of " + ", ".join(ARCHES))
+    return ARCHES[name]
+
+
+def target_at_hand() -> Target:
+    """What `MEGAMOE_ARCH` names, else the first local GPU, else SM100.  Raises `ProblemError` for a name that is unknown."""
+    if asked := os.environ.get(ARCH_VARIABLE):
+        return Target.typical(find_arch(asked, ARCH_VARIABLE))
+    return local_target() or Target.typical("sm_100a")
+
+
+def local_target() -> Target | None:
+    """The first GPU that the driver shows, or None when there is no driver or no GPU of a known architecture."""
+    try:
+        from cuda.bindings import driver
+
+        attribute = driver.CUdevice_attribute
+        names = (
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        )
+        if driver.cuInit(0)[0] != driver.CUresult.CUDA_SUCCESS:
+            return None
+        answers = [*(driver.cuDeviceGetAttribute(name, 0) for name in names), driver.cuDeviceGetName(NAME_BYTES, 0)]
+    except (ImportError, RuntimeError):
+        return None
+    if any(status != driver.CUresult.CUDA_SUCCESS for status, _ in answers):
+        return None
+    major, minor, num_sms, name = (value for _, value in answers)
+    arch = arch_of_capability((major, minor))
+    return None if arch is None else Target(arch, num_sms, name.split(b"\0")[0].decode())
