@@ -1,9 +1,5 @@
 """What tiles and CTAs of the mega kernels have in common on every architecture."""
 
-from ....hardware.operand_tile import BLOCK_K
-
-__all__ = ["BLOCK_K", "DISPATCH_WARPS", "LOADER_WARPS", "TILE_ROWS", "WARPS_PER_GROUP"]
-
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
 WARPS_PER_GROUP = 4
 DISPATCH_WARPS = 4

@@ -14,9 +14,9 @@ from ....device.memory import reduce_or_u64
 from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
+from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
-from ..layouts.tile import BLOCK_K
 from .context import Sm90Context, is_half_tile
 from .maps import Map
 from .tile_scheduler import next_tile
