@@ -1,4 +1,4 @@
-"""The smallest dense FP8 GEMM out of blocks, for SM90: D[M, N] f32 = A[M, K] x B[N, K], E4M3 with FP32 scales, dealt round robin.
+"""The smallest dense FP8 GEMM out of blocks, for SM90: D[M, N] f32 = A[M, K] x B[N, K], E4M3 with FP32 scales; tiles go round robin.
 
 It has what a kernel of another family has to write itself, and nothing else: a plan, tensor maps, which warp does what, an epilogue.
 """

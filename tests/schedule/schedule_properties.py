@@ -60,7 +60,7 @@ def blocks_of(config: Config, counts: Sequence[int], phase: int, expert: int) ->
     return found
 
 
-def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
+def by_cluster(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
     """The blocks of every cluster."""
     limit = len(oracle(config, counts)) + 1
     lists = []
@@ -74,7 +74,7 @@ def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Bl
 
 
 def interleaved(lists: Sequence[Sequence[Block]], at_a_time: int = 1) -> list[Block]:
-    """The sequence that was dealt, if `at_a_time` blocks were dealt at a time, round robin."""
+    """The whole sequence, if clusters take `at_a_time` blocks at a time, round robin."""
     fetches = ([blocks[i : i + at_a_time] for i in range(0, len(blocks), at_a_time)] for blocks in lists)
     return [block for one in zip_longest(*fetches, fillvalue=[]) for taken in one for block in taken]
 
@@ -176,7 +176,7 @@ def check_neighbours(sequence: Sequence[Block], config: Config) -> None:
 
 def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> None:
     """All properties, and equality with the oracle."""
-    lists = dealt(blocks, config, counts)
+    lists = by_cluster(blocks, config, counts)
     check_complete(lists, config, counts)
     check_dependencies(lists, config)
     check_places(lists, config, counts)

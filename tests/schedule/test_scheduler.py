@@ -1,4 +1,4 @@
-"""The block scheduler on the host: random counts, leads and grids against nested loops; broken orders are caught."""
+"""The block scheduler on the host: random counts, lookaheads and grids against nested loops; broken orders are caught."""
 
 import dataclasses
 from itertools import groupby, islice
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_properties import (
+    by_cluster,
     check_balance,
     check_complete,
     check_dependencies,
@@ -16,7 +17,6 @@ from schedule_properties import (
     check_order,
     check_places,
     check_schedule,
-    dealt,
     interleaved,
     oracle,
 )
@@ -143,7 +143,7 @@ def test_linear1_is_ahead(lookahead, order):
 
 def runs(config, counts):
     """Blocks of one kind that follow one another, as in 16a for Linear1 of the first expert and 2B for Linear2 of the second."""
-    blocks = interleaved(dealt(FusedMoeOrder.blocks, config, counts), config.blocks_per_fetch)
+    blocks = interleaved(by_cluster(FusedMoeOrder.blocks, config, counts), config.blocks_per_fetch)
     names = [("ab", "AB")[b.phase][b.expert] for b in blocks]
     return " ".join(f"{len(list(same))}{name}" for name, same in groupby(names))
 
@@ -178,12 +178,12 @@ def test_a_pair_fetches_two_blocks(counts, order):
 def test_experts_without_tokens(counts, lookahead):
     config = config_of(6, lookahead, num_sms=6)
     check_schedule(FusedMoeOrder.blocks, config, counts)
-    assert not any(counts[b.expert] == 0 for b in interleaved(dealt(FusedMoeOrder.blocks, config, counts)))
+    assert not any(counts[b.expert] == 0 for b in interleaved(by_cluster(FusedMoeOrder.blocks, config, counts)))
 
 
 def test_more_clusters_than_blocks():
     config = config_of(1, 1, num_sms=148)
-    lists = dealt(FusedMoeOrder.blocks, config, [1])
+    lists = by_cluster(FusedMoeOrder.blocks, config, [1])
     assert [len(blocks) for blocks in lists[:5]] == [1, 1, 1, 1, 0] and not any(lists[4:])
 
 
@@ -317,7 +317,7 @@ def test_broken_order_is_caught(mutant):
     config, counts = config_of(4, 3, num_sms=4, hidden=768, intermediate=256), [17, 3, 40, 16]
     lists = [list(islice(mutant.blocks(config, counts, cluster), 200)) for cluster in range(config.num_clusters)]
     arguments = {check_dependencies: (config,), check_order: (config,)}.get(MUTANTS[mutant], (config, counts))
-    MUTANTS[mutant](dealt(FusedMoeOrder.blocks, config, counts), *arguments)
+    MUTANTS[mutant](by_cluster(FusedMoeOrder.blocks, config, counts), *arguments)
     with pytest.raises(AssertionError):
         MUTANTS[mutant](lists, *arguments)
     with pytest.raises(AssertionError):
@@ -328,9 +328,9 @@ def test_a_walk_that_never_turns_back_is_caught():
     """With an odd number of token blocks pairs would have neither weights nor tokens in common."""
     problem = Problem(512, 256, 1, 1, max_tokens_per_rank=512, recipe="fp8xfp8")
     config, counts = Sm90Config(problem, 128, 1, 4, cluster=2), [300]
-    lists = dealt(NeverTurnsBack.blocks, config, counts)
+    lists = by_cluster(NeverTurnsBack.blocks, config, counts)
     check_complete(lists, config, counts)
-    check_fetches(dealt(FusedMoeOrder.blocks, config, counts), config)
+    check_fetches(by_cluster(FusedMoeOrder.blocks, config, counts), config)
     with pytest.raises(AssertionError):
         check_fetches(lists, config)
     check_neighbours(oracle(config, counts), config)
@@ -342,10 +342,10 @@ def test_a_walk_that_never_turns_back_is_caught():
 
 def test_a_walk_that_never_alternates_is_caught():
     config, counts = config_of(3, 1, num_sms=4), [160, 200, 128]
-    lists = dealt(NeverAlternates.blocks, config, counts)
+    lists = by_cluster(NeverAlternates.blocks, config, counts)
     check_complete(lists, config, counts)
     check_dependencies(lists, config)
-    check_mixture(interleaved(dealt(FusedMoeOrder.blocks, config, counts)), config)
+    check_mixture(interleaved(by_cluster(FusedMoeOrder.blocks, config, counts)), config)
     with pytest.raises(AssertionError):
         check_mixture(interleaved(lists), config)
     with pytest.raises(AssertionError):

@@ -168,7 +168,7 @@ class FusedMoeOrder:
 
     @classmethod
     def blocks(cls, config: FusedMoePlan, counts: Sequence[int], cluster: int) -> Iterator[Block]:
-        """Blocks of one cluster, in order, for the token counts of the local experts, if numbers are dealt round robin.
+        """Blocks of one cluster, in order, for the token counts of the local experts, if they take numbers round robin.
 
         Raises ValueError when there are more or fewer counts than local experts.
         """

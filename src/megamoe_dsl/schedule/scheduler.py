@@ -1,9 +1,9 @@
 """Walking the blocks of a kernel, whatever their order is (order.py): the same position on the host and in a kernel.
 
-All blocks of a launch form one sequence of numbers.  A cluster of CTAs takes numbers in ascending order: every `stride`-th one, if blocks
-are dealt round robin, or those that it fetches at run time.  A `Scheduler` is such a position: a step of the order, and a number within
-that step.  Moving on adds to the number; the position is then *invalid* while the number lies past the blocks of its step, and `advance`
-takes it to the next step.  So a walk costs a few integer operations per block, and no table of blocks exists anywhere.
+All blocks of a launch form one sequence of numbers.  A cluster of CTAs takes numbers in ascending order: every `stride`-th one, if they go
+round robin, or those that it fetches at run time.  A `Scheduler` is such a position: a step of the order, and a number within that step.
+Moving on adds to the number.  The position is then *invalid* while the number lies past the blocks of its step, and `advance` takes it to
+the next step.  So a walk costs a few integer operations per block, and no list of blocks exists anywhere.
 
 A scheduler is frozen and its state are plain integers.  Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`,
 `invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/walk.py).
