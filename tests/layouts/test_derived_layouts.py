@@ -21,7 +21,7 @@ from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, 
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.sim.tma_box import shared_bytes, to_shared_format
 from megamoe_dsl.sim.tmem import fragment
-from megamoe_dsl.sim.wgmma_thread import to_registers
+from megamoe_dsl.sim.wgmma_fragment import to_registers
 
 
 # --- register fragments

@@ -45,15 +45,19 @@ def run(
     seed: int = 0,
     race: bool = True,
     extra: tuple[int, ...] = (),
+    **options: Any,
 ) -> Report:
-    """Run a kernel whose 64-bit parameters a0, a1, ... point at `buffers` (loaded into %rd50, %rd51, ...), tid.x in %r50."""
+    """Run a kernel whose 64-bit parameters a0, a1, ... point at `buffers`; `options` as Simulator.
+
+    The parameters are loaded into %rd50, %rd51, ..., and tid.x into %r50.
+    """
     memory = GlobalMemory()
     addresses = [memory.add(b, f"a{i}", initialised=initialised) for i, b in enumerate(buffers)]
     parameters = [f".param .u64 a{i}" for i in range(len(buffers) + len(extra))]
     loads = "".join(f"ld.param.b64 %rd{50 + i}, [a{i}];\n" for i in range(len(parameters)))
     text = module(loads + "mov.u32 %r50, %tid.x;\n" + body, parameters, shared, declarations)
     launch = Launch((grid, 1, 1), (block, 1, 1), (cluster, 1, 1), dynamic_smem, (*addresses, *extra))
-    return Simulator(text, memory, seed=seed, race=race).run([launch])
+    return Simulator(text, memory, seed=seed, race=race, **options).run([launch])
 
 
 def lanes(instructions: str, *sources: np.ndarray[Any, Any], result: str, dtype: Any, block: int = 32) -> np.ndarray[Any, Any]:

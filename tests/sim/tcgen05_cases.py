@@ -95,6 +95,9 @@ def operand(name, rows, rng):
     if name == "e2m1x2":
         codes = rng.integers(0, 16, (rows, 64)).astype(np.uint8)
         return Operand(codes[:, 0::2] | codes[:, 1::2] << 4, formats.E2M1[codes])
+    if name in ("s8", "u8"):
+        raw = rng.integers(0, 256, (rows, 32)).astype(np.uint8)
+        return Operand(raw, raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64))
     if name in ("e4m3", "e5m2"):
         raw = rng.integers(0, 0x70, (rows, 32)).astype(np.uint8) | rng.integers(0, 2, (rows, 32)).astype(np.uint8) << 7
         return Operand(raw, (formats.E4M3 if name == "e4m3" else formats.E5M2)[raw])
@@ -135,6 +138,7 @@ KINDS = {  # kind: (A format, B format, code A, code B, values of K)
     "f16": ("f16", "f16", 0, 0),
     "tf32": ("tf32", "tf32", 2, 2),
     "f8f6f4": ("e4m3", "e2m1", 0, 5),
+    "i8": ("u8", "s8", 0, 1),
     "mxf8f6f4": ("e2m1", "e4m3", 5, 0),
     "mxf4": ("e2m1x2", "e2m1x2", 1, 1),
     "mxf4nvf4": ("e2m1x2", "e2m1x2", 1, 1),
@@ -177,7 +181,11 @@ class Case:
         self.images = images
         self.expected = 2 * (a @ b.T)  # two accumulating instructions on the same operands
         word = (self.n >> 3) << 17 | (self.m >> 4) << 24 | a_code << 7 | b_code << 10
-        word |= (self.scale_id << 29 | self.scale_id << 4 | (self.kind != "mxf4nvf4") << 23) if self.scaled else 1 << 4
+        word |= (
+            (self.scale_id << 29 | self.scale_id << 4 | (self.kind != "mxf4nvf4") << 23)
+            if self.scaled
+            else (2 if self.kind == "i8" else 1) << 4
+        )
         self.descriptor = word
 
     def mma(self, accumulate):

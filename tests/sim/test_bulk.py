@@ -271,6 +271,29 @@ def test_st_async_to_the_other_cta():
     assert not report.findings
 
 
+@pytest.mark.parametrize(("kind", "count"), [("v2.b32", 2), ("v4.b32", 4), ("v4.f32", 4), ("v2.s64", 2), ("v2.b64", 2)])
+def test_st_async_of_vectors(kind, count):
+    """Every lane stores its vector, whose bytes are counted; the last lanes' registers come back in order."""
+    wide = kind.endswith("64")
+    size = count * (8 if wide else 4)
+    names = [f"%rd{10 + i}" if wide else f"%r{10 + i}" for i in range(count)]
+    fill = "".join(
+        f"cvt.u64.u32 {n}, %r50; add.u64 {n}, {n}, {100 * i};" if wide else f"add.u32 {n}, %r50, {100 * i};" for i, n in enumerate(names)
+    )
+    body = f"""{SETUP} {fill} mad.lo.u32 %r4, %r50, {size}, %r2;
+    @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {32 * size};
+    bar.sync 0;
+    st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{kind} [%r4], {{{", ".join(names)}}}, [%r1];
+    {WAIT} ld.shared.{kind.replace("s64", "b64")} {{{", ".join(names)}}}, [%r4]; cvt.u64.u32 %rd1, %r50; mul.lo.u64 %rd1, %rd1, {size};
+    add.s64 %rd2, %rd50, %rd1; st.global.{kind.replace("s64", "b64")} [%rd2], {{{", ".join(names)}}};"""
+    store = np.zeros(32 * size // 8 + 4, np.uint64)
+    out = store[-store.ctypes.data % 32 // 8 :][: 32 * size // 8]
+    report = run(body, [out], shared=SHARED)
+    words = out.view(np.uint64 if wide else np.uint32).reshape(32, count)
+    assert words.tolist() == [[thread + 100 * i for i in range(count)] for thread in range(32)]
+    assert not report.findings
+
+
 @pytest.mark.parametrize(
     "instruction",
     [

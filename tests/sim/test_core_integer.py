@@ -191,3 +191,13 @@ def test_mov_unpacks_before_it_overwrites():
     assert got.tolist() == [(int(b) - int(a)) & M32 for a, b in zip(U, V, strict=True)]
     got = lanes("mov.b32 {%h1, %h2}, %r1; mov.b32 %r3, {%h2, %h1};", U, result="%r3", dtype=np.uint32)
     assert got.tolist() == [(int(a) >> 16 | int(a) << 16) & M32 for a in U]
+
+
+@pytest.mark.parametrize("kinds", [("u32", "u32"), ("s32", "s32"), ("s32", "u32"), ("u32", "s32")])
+def test_dot_product_of_bytes(kinds):
+    rng = np.random.default_rng(4)
+    x, y, c = (rng.integers(0, 1 << 32, 32).astype(np.uint32) for _ in range(3))
+    types = [np.int8 if kind == "s32" else np.uint8 for kind in kinds]
+    left, right = (v.view(t).reshape(32, 4).astype(np.int64) for v, t in zip((x, y), types, strict=True))
+    got = lanes(f"dp4a.{kinds[0]}.{kinds[1]} %r9, %r1, %r2, %r3;", x, y, c, result="%r9", dtype=np.uint32)
+    np.testing.assert_array_equal(got, ((left * right).sum(axis=1) + c).astype(np.uint32))

@@ -208,3 +208,22 @@ def test_a_counter_is_reset_after_its_last_use():
 def test_detector_can_be_off():
     report = run("st.global.b32 [%rd50], 1;", [np.zeros(1, np.uint32)], block=64, race=False)
     assert report.findings == []
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_lanes_that_store_weakly_where_a_strong_access_was(size):
+    """Several lanes of one instruction store to one location: one finding when nothing orders them after the atomic, none otherwise."""
+    text = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 red.global.add.u32 [%rd50], 1; @!%p1 st.global.b32 [%rd50], 7;"
+    kinds = {f.kind for seed in range(8) for f in run(text, [np.zeros(1, np.uint32)], block=size, grid=2, seed=seed).findings}
+    assert kinds == WRITE
+    assert run("red.global.add.u32 [%rd50], 1; st.global.b32 [%rd50], 7;", [np.zeros(1, np.uint32)], block=size).findings == []
+
+
+def test_findings_are_grouped_by_kind_memory_and_lines():
+    """32 CTAs write all words of two buffers without order: one finding for each, whatever the pairs of agents and the places."""
+    text = """mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r50, 4;
+    add.s64 %rd2, %rd50, %rd1; add.s64 %rd3, %rd51, %rd1;
+    st.global.b32 [%rd2], %r1;
+    st.global.b32 [%rd3], %r1;"""
+    found = run(text, [np.zeros(32, np.uint32), np.zeros(32, np.uint32)], grid=32).findings
+    assert sorted((f.kind, f.where.split("@")[0], f.count) for f in found) == [("WAW race", "a0", 31), ("WAW race", "a1", 31)]

@@ -133,3 +133,31 @@ def test_special_registers_and_the_clock():
     run(text, [out], grid=2, cluster=2)
     for i, row in enumerate(out.tolist()):
         assert row == [i % 32, 0, 32, i // 32, i // 32, 1, (1 << i % 32) - 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parts_of_a_warp_arrive_once_at_a_barrier_that_is_not_aligned(seed):
+    """The halves of each warp come to it one after the other, and meet there while other warps are on their way."""
+    text = """mov.u32 %r1, buf; mad.lo.u32 %r2, %r50, 4, %r1; and.b32 %r3, %r50, 16; setp.eq.u32 %p1, %r3, 0; mov.u32 %r5, 0;
+    @%p1 bra STORE;
+    mov.u32 %r4, %r50;
+    SPIN: sub.u32 %r4, %r4, 1; nanosleep.u32 20; setp.ne.u32 %p2, %r4, 0; @%p2 bra SPIN;
+    STORE: st.shared.b32 [%r2], %r50;
+    barrier.sync 0, 96; xor.b32 %r6, %r50, 31; mad.lo.u32 %r6, %r6, 4, %r1; ld.shared.b32 %r7, [%r6];
+    mul.wide.u32 %rd1, %r50, 4; add.s64 %rd1, %rd50, %rd1; st.global.b32 [%rd1], %r7;"""
+    out = np.zeros(96, np.uint32)
+    report = run(text, [out], block=96, shared=".shared .align 16 .b8 buf[512];", seed=seed)
+    assert out.tolist() == [i ^ 31 for i in range(96)]
+    assert report.findings == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_parts_of_a_warp_arrive_at_the_cluster_barrier(seed):
+    text = """mov.u32 %r1, %ctaid.x; setp.lt.u32 %p1, %r50, 7; @%p1 bra HERE;
+    barrier.cluster.arrive.release; barrier.cluster.wait.acquire; bra END;
+    HERE: nanosleep.u32 20; mad.lo.u32 %r2, %r1, 4, 0; cvt.u64.u32 %rd1, %r2; add.s64 %rd1, %rd50, %rd1; st.global.b32 [%rd1], 9;
+    barrier.cluster.arrive.release; barrier.cluster.wait.acquire;
+    END:"""
+    out = np.zeros(2, np.uint32)
+    run(text, [out], block=32, grid=2, cluster=2, seed=seed)
+    assert out.tolist() == [9, 9]

@@ -89,6 +89,14 @@ def test_stmatrix(count, transposed):
     np.testing.assert_array_equal(store(opcode, registers, 8 * count).view(np.uint16).reshape(count, 8, 8), expected)
 
 
+@pytest.mark.parametrize("order", ["x4.m8n8.shared.b16.trans", "m8n8.x4.trans.shared::cta.b16", "x4.trans.m8n8.b16.shared"])
+def test_modifiers_in_any_order(order):
+    tiles = np.random.default_rng(4).integers(0, 1 << 16, (4, 8, 8)).astype(np.uint16)
+    registers = np.concatenate([fragment(tile).copy().view(np.uint32) for tile in tiles], axis=1)
+    stored = store(f"stmatrix.sync.aligned.{order}", registers, 32).view(np.uint16).reshape(4, 8, 8)
+    np.testing.assert_array_equal(stored, tiles.transpose(0, 2, 1))
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stmatrix_of_bytes(count):
     tiles = np.random.default_rng(count).integers(0, 256, (count, 16, 8)).astype(np.uint8)

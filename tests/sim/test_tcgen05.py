@@ -4,9 +4,25 @@ import re
 
 import numpy as np
 import pytest
-from tcgen05_cases import A_AT, BASE, KINDS, SCALE_LAYOUT, SFA_AT, SFB_AT, SWIZZLE_128, Case, copies
+from tcgen05_cases import (
+    A_AT,
+    ALLOC,
+    BASE,
+    DUMP,
+    FREE,
+    KINDS,
+    LOAD_IMAGE,
+    SCALE_LAYOUT,
+    SFA_AT,
+    SFB_AT,
+    SWIZZLE_128,
+    WAIT_COMMIT,
+    Case,
+    copies,
+)  # fmt: skip
 
 from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim.umma import multiply_accumulate
 
 LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
 # The scale factors of M = 128 pairs are folded: `test_pair_of_m128_folds_the_b_scales`.
@@ -17,7 +33,8 @@ LAYOUTS += [(kind, 128, 128, 2) for kind in KINDS if not kind.startswith("mx")]
 def test_kinds_and_layouts(kind, m, n, group):
     case = Case(kind, m, n, group)
     result, report = case.run()
-    np.testing.assert_array_equal(result, case.expected.astype(np.float32))
+    result = result.view(np.int32) if kind == "i8" else result
+    np.testing.assert_array_equal(result, case.expected.astype(result.dtype))
     assert report.findings == []
     assert all("tcgen05.ld of uninitialised" in text for text in report.warnings)
 
@@ -110,3 +127,82 @@ def test_generic_writes_need_a_proxy_fence_before_the_mma():
     )
     assert fenced == set()
     assert unfenced == {"missing fence.proxy.async before async-proxy read"}
+
+
+def kinds_of(body, **options):
+    found = set()
+    for seed in range(6):
+        result, report = COPIED.run(body, seed=seed, **options)
+        assert (result.view(np.uint32) == 7).all()
+        found |= {f.kind for f in report.findings if "tmem" in f.where}
+    return found
+
+
+COPIED = Case("f8f6f4", 128, 64, 1)
+COPIED.images[0, SFA_AT : SFA_AT + 2048] = np.full(512, 7, np.uint32).view(np.uint8)
+COPIED.n = 4
+COPY = f"mov.b64 %rd10, {SCALE_LAYOUT + (BASE + SFA_AT) // 16}; @%p1 tcgen05.cp.cta_group::1.128x128b [%r3], %rd10;"
+COMMIT = "add.s32 %r8, %r1, 8; @%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r8];"
+RELAXED_WAIT = WAIT_COMMIT.replace("try_wait.parity.", "try_wait.parity.relaxed.cluster.")
+START, END = LOAD_IMAGE + ALLOC.format(group=1), DUMP + FREE.format(group=1)
+
+
+def test_a_relaxed_wait_and_the_fence_order_a_load():
+    """PTX ISA, "Canonical synchronization patterns": mma or cp, commit, try_wait.relaxed, fence::after_thread_sync, ld."""
+    assert kinds_of(START + COPY + COMMIT + RELAXED_WAIT + END) == set()
+    without = RELAXED_WAIT.replace("tcgen05.fence::after_thread_sync;", "")
+    assert kinds_of(START + COPY + COMMIT + without + END) == {"RAW race"}
+
+
+def test_fences_can_be_assumed():
+    """An acquiring wait without the fence is a finding, unless the run assumes fences; a missing wait stays one."""
+    without = WAIT_COMMIT.replace("tcgen05.fence::after_thread_sync;", "")
+    assert kinds_of(START + COPY + COMMIT + without + END) == {"RAW race"}
+    assert kinds_of(START + COPY + COMMIT + without + END, assume_tensor_fences=True) == set()
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(True, True, set()), (False, True, {"WAR race"}), (True, False, {"WAR race"})])
+def test_a_relaxed_arrive_and_the_fences_order_a_copy_after_a_load(before, after, expected):
+    """ld, wait::ld, fence::before_thread_sync, arrive.relaxed; then in another warp try_wait.relaxed, fence::after_thread_sync, cp."""
+    load = "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];"
+    fences = ["tcgen05.fence::before_thread_sync;" if before else "", "tcgen05.fence::after_thread_sync;" if after else ""]
+    again = f"""{load} tcgen05.wait::ld.sync.aligned; {fences[0]}
+    mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%r1+24];
+    @!%p1 bra WAITED;
+    W2: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p2, [%r1+24], 0; @!%p2 bra W2;
+    {fences[1]} {COPY} {COMMIT}
+    WAITED:
+    """
+    start = START.replace("bar.sync 0;", "@%p1 mbarrier.init.shared::cta.b64 [%r1+24], 128; bar.sync 0;", 1)
+    last = RELAXED_WAIT.replace("W1", "W3").replace("[%r1+8], 0", "[%r1+8], 1")
+    assert kinds_of(start + COPY + COMMIT + RELAXED_WAIT + again + last + END) == expected
+
+
+@pytest.mark.parametrize("kind", ["f16", "f8f6f4"])
+def test_half_accumulators_have_the_low_half_of_a_column(kind):
+    case = Case(kind, 128, 64, 1)
+    case.descriptor &= ~(3 << 4)
+    result, report = case.run()
+    halves = result.view(np.uint32).astype(np.uint16).view(np.float16)
+    with np.errstate(over="ignore"):
+        once = (case.expected / 2).astype(np.float16)
+        np.testing.assert_array_equal(halves, (once.astype(np.float64) + case.expected / 2).astype(np.float16))
+    assert report.findings == []
+
+
+def test_integer_accumulators_saturate_when_told():
+    case = Case("i8", 128, 64, 1)
+    case.descriptor |= 1 << 3
+    result, _ = case.run()
+    np.testing.assert_array_equal(result.view(np.int32), case.expected.astype(np.int32))
+    near = np.full((128, 64), 2**31 - 5, np.int32)
+    ones = np.ones((128, 32)), np.ones((64, 32))
+    assert (multiply_accumulate(*ones, near, np.int32, saturate=True) == 2**31 - 1).all()
+    assert (multiply_accumulate(*ones, near, np.int32) == -(2**31) + 27).all()
+
+
+def test_an_accumulator_type_of_another_kind_is_an_error():
+    case = Case("tf32", 128, 64, 1)
+    case.descriptor &= ~(3 << 4)
+    with pytest.raises(SimError, match="accumulator type 0; kind::tf32 has 1 f32"):
+        case.run()

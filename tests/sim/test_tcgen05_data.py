@@ -7,6 +7,8 @@ import pytest
 from ptx_cases import run
 from tcgen05_cases import ALLOC, BASE, DUMP, FREE, LOAD_IMAGE, SCALE_LAYOUT, SFA_AT, SHARED, WAIT_COMMIT, Case
 
+from megamoe_dsl.sim import SimError
+
 # Every register of a warp goes to TMEM with one shape and comes back with 32x32b.
 SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}
 
@@ -100,3 +102,69 @@ def test_load_without_wait_at_exit_is_a_warning():
     body += "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];" + FREE.format(group=1)
     report = run(body, [], block=128, shared=SHARED)
     assert sum("exit without tcgen05.wait for 1 loads" in text for text in report.warnings) == 4
+
+
+LOAD_TWO = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r30, %r31}, [%r22];"
+SAVE = "mul.wide.u32 %rd6, %r50, 8; add.s64 %rd7, %rd50, %rd6; st.global.b64 [%rd7], %rd9;"
+
+
+def pairs(between: str, after: str = "") -> np.ndarray:
+    """Words (thread, 2 x thread) in two columns, loaded; what `%rd9` holds after the wait."""
+    body = f"""mov.u32 %r1, smem; mov.u32 %r6, 0; {ALLOC.format(group=1)}
+    and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3; shl.b32 %r24, %r50, 1;
+    tcgen05.st.sync.aligned.32x32b.x2.b32 [%r22], {{%r50, %r24}}; tcgen05.wait::st.sync.aligned;
+    {LOAD_TWO} {between} tcgen05.wait::ld.sync.aligned; {after} {SAVE} {FREE.format(group=1)}"""
+    out = np.zeros((128, 2), np.uint32)
+    assert run(body, [out], block=128, shared=SHARED).findings == []
+    return out
+
+
+THREADS = np.arange(128)[:, None] * np.array([1, 2])
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "mov.b64 %rd9, {%r30, %r31};",
+        "mov.b32 %r40, %r30; mov.b32 %r41, %r31; mov.b64 %rd9, {%r40, %r41};",
+        "mov.b32 %f1, %r30; mov.b64 %rd8, {%f1, %r31}; mov.b64 {%r40, %r41}, %rd8; mov.b64 %rd9, {%r40, %r41};",
+    ],
+)
+def test_copies_of_a_load_are_followed(between):
+    np.testing.assert_array_equal(pairs(between), THREADS)
+
+
+def test_a_copy_that_was_overwritten_stays_so():
+    """Control flow hides the write from the check at load time."""
+    after = "mov.b64 %rd9, {%r40, %r31};"
+    between = "mov.b32 %r40, %r30; bra NEXT; NEXT: mov.u32 %r40, 5;"
+    np.testing.assert_array_equal(pairs(between, after), np.where([True, False], 5, THREADS))
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["add.u32 %r40, %r30, 1;", "mov.b32 %r40, %r31; add.u32 %r41, %r40, 1;", "setp.eq.u32 %p9, %r50, 0; @%p9 mov.b32 %r40, %r30;"],
+)
+def test_other_uses_before_the_wait_are_refused(between):
+    with pytest.raises(SimError, match=r"uses a register of this tcgen05\.ld before tcgen05\.wait::ld"):
+        pairs(between)
+
+
+def test_dealloc_before_a_commit_that_nobody_waits_for_is_a_warning():
+    """The second commit follows work that the first one, which is waited for, has covered."""
+    case = Case("f8f6f4", 128, 64, 1)
+    case.images[0, SFA_AT : SFA_AT + 2048] = 1
+    commit = "@%p5 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{}];"
+    copy = f"""setp.eq.and.u32 %p5, %r6, 0, %p1; add.s32 %r8, %r1, 8; add.s32 %r9, %r1, 24;
+    @%p1 mbarrier.init.shared::cta.b64 [%r9], 1;
+    mov.b64 %rd10, {SCALE_LAYOUT + (BASE + SFA_AT) // 16}; @%p5 tcgen05.cp.cta_group::1.128x128b [%r3], %rd10;
+    {commit.format("%r8")}"""
+    trailing = FREE.format(group=1).replace("bar.sync 0;", "bar.sync 0;" + commit.format("%r9"))
+    texts = set()
+    for seed in range(12):
+        _, report = case.run(LOAD_IMAGE + ALLOC.format(group=1) + copy + WAIT_COMMIT + trailing, seed=seed)
+        texts |= {re.sub(r"line \d+", "line N", text) for text in report.warnings}
+    assert "PTX line N: tcgen05.dealloc before tcgen05.commit has arrived" in texts
+    with pytest.raises(SimError, match=r"tcgen05\.dealloc while \d operations"):
+        for seed in range(12):
+            case.run(LOAD_IMAGE + ALLOC.format(group=1) + copy + FREE.format(group=1), seed=seed)

@@ -68,7 +68,13 @@ def test_instruction_descriptor_of_a_compiled_kernel():
 
 @pytest.mark.parametrize(
     ("word", "kind", "message"),
-    [(0, "i8", "kind::i8"), (1 << 2, "f16", "sparsity"), (0, "f16", "accumulator type 0"), (1 << 4 | 2 << 7, "f8f6f4", "formats A 2")],
+    [
+        (0, "i4", "kind::i4"),
+        (1 << 2, "f16", "sparsity"),
+        (0, "tf32", "accumulator type 0"),
+        (1 << 4, "i8", "accumulator type 1"),
+        (1 << 4 | 2 << 7, "f8f6f4", "formats A 2"),
+    ],
 )
 def test_instruction_descriptor_errors(word, kind, message):
     with pytest.raises(InstructionDescriptorError, match=message):

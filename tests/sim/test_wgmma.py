@@ -174,3 +174,92 @@ def test_overwriting_operands_before_the_wait_is_a_race():
             kinds[name] |= {f.kind for f in execute(text, image, 8, seed=seed)[1].findings}
     assert kinds["late"] == set()
     assert kinds["early"] & {"WAR race", "RAW race", "missing fence.proxy.async before async-proxy read"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_warp_may_overwrite_a_after_its_own_wait(seed):
+    """An operation is done for the whole warpgroup when it is done for a warp: all have issued it then."""
+    n, rng = 8, np.random.default_rng(8)
+    (a_raw, a), (b_raw, b) = operand("f16", 64, 128, rng), operand("f16", n, 128, rng)
+    late = "shr.u32 %r12, %r50, 5; SPIN: sub.s32 %r12, %r12, 1; nanosleep.u32 20; setp.ge.s32 %p7, %r12, 0; @%p7 bra SPIN;\n"
+    store = """setp.ge.u32 %p3, %r50, 32; @%p3 bra STORED; mad.lo.u32 %r10, %r50, 256, %r2; mov.u32 %r11, 0;
+    MORE: st.shared.u32 [%r10], 0xffffffff; add.u32 %r10, %r10, 4; add.u32 %r11, %r11, 1; setp.lt.u32 %p3, %r11, 64; @%p3 bra MORE;
+    STORED:\n"""
+    body = (
+        body_of(n, ("f16", "f16"), ", 0, 0")
+        .replace("wgmma.fence", late + "wgmma.fence")
+        .replace("wait_group.sync.aligned 0;", "wait_group.sync.aligned 0;" + store)
+    )
+    result, report = execute(body, image_of(a_raw, b_raw), n, seed=seed)
+    np.testing.assert_array_equal(result, (a @ b.T).astype(np.float32))
+    assert report.findings == []
+
+
+def test_every_warp_must_know_that_b_is_there():
+    """Warp 3 does not wait for the copy; the others do, so that the values are right."""
+    body, image = small_case()
+    body = body.replace("W: mbarrier", "setp.ge.u32 %p8, %r50, 96; @%p8 bra GO;\nW: mbarrier", 1).replace(
+        "@!%p2 bra W;", "@!%p2 bra W;\nGO:", 1
+    )
+    _, report = execute(body, image, 8)
+    assert {f.kind for f in report.findings} == {"RAW race"}
+    assert all(f.second.endswith("warpgroup 0 wgmma") for f in report.findings)
+
+
+def test_a_warpgroup_has_four_warps():
+    body, image = small_case()
+    with pytest.raises(SimError, match=r"warpgroup 0 of a CTA of 3 warps"):
+        run(body, [image, np.zeros(512, np.float32)], block=96, shared=SHARED, declarations=".reg .f32 %a<4>;")
+
+
+def test_an_operation_that_a_warp_left_out_is_an_error():
+    body, image = small_case()
+    left = "setp.ge.u32 %p8, %r50, 96; @%p8 bra OUT;\nwgmma.fence"
+    body = body.replace("wgmma.fence", left, 1).replace("wgmma.wait_group.sync.aligned 0;", "OUT:")
+    with pytest.raises(SimError, match=r"warpgroup 0: wgmma.mma_async at PTX line \d+ issued by 3 of 4 warps"):
+        execute(body, image, 8)
+
+
+@pytest.mark.parametrize("types", [("f16", "f16"), ("e4m3", "e5m2")])
+def test_half_accumulators(types):
+    """Two columns in every register; rounded to FP16 after every instruction."""
+    n, rng = 16, np.random.default_rng(9)
+    (a_raw, a), (b_raw, b) = operand(types[0], 64, 128, rng), operand(types[1], n, 128, rng)
+    a_raw, a = a_raw.copy(), a.copy()
+    body = body_of(n, types, "" if "m" in types[0] else ", 0, 0").replace(".f32." + types[0], ".f16." + types[0])
+    body = body.replace(", ".join(registers(n)), ", ".join(registers(n)[: n // 4])).replace("st.global.f32", "st.global.b32")
+    out = np.zeros(64 * n, np.uint32)
+    run(body, [image_of(a_raw, b_raw), out], block=128, shared=SHARED, declarations=f".reg .b32 %a<{n // 2}>;")
+    words = np.ascontiguousarray(out.reshape(128, n // 2)[:, : n // 4]).view(np.float16).reshape(128, n // 8, 2, 2)
+    result, thread = np.zeros((64, n), np.float16), np.arange(128)
+    for j, h, q in np.ndindex(n // 8, 2, 2):
+        result[16 * (thread // 32) + thread % 32 // 4 + 8 * h, 8 * j + 2 * (thread % 4) + q] = words[:, j, h, q]
+    expected, k = np.zeros((64, n)), a.shape[1] // 4
+    with np.errstate(over="ignore"):
+        for step in range(4):
+            product = a[:, step * k : step * k + k] @ b[:, step * k : step * k + k].T
+            expected = (product + expected).astype(np.float16).astype(np.float64)
+    np.testing.assert_array_equal(result, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize(("types", "saturate"), [(("s8", "s8"), False), (("u8", "s8"), False), (("u8", "u8"), True)])
+def test_integers(types, saturate):
+    n, rng = 16, np.random.default_rng(10)
+    raw = [rng.integers(0, 256, (rows, 128)).astype(np.uint8) for rows in (64, n)]
+    a, b = (one.view({"s8": np.int8, "u8": np.uint8}[name]).astype(np.int64) for one, name in zip(raw, types, strict=True))
+    body = body_of(n, types).replace("k16.f32.", f"k32{'.satfinite' if saturate else ''}.s32.").replace("%rd12, %p6, 1, 1", "%rd12, %p6")
+    start = 2**31 - 100 if saturate else 1000
+    body = body.replace("wgmma.fence", "".join(f"mov.b32 {r}, {start};" for r in registers(n)) + "\nwgmma.fence", 1)
+    body = body.replace("setp.eq.u32 %p6, 0, 1;", "setp.eq.u32 %p6, 1, 1;")
+    out = np.zeros(64 * n, np.uint32)
+    run(
+        body.replace("st.global.f32", "st.global.b32"),
+        [image_of(*raw), out],
+        block=128,
+        shared=SHARED,
+        declarations=f".reg .b32 %a<{n // 2}>;",
+    )
+    total = a @ b.T + start
+    result = matrix(out.view(np.int32).astype(np.float64), n)
+    expected = np.minimum(total, 2**31 - 1) if saturate else total
+    np.testing.assert_array_equal(result, expected.astype(np.float32))

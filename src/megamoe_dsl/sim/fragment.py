@@ -12,12 +12,12 @@ ALL_LANES = b"\x01" * 32
 class Fragment:
     """Lanes at one program counter; `mask` is None for all 32, `bits` are its bytes."""
 
-    __slots__ = ("bits", "mask", "pc", "polled", "why")
+    __slots__ = ("bits", "mask", "parked", "pc", "polled", "why")
 
     def __init__(self, pc: int, mask: Mask) -> None:
         self.pc = pc
         self.set(mask)
-        self.polled = False
+        self.polled = self.parked = False
         self.why: str | Callable[[], str] | None = None  # what a blocked fragment waits on
 
     def set(self, mask: Mask) -> None:

@@ -16,9 +16,18 @@ _FORMATS: dict[str, dict[int, str]] = {
     "f16": {0: "f16", 1: "bf16"},
     "tf32": {2: "tf32"},
     "f8f6f4": _NARROW_FORMATS,
+    "i8": {0: "u8", 1: "s8"},
     "mxf8f6f4": _NARROW_FORMATS,
     "mxf4": {1: "e2m1x2"},
     "mxf4nvf4": {1: "e2m1x2"},
+}
+
+
+_ACCUMULATORS: dict[str, dict[int, str]] = {
+    "f16": {0: "f16", 1: "f32"},
+    "tf32": {1: "f32"},
+    "f8f6f4": {0: "f16", 1: "f32"},
+    "i8": {2: "s32"},
 }
 
 
@@ -35,6 +44,8 @@ class InstructionDescriptor:
         a_format, b_format: element formats; ``e2m1x2`` is FP4 packed two a byte (kind mxf4), ``e2m1`` the padded form.
         a_negate, b_negate: multiply the operand by -1.
         a_mn_major, b_mn_major: operand is M- or N-major in shared memory.
+        accumulator: ``f32``, ``f16`` or ``s32``.
+        saturate: an ``s32`` accumulator stays at its limits.
         scale_format: ``ue8m0`` or ``ue4m3`` for block-scaled kinds, else empty.
         a_scale_id, b_scale_id: first byte of the scale-factor column that this K step uses.
     """
@@ -47,6 +58,8 @@ class InstructionDescriptor:
     b_negate: bool
     a_mn_major: bool
     b_mn_major: bool
+    accumulator: str
+    saturate: bool
     scale_format: str
     a_scale_id: int
     b_scale_id: int
@@ -57,7 +70,7 @@ class InstructionDescriptor:
         """Decode for ``kind`` (without the ``kind::`` prefix).
 
         Raises:
-            InstructionDescriptorError: unknown kind or format code, sparsity, a non-FP32 accumulator, K = 96.
+            InstructionDescriptorError: unknown kind or format code, an accumulator type that the kind has not, sparsity, K = 96.
         """
         formats = _FORMATS.get(kind)
         if formats is None:
@@ -65,9 +78,10 @@ class InstructionDescriptor:
         scaled = kind in BLOCK_SCALED_KINDS
         if (word >> 2) & 1:
             raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: sparsity is not modelled")
-        if not scaled and (word >> 4) & 3 != 1:
-            code = (word >> 4) & 3
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: accumulator type {code}, only 1 (FP32) is modelled")
+        accumulators, code = _ACCUMULATORS.get(kind, {1: "f32"}), 1 if scaled else (word >> 4) & 3
+        if code not in accumulators:
+            allowed = ", ".join(f"{number} {name}" for number, name in accumulators.items())
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: accumulator type {code}; kind::{kind} has {allowed}")
         if scaled and word >> 31:
             raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: K = 96 is not modelled")
         a_code, b_code = (word >> 7) & 7, (word >> 10) & (3 if kind.startswith("mxf4") else 7)
@@ -84,6 +98,8 @@ class InstructionDescriptor:
             b_negate=bool((word >> 14) & 1),
             a_mn_major=bool((word >> 15) & 1),
             b_mn_major=bool((word >> 16) & 1),
+            accumulator=accumulators[code],
+            saturate=kind == "i8" and bool((word >> 3) & 1),
             scale_format=("ue8m0" if (word >> 23) & 1 else "ue4m3") if scaled else "",
             a_scale_id=(word >> 29) & 3 if scaled else 0,
             b_scale_id=(word >> 4) & 3 if scaled else 0,

@@ -19,6 +19,8 @@ from .parser import Kernel
 from .race import Race
 
 Action = Callable[[], None]
+Origin = Callable[[], str]
+"""Says which instruction posted an action, when an error asks."""
 
 
 class World(Protocol):
@@ -30,11 +32,12 @@ class World(Protocol):
     memory: GlobalMemory
     kernels: KernelNames
     race: Race | None
+    assume_tensor_fences: bool
     instructions: int
     sweeps: int
     progress: int
     warnings: Counter[str]
-    pipes: list[deque[tuple[str, Action]]]
+    pipes: list[deque[tuple[Origin, Action]]]
 
     def next_uid(self) -> int:
         """A number that no CTA of this run has."""
@@ -44,7 +47,11 @@ class World(Protocol):
         """Simulated time."""
         ...
 
-    def post(self, action: Action, origin: str) -> None:
+    def cancel(self, cta: Cta) -> Dim3 | None:
+        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
+        ...
+
+    def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors."""
         ...
 
@@ -165,6 +172,10 @@ class Warp(Thread, Protocol):
 
     def converged(self, mask: Mask) -> bool:
         """Whether all lanes that have not exited are here."""
+        ...
+
+    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
         ...
 
     def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:

@@ -15,7 +15,8 @@ from .deadlock import describe_deadlock
 from .errors import Deadlock, SimError
 from .geometry import Dim3
 from .grid import Grid
-from .interfaces import Action
+from .interfaces import Action, Origin
+from .interfaces import Cta as InterfaceCta
 from .kernel_names import KernelNames
 from .launch import Launch
 from .memory import GlobalMemory
@@ -32,14 +33,15 @@ class World:
 
     def __init__(self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames) -> None:
         self.memory, self.race, self.max_delay, self.kernels = memory, race, max_delay, kernels
+        self.assume_tensor_fences = False
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
         self.live: list[Cluster] = []
-        self.waiting: deque[tuple[Grid, Callable[[], Cluster]]] = deque()
+        self.waiting: deque[tuple[Grid, Dim3]] = deque()
         self.streams: dict[int, Grid] = {}
-        self.pipes: list[deque[tuple[str, Action]]] = []
-        self._posted: list[tuple[int, str, Action]] = []
+        self.pipes: list[deque[tuple[Origin, Action]]] = []
+        self._posted: list[tuple[int, Origin, Action]] = []
 
     def next_uid(self) -> int:
         self._uid += 1
@@ -49,8 +51,8 @@ class World:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
 
-    def post(self, action: Action, origin: str) -> None:
-        """Run `action` after a random delay; `origin` names it in errors (`f"{warp} PTX line {line}"`)."""
+    def post(self, action: Action, origin: Origin) -> None:
+        """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
         self.progress += 1
         self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
 
@@ -64,7 +66,7 @@ class World:
         for z in range(0, gz, cz):
             for y in range(0, gy, cy):
                 for x in range(0, gx, cx):
-                    self.waiting.append((grid, lambda o=(x, y, z): self._cluster(grid, o)))  # type: ignore[misc]
+                    self.waiting.append((grid, (x, y, z)))
                     grid.unfinished += 1
 
     def _cluster(self, grid: Grid, origin: Dim3) -> Cluster:
@@ -91,7 +93,7 @@ class World:
         idle = 0
         while self.waiting or self.live:
             while len(self.live) < resident and (start := self._startable()) is not None:
-                self.live.append(start())
+                self.live.append(self._cluster(*start))
             before = self.progress
             warps = [w for cluster in self.live for cta in cluster.ctas for w in cta.warps if not w.done]
             self.rng.shuffle(warps)
@@ -113,12 +115,22 @@ class World:
             self.sweeps += 1
             self._asynchronous()
 
-    def _startable(self) -> Callable[[], Cluster] | None:
+    def cancel(self, cta: InterfaceCta) -> Dim3 | None:
+        """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
+        grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
+        for i, (other, origin) in enumerate(self.waiting):
+            if other is grid:
+                del self.waiting[i]
+                grid.unfinished -= 1
+                return origin
+        return None
+
+    def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
-        for i, (grid, start) in enumerate(self.waiting):
+        for i, (grid, origin) in enumerate(self.waiting):
             if grid.before is None or not (grid.before.unfinished or self._posted):
                 del self.waiting[i]
-                return start
+                return grid, origin
         return None
 
     def _asynchronous(self) -> None:
@@ -134,12 +146,12 @@ class World:
                 for _ in range(min(len(actions), self.rng.randint(1, 8))):
                     self._act(*actions.popleft())
 
-    def _act(self, origin: str, action: Action) -> None:
+    def _act(self, origin: Origin, action: Action) -> None:
         self.progress += 1
         try:
             action()
         except SimError as error:
-            raise type(error)(f"{error} [asynchronous, from {origin}]") from None
+            raise type(error)(f"{error} [asynchronous, from {origin()}]") from None
 
     def _retire(self) -> None:
         for cluster in [c for c in self.live if c.finished()]:

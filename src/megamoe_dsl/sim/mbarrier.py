@@ -112,6 +112,8 @@ def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) 
     if relaxed:
         for level, clock in warp.fences.items():
             barrier.release(clock, warp.cta, min(level, scope))
+        for clock in warp.state.get("light fences", {}).values():
+            barrier.release(clock, warp.cta, scope)
     else:
         barrier.release(warp.clock, warp.cta, scope)
         warp.clock.tick(warp.agent)

@@ -26,6 +26,10 @@ WINDOW_SHIFT = 24
 WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
 
 Bytes = NDArray[np.uint8]
+B128 = np.complex128
+"""Stands for 16 opaque bytes."""
+ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: B128}
+"""What holds an element of so many bytes, whatever it means."""
 
 
 class ByteStore:
@@ -40,7 +44,8 @@ class ByteStore:
         """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out)."""
         if (view := self._views.get((size, count))) is None:
             whole = len(self.data) // (size * count) * size * count
-            view = self.data[:whole].view(f"u{size}").reshape(-1, count) if count > 1 else self.data[:whole].view(f"u{size}")
+            view = self.data[:whole].view(ELEMENTS[size])
+            view = view.reshape(-1, count) if count > 1 else view
             self._views[(size, count)] = view
         return view
 

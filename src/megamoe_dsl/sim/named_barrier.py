@@ -1,4 +1,4 @@
-"""Named barriers (PTX ISA: `bar`, `barrier.cta`)."""
+"""Named barriers (PTX ISA, bar)."""
 
 from __future__ import annotations
 

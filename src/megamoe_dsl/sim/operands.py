@@ -15,7 +15,7 @@ import numpy as np
 from .errors import SimError
 from .interfaces import Warp
 from .lanes import Lanes, Mask
-from .memory import PARAM_BASE
+from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import Instruction, Kernel, split_operands
 from .special import special_register
 
@@ -26,9 +26,9 @@ DTYPES: dict[str, type] = {
     "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
     "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "f16x2": np.uint32,
     "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
-    "pred": np.bool_,
+    "b128": B128, "pred": np.bool_,
 }  # fmt: skip
-UNSIGNED: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNSIGNED = ELEMENTS
 
 _ADDRESS = re.compile(r"([%\w$@]+)\s*(?:\+\s*(-?\w+))?")
 

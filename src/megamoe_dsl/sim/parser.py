@@ -17,6 +17,8 @@ TYPE_BYTES = {
     "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 
+REGISTER_TYPES = {*TYPE_BYTES, "pred"}
+
 _LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+(.*)", re.S)
 _NAME = re.compile(r"(?<![\w%.$])%?[A-Za-z_$][\w$]*")
@@ -24,6 +26,9 @@ _RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
 _VARIABLE = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.(?!align)\w+\s+)*(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
+)
+_SYMBOL = re.compile(  # a declaration of the module, not the `.ptr .global .align 1` of a parameter
+    r"(?:^|[;}])\s*(?:\.(?:visible|extern|weak|common)\s+)?\.(?:global|const)\s+(?:\.align\s+\d+\s+)?\.\w+\s+([A-Za-z_$%][\w$]*)", re.M
 )
 _CALL = re.compile(r"\{ // callseq (\d+), 0.*?\} // callseq \1", re.S)
 
@@ -165,6 +170,8 @@ class _Body:
 
     def declare_registers(self, text: str) -> None:
         _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
+        if kind[1:] not in REGISTER_TYPES:
+            raise SimError(f"PTX line {self.line}: registers of type {kind} are not supported")
         for name in names.split(","):
             name = name.strip()
             if many := _RANGE.fullmatch(name):
@@ -229,7 +236,7 @@ def parse(ptx: str, kernel: str | None = None) -> Kernel:
     if head is None:
         raise SimError(f"no entry function {kernel or ''} in the PTX")
     result = Kernel(head.group(1))
-    result.symbols = set(re.findall(r"\.(?:global|const)\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)", source))
+    result.symbols = set(_SYMBOL.findall(source))
     offset = 0
     for text in split_operands(head.group(2) or ""):
         declared = _PARAMETER.match(text)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 
-from .interfaces import Action, World
+from .interfaces import Action, Origin, World
 
 
 class Pipe:
     """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.actions = world, deque[tuple[str, Action]]()
+        self.world, self.actions = world, deque[tuple[Origin, Action]]()
         world.pipes.append(self.actions)
 
-    def push(self, action: Action, origin: str) -> None:
+    def push(self, action: Action, origin: Origin) -> None:
         """Append an action; `origin` names it in errors."""
         self.world.progress += 1
         self.actions.append((origin, action))

@@ -21,7 +21,7 @@ from .clock import HAPPENED, Clock
 from .kernel_names import KernelNames
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .report import Finding
-from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Shadow, pack
+from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Places, Shadow, pack, unordered
 from .sync import SyncPoint, in_scope
 
 TENSOR, GLOBAL, SHARED = 0, 1, 2
@@ -39,6 +39,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
+    state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
 
     # ---- agents and clocks
@@ -74,14 +75,18 @@ class Race:
     def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
         if (agent := warp.state.get("mbarrier.init")) is not None:
-            clock = warp.state["mbarrier.init released"] = self.clock()
-            clock.rows[HAPPENED, agent] = warp.clock.at(agent)
+            self.release_agent(warp, agent, warp.clock.at(agent))
+
+    def release_agent(self, warp: Thread, agent: int, until: int) -> None:
+        """A light fence: a later relaxed arrive of the warp publishes what one of its own agents has done `until` now, and no more."""
+        clock = self.clock()
+        clock.rows[HAPPENED, agent] = until
+        warp.state.setdefault("light fences", {})[agent] = clock
 
     def relaxed_release(self, warp: Thread, scope: int) -> list[Clock]:
         """What a relaxed arrive at `scope` publishes: only what an earlier fence has released."""
         clocks = [clock for level, clock in warp.fences.items() if level >= scope]
-        initialised = warp.state.get("mbarrier.init released")
-        return clocks if initialised is None else [*clocks, initialised]
+        return [*clocks, *warp.state.get("light fences", {}).values()]
 
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
@@ -92,13 +97,13 @@ class Race:
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Read of `size` bytes at each offset in `where`, or of a byte slice."""
+    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.read(shadow, shadow.index(where, size), actor)
 
-    def write_shared(self, cta: Place, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
-        """Write of `size` bytes at each offset in `where`, or of a byte slice."""
+    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
         self.write(shadow, shadow.index(where, size), actor)
 
@@ -138,21 +143,11 @@ class Race:
     def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
         """A weak read of locations `index` (from `Shadow.index`)."""
         row = self._row(actor)
-        last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
-            self._report("RAW race", shadow, index, last, bad, actor)
-        elif actor.asynchronous and shadow.space:
-            visible = actor.clock.rows[shadow.space]
-            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
-            if b"\x01" in bad.tobytes():
-                self._report("missing fence.proxy.async before async-proxy read", shadow, index, last, bad, actor)
+        self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, row, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, shadow.strong_at(index, False), row, actor)
         record = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
-        last = shadow.read[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(shadow.read[index], row)) is not None:
             if isinstance(index, slice):
                 index = np.arange(index.start, index.stop)
             shadow.add_reader(index[bad], record)
@@ -162,28 +157,28 @@ class Race:
     def write(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
         """A weak write of locations `index`."""
         row = self._row(actor)
-        last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
-            self._report("WAW race", shadow, index, last, bad, actor)
-        elif actor.asynchronous and shadow.space:
-            visible = actor.clock.rows[shadow.space]
-            bad = ((last & ASYNC_BIT) == 0) & ((last >> CLOCK_SHIFT) > visible[last & AGENT_MASK])
-            if b"\x01" in bad.tobytes():
-                self._report("missing fence.proxy.async before async-proxy write", shadow, index, last, bad, actor)
+        self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, row, actor)
         last = shadow.read[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(last, row)) is not None:
             self._report("WAR race", shadow, index, last, bad, actor)
         if shadow.shared_read is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
             for here, last in shadow.readers(whole):
-                bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-                if b"\x01" in bad.tobytes():
+                if (bad := unordered(last, row)) is not None:
                     self._report("WAR race", shadow, here, last, bad, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak write vs unordered atomic", shadow, shadow.strong_at(index, True), row, actor)
         shadow.write[index] = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
+
+    def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, row: NDArray[np.int32], actor: Accessor) -> None:
+        """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
+        last = shadow.write[index]
+        if (bad := unordered(last, row)) is not None:
+            self._report(race, shadow, index, last, bad, actor)
+        elif actor.asynchronous and shadow.space:
+            bad = unordered(last, actor.clock.rows[shadow.space])
+            if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
+                self._report(proxy, shadow, index, last, bad, actor)
 
     def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None) -> None:
         """An atomic, relaxed, acquire, release or volatile access: races only with weak ones.
@@ -192,11 +187,9 @@ class Race:
         """
         row = self._row(actor)
         last = shadow.write[index]
-        bad = (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]
-        if b"\x01" in bad.tobytes():
+        if (bad := unordered(last, row)) is not None:
             self._report("atomic vs unordered weak write", shadow, index, last, bad, actor)
-        last = shadow.read[index] if writes else 0
-        if writes and b"\x01" in (bad := (last >> CLOCK_SHIFT) > row[last & AGENT_MASK]).tobytes():
+        if writes and (bad := unordered(last := shadow.read[index], row)) is not None:
             self._report("atomic vs unordered weak read", shadow, index, last, bad, actor)
         if writes is not None:
             shadow.add_strong(index, pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous), writes)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .chunks import Chunks
+
 AGENT_MASK = 0x1FFF
 ASYNC_BIT = 0x2000
 LINE_SHIFT = 14
@@ -20,11 +22,26 @@ PAGE = 1 << PAGE_SHIFT
 
 Records = NDArray[np.int64]
 Index = NDArray[np.int64] | slice
+Places = NDArray[np.int64] | slice | Chunks
 
 
 def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
     """One access record."""
     return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+
+
+def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+    """Which accesses a clock with these entries does not know; None when it knows all.
+
+    What one instruction touches was mostly touched by one instruction before, so that one comparison often does for all.
+    """
+    raw = records.tobytes()
+    if raw == raw[:8] * len(records):
+        first = int.from_bytes(raw[:8], "little")
+        if first >> CLOCK_SHIFT <= row[first & AGENT_MASK]:
+            return None
+    bad: NDArray[np.bool_] = (records >> CLOCK_SHIFT) > row[records & AGENT_MASK]
+    return bad if b"\x01" in bad.tobytes() else None
 
 
 def _spread(records: Records, factor: int) -> Records:
@@ -56,8 +73,10 @@ class Shadow:
         """A location for people."""
         return f"{self.name}+{index * self.grain - self.origin}"
 
-    def index(self, start: NDArray[np.int64] | slice, size: int) -> Index:
-        """Record indices of the accesses [start, start + size), or of a byte slice."""
+    def index(self, start: Places, size: int) -> Index:
+        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs)."""
+        if isinstance(start, Chunks):
+            return start.records(self.grain)
         if isinstance(start, slice):
             while start.start % self.grain or start.stop % self.grain:
                 self._refine(self.grain // 2)
@@ -135,7 +154,7 @@ class Shadow:
             return []
         whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         out = []
-        for at in whole[here].tolist():
+        for at in dict.fromkeys(whole[here].tolist()):  # several lanes may access one location
             out += [(at, record) for (_, writes), record in self.strong[at].items() if writes or before_write]
             if before_write:
                 del self.strong[at]

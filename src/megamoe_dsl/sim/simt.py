@@ -14,7 +14,7 @@ from .errors import SimError
 from .fragment import Fragment
 from .interfaces import World
 from .lanes import Lanes, Mask
-from .outcome import BLOCK, EXIT, YIELD
+from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line
 from .warp import Warp
@@ -86,7 +86,7 @@ def _merge(fragments: list[Fragment]) -> None:
     i = 0
     while i + 1 < len(fragments):
         a, b = fragments[i], fragments[i + 1]
-        if a.pc == b.pc:
+        if a.pc == b.pc and not (a.parked or b.parked):
             assert a.mask is not None and b.mask is not None
             a.set(a.mask | b.mask)
             a.polled = a.polled and b.polled
@@ -134,10 +134,10 @@ def _run_fragment(world: World, w: Warp, f: Fragment, budget: int, meet: int) ->
                     continue
             f.pc = pc
             outcome = unit.handler(w, m)
-            if outcome is BLOCK:
-                f.why = w.why
+            if outcome is BLOCK or outcome is PARK:
+                f.why, f.parked = w.why, outcome is PARK
                 return n
-            f.why = None
+            f.why, f.parked = None, False
             n += 1
             if outcome is EXIT:
                 return n + _leave(world, w, f, m, unit.next)

@@ -26,7 +26,8 @@ class Simulator:
     `ptx` and `kernel` (the name of an entry, default the first) are the program of launches that name none; with `ptx` None every
     launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
-    of all ranks run at once (default: all).
+    of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
+    do, the findings of the race detector.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Simulator:
         progress: Callable[[int, float], None] | None = None,
         kernel: str | None = None,
         resident: int | None = None,
+        assume_tensor_fences: bool = False,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
+        self.assume_tensor_fences = assume_tensor_fences
         self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
@@ -53,6 +56,7 @@ class Simulator:
         kernels = KernelNames(launch.check().kernel for launch in launches)
         race = Race(self.memory, kernels) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
+        world.assume_tensor_fences = self.assume_tensor_fences
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

@@ -3,7 +3,8 @@
 Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations of a warp are asynchronous to its other instructions:
 what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
 did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
-for tensor memory. `tcgen05.commit` implies the fence.
+for tensor memory. `tcgen05.commit` implies the fence. Arrives and waits may be relaxed ("Canonical synchronization patterns").
+With `Simulator(assume_tensor_fences=True)` every tcgen05 operation has both fences around it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Cta, Warp
+from .interfaces import Action, Cta, Origin, Warp
 from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -30,17 +31,20 @@ class PipeIssue:
         self.line = w.line
         race = w.world.race
         self.shared: Clock | None = race.snapshot(w) if race else None
-        self.tensor: Clock | None = tensor_thread(w).clock.copy() if race else None
+        thread = tensor_thread(w)
+        if w.world.assume_tensor_fences:
+            thread.after_thread_sync()
+        self.tensor: Clock | None = thread.clock.copy() if race else None
 
 
 class TensorUnit:
-    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column."""
+    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.memory = TensorMemory()
         self.pipe = Pipe(cta.world)
-        self.count = 0
+        self.count = self.working = 0
         race = cta.world.race
         self.shadow: Shadow | None = None
         if race:
@@ -48,6 +52,16 @@ class TensorUnit:
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
         cta.exit_checks.append(self._exit_check)
+
+    def work(self, action: Action, origin: Origin) -> None:
+        """Put an operation on tensor memory into the pipe."""
+        self.working += 1
+
+        def run() -> None:
+            action()
+            self.working -= 1
+
+        self.pipe.push(run, origin)
 
     def begin(self, issue: PipeIssue) -> tuple[Actor, Actor] | None:
         """The pipe starts an operation: actors for shared and for tensor memory, None when the detector is off."""
@@ -100,6 +114,9 @@ class TensorThread:
         if race is None:
             return None
         self.count += 1
+        if self.warp.world.assume_tensor_fences:
+            self.after_thread_sync()
+            self.before_thread_sync()
         self.clock.fit(race.width)
         self.clock.set(self.agent, self.count)
         return Actor(self.agent, self.clock, line, asynchronous=False)
@@ -110,11 +127,13 @@ class TensorThread:
         if race:
             self.warp.clock.fit(race.width)
             self.warp.clock.set(self.agent, self.count)
+            race.release_agent(self.warp, self.agent, self.count)
 
     def after_thread_sync(self) -> None:
-        """Later tensor operations of the warp rely on all it has learned."""
+        """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
-            self.clock.join(self.warp.clock)
+            for clock in (self.warp.clock, *self.warp.pending.values()):
+                self.clock.join(clock)
 
 
 def tensor_unit(cta: Cta) -> TensorUnit:

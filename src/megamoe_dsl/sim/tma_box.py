@@ -1,6 +1,6 @@
 """Which bytes a TMA box touches in global and in shared memory.
 
-Pure address arithmetic over a :class:`~megamoe_dsl.layouts.tensor_map.TensorMap`: no memory is accessed here.
+Pure address arithmetic over a :class:`~megamoe_dsl.hardware.tensor_map.TensorMap`: no memory is accessed here.
 Source: PTX ISA, "Tensors" (tiled mode, out-of-bound access, swizzling modes).
 """
 
@@ -13,10 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.sim.chunks import CHUNK, Chunks
 from megamoe_dsl.sim.swizzle import IndexArray, swizzle
 
 PADDING_POISON = 0xEE
 """Fills the padding bytes that unpacked FP4 leaves in shared memory: hardware does not define them."""
+
+GATHERED_ROWS = 4
+"""Rows of one gather4 or scatter4."""
 
 _FP4_CHUNK = 8  # packed bytes of 16 FP4 values; unpacked, they are followed by as many bytes of padding
 
@@ -49,6 +53,7 @@ class Box:
         return self.rows[:, None] + np.arange(self.last - self.first)
 
 
+@lru_cache(maxsize=4096)
 def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     """The box of ``tensor_map`` whose first element has these coordinates (innermost first; they may be negative or too large)."""
     outer = tensor_map.box[1:]
@@ -71,6 +76,18 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     return Box(tensor_map.address + offset[row_index] + start_byte + first, row_index, first, last, row_count, row_bytes)
 
 
+def box_count(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> int:
+    """How many boxes one copy has."""
+    return 1 if len(coordinates) == tensor_map.rank else GATHERED_ROWS
+
+
+def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:
+    """The boxes of one copy: one at as many coordinates as dimensions, or one per row of (column, row 0, ... row 3)."""
+    if len(coordinates) == tensor_map.rank:
+        return [box_at(tensor_map, coordinates)]
+    return [box_at(tensor_map, (coordinates[0], row)) for row in coordinates[1:]]
+
+
 @lru_cache(maxsize=1024)
 def shared_bytes(start: int, box_bytes: int, span: int) -> IndexArray:
     """Shared-memory offset of every byte of a box in box order: dense rows, then swizzled."""
@@ -78,9 +95,9 @@ def shared_bytes(start: int, box_bytes: int, span: int) -> IndexArray:
 
 
 @lru_cache(maxsize=1024)
-def shared_chunks(start: int, box_bytes: int, span: int) -> IndexArray:
-    """Shared-memory offset of every 16-byte chunk of a box in box order; swizzles move whole chunks."""
-    return swizzle(start + np.arange(0, box_bytes, 16), span)
+def shared_chunks(start: int, box_bytes: int, span: int) -> Chunks:
+    """The 16-byte chunks of a box in box order; swizzles move whole chunks."""
+    return Chunks(swizzle(start + np.arange(0, box_bytes, CHUNK), span))
 
 
 def to_shared_format(tensor_map: TensorMap, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -7,21 +7,22 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accessor import Actor
+from .chunks import CHUNK, Chunks
 from .clock import Clock
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Cta, Warp, World
 from .mbarrier import Mbarrier, finish_async_store
-from .memory import SMEM_RESERVED, Allocation, Bytes
+from .memory import B128, SMEM_RESERVED, Allocation, Bytes
 from .race import Race
 from .swizzle import IndexArray
 
-CHUNK = 16
 _TYPES: dict[str, type] = {
     "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "b32": np.uint32, "b64": np.uint64,
     "f16": np.float16, "f32": np.float32, "f64": np.float64,
@@ -109,17 +110,24 @@ def _spans(offsets: IndexArray, width: int) -> tuple[IndexArray | slice, int]:
     return (offsets[:, None] + np.arange(0, width, unit)).ravel(), unit
 
 
+def _rows_of(values: NDArray[Any], offsets: IndexArray, width: int) -> NDArray[Any]:
+    """Rows of `width` elements at these offsets; a view when they lie equally far apart."""
+    pitch = int(offsets[1] - offsets[0]) if len(offsets) > 1 else width
+    if pitch < width or (offsets[1:] - offsets[:-1] != pitch).any():
+        return values[offsets[:, None] + np.arange(width)]
+    return np.ndarray((len(offsets), width), values.dtype, values, int(offsets[0]), (pitch, 1))
+
+
 def read_global_rows(world: World, rows: IndexArray, width: int, actor: Actor | None) -> Bytes:
     """Bytes of rows of `width` bytes at global addresses `rows`, shaped (rows, width)."""
     allocation, offsets = _locate(world, rows, width, False)
-    index = offsets[:, None] + np.arange(width)
-    if allocation.valid is not None and not allocation.valid[index].all():
-        bad = int(index.reshape(-1)[int(np.argmin(allocation.valid[index].reshape(-1)))])
-        raise SimError(f"read of uninitialised global memory {allocation}+{bad}")
+    if allocation.valid is not None and not (valid := _rows_of(allocation.valid, offsets, width)).all():
+        row, column = divmod(int(np.argmin(valid)), width)
+        raise SimError(f"read of uninitialised global memory {allocation}+{int(offsets[row]) + column}")
     if actor is not None and world.race:
         where, size = _spans(offsets, width)
         world.race.read_global(allocation, where, size, actor)
-    return allocation.data[index]
+    return np.array(_rows_of(allocation.data, offsets, width))
 
 
 def write_global_rows(world: World, rows: IndexArray, values: Bytes, actor: Actor | None) -> None:
@@ -149,27 +157,25 @@ def reduce_global_rows(world: World, rows: IndexArray, values: Bytes, reduce: Re
     allocation.data[index] = reduce(np.ascontiguousarray(allocation.data[index]), np.ascontiguousarray(values))
 
 
-def read_shared_chunks(cta: Cta, starts: IndexArray, what: str, actor: Actor | None) -> NDArray[np.uint8]:
-    """The 16-byte chunks at byte offsets `starts`, shaped (chunks, 16). Uninitialised bytes are an error."""
+def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
+    """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error."""
     shared = cta.shared
-    shared.check(int(starts.min()), int(starts.max()) + CHUNK)
-    index = starts // CHUNK
-    if (bad := shared.first_uninitialised(index, CHUNK)) is not None:
+    shared.check(chunks.low, chunks.end)
+    if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is not None:
         raise SimError(f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}")
     if actor is not None and cta.world.race:
-        cta.world.race.read_shared(cta, starts, CHUNK, actor)
-    return shared.rows(1, CHUNK)[index]  # type: ignore[no-any-return]
+        cta.world.race.read_shared(cta, chunks, CHUNK, actor)
+    return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
-def write_shared_chunks(cta: Cta, starts: IndexArray, values: Bytes, actor: Actor | None) -> None:
-    """Store bytes as 16-byte chunks at byte offsets `starts`."""
+def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
+    """Store bytes, in this order, as the chunks."""
     shared = cta.shared
-    shared.check(int(starts.min()), int(starts.max()) + CHUNK)
+    shared.check(chunks.low, chunks.end)
     if actor is not None and cta.world.race:
-        cta.world.race.write_shared(cta, starts, CHUNK, actor)
-    index = starts // CHUNK
-    shared.rows(1, CHUNK)[index] = values.reshape(-1, CHUNK)
-    shared.mark(index, CHUNK)
+        cta.world.race.write_shared(cta, chunks, CHUNK, actor)
+    shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
+    shared.mark(chunks.numbers, CHUNK)
 
 
 class Reduction:

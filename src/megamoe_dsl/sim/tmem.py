@@ -67,6 +67,7 @@ class TensorMemory:
         raise SimError(f"{what}: TMEM columns [{column}, {column + count}) are outside the allocation ({held})")
 
 
+@lru_cache(maxsize=4096)
 def granules(quarters: range | tuple[int, ...], column: int, count: int) -> IndexArray:
     """Race-detector granules of columns [column, column + count) in the given lane quarters: one granule per quarter and column."""
     return np.concatenate([quarter * COLUMNS + np.arange(column, column + count) for quarter in quarters])

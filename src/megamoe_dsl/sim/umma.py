@@ -8,6 +8,7 @@ core in a way that NVIDIA does not document; for wgmma with FP8 operands that wa
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,8 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     if name in ("e2m3", "e3m2"):
         codes = _unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
         return (formats.E2M3 if name == "e2m3" else formats.E3M2)[codes].reshape(rows, -1)
+    if name in ("s8", "u8"):
+        return raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
     if name == "f16":
         return np.ascontiguousarray(raw).view(np.float16).astype(np.float64)
     if name == "bf16":
@@ -83,13 +86,22 @@ def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:
     return (operand.reshape(rows, blocks, k // blocks) * scales[:, :, None]).reshape(rows, k)
 
 
-def multiply_accumulate(a: Float64Array, b: Float64Array, accumulator: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """A (m, k) times B (n, k) transposed, plus the accumulator (m, n) when there is one, rounded once to float32."""
+def multiply_accumulate(
+    a: Float64Array, b: Float64Array, accumulator: NDArray[Any] | None, dtype: type = np.float32, saturate: bool = False
+) -> NDArray[Any]:
+    """A (m, k) times B (n, k) transposed, plus the accumulator (m, n) when there is one, rounded once to `dtype`.
+
+    An int32 result wraps, or with `saturate` stays at the largest or smallest value; the sum is exact.
+    """
     product = a @ b.T
     if accumulator is not None:
         product += accumulator
+    if dtype is np.int32:
+        if saturate:
+            product = np.clip(product, -(2.0**31), 2.0**31 - 1)
+        return product.astype(np.int64).astype(np.int32)
     with np.errstate(over="ignore"):
-        return product.astype(np.float32)
+        return product.astype(dtype)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from .fragment import Fragment
 from .interfaces import Cta, World
 from .lanes import LANE, Lanes, Mask
 from .memory import ByteStore
-from .outcome import BLOCK, Outcome
+from .outcome import BLOCK, PARK, Outcome
 from .program import Program
 
 
@@ -93,6 +93,11 @@ class Warp:
     def converged(self, mask: Mask) -> bool:
         """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
         return mask is None or bool((mask | self.exited).all())
+
+    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
+        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
+        self.block(why, wake)
+        return PARK
 
     def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
         """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""

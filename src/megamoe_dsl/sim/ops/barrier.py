@@ -18,6 +18,7 @@ from . import Straight, register
 from .common import scope
 
 _REDUCTIONS = ("popc", "and", "or")
+NOT_ARRIVED = -1
 
 
 def _arrive(w: Warp, bar: NamedBarrier, lanes: int, expected: int, whole: bool) -> None:
@@ -73,9 +74,9 @@ def barrier(ins: Instruction, b: Binder) -> Any:
                 return None
             if bar.generation == generation:
                 w.state[key] = generation
-                return w.block(lambda: f"barrier {n}: {bar}", lambda: bar.generation != generation)
+                return w.park(lambda: f"barrier {n}: {bar}", lambda: bar.generation != generation)
         elif bar.generation == waiting:
-            return w.block(lambda: f"barrier {n}: {bar}", lambda: bar.generation != waiting)
+            return w.park(lambda: f"barrier {n}: {bar}", lambda: bar.generation != waiting)
         else:
             del w.state[key]
         if bar.done is not None:
@@ -105,18 +106,18 @@ def cluster_arrive(ins: Instruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
-        cluster = w.cta.cluster
-        if w.state.get("cluster arrived"):
+        cluster, whole = w.cta.cluster, w.converged(mask)
+        here = ~w.exited if whole else mask
+        arrived = w.state.setdefault("cluster generation", np.full(32, NOT_ARRIVED))
+        if (arrived[here] != NOT_ARRIVED).any():
             raise SimError("barrier.cluster.arrive twice without a wait")
         if (race := w.world.race) is not None:
             cluster.clock = cluster.clock or race.clock()
             for clock in [w.clock] if releases else race.relaxed_release(w, SCOPES["cluster"]):
                 cluster.clock.join(clock)
             w.clock.tick(w.agent)
-        w.state["cluster generation"] = cluster.generation
-        lanes = int((~w.exited).sum()) if w.converged(mask) else int(mask.sum())  # type: ignore[union-attr]
-        w.state["cluster arrived"] = w.converged(mask)
-        cluster.arrive(lanes)
+        arrived[here] = cluster.generation
+        cluster.arrive(int(here.sum()))  # type: ignore[union-attr]
         w.world.progress += 1
         return None
 
@@ -130,12 +131,14 @@ def cluster_wait(ins: Instruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
-        cluster, generation = w.cta.cluster, w.state.get("cluster generation")
-        if generation is None:
+        cluster, here = w.cta.cluster, ~w.exited if w.converged(mask) else mask
+        generations = w.state.get("cluster generation")
+        if generations is None or (generations[here] == NOT_ARRIVED).any():
             raise SimError("barrier.cluster.wait without an arrive")
-        if cluster.generation == generation:
-            return w.block(lambda: f"cluster barrier, {cluster.arrived}/{cluster.expected}", lambda: cluster.generation != generation)
-        w.state["cluster arrived"] = False
+        generation = cluster.generation
+        if (generations[here] == generation).any():
+            return w.park(lambda: f"cluster barrier, {cluster.arrived}/{cluster.expected}", lambda: cluster.generation != generation)
+        generations[here] = NOT_ARRIVED
         if cluster.done is not None:
             w.clock.join(cluster.done)
         return None

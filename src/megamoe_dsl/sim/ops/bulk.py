@@ -7,10 +7,12 @@ multiples of 16.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
 from ..async_groups import AsyncCopy, groups_of
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..interfaces import Cta, Warp
 from ..lanes import Mask
@@ -20,7 +22,6 @@ from ..operands import Binder
 from ..outcome import Outcome
 from ..parser import Instruction
 from ..tma_engine import (
-    CHUNK,
     Issue,
     Reduction,
     StoreActors,
@@ -41,8 +42,9 @@ def _aligned(**values: int) -> None:
             raise SimError(f"bulk copy: {name} {value:#x} must be a multiple of {CHUNK}")
 
 
-def _chunks(offset: int, size: int) -> np.ndarray:
-    return np.arange(offset, offset + size, CHUNK)
+@lru_cache(maxsize=4096)
+def _chunks(offset: int, size: int) -> Chunks:
+    return Chunks(np.arange(offset, offset + size, CHUNK))
 
 
 @register("cp.async.bulk")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import Cta, Origin, Warp
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
 from ..report import describe_line
 from ..sync import SCOPES
@@ -18,9 +18,10 @@ def line_of(w: Warp) -> str:
     return describe_line(w.line, w.world.kernels.of(w.kernel), "")
 
 
-def origin(w: Warp) -> str:
+def origin(w: Warp) -> Origin:
     """Names the instruction that posts an asynchronous action."""
-    return f"{w} {line_of(w)}"
+    line = w.line
+    return lambda: f"{w} {describe_line(line, w.world.kernels.of(w.kernel), '')}"
 
 
 def state_space(parts: tuple[str, ...]) -> str:

@@ -75,7 +75,9 @@ def _to_pair(kind: str, ins: Instruction) -> tuple[Callable[[Any, Any], Any], ty
         def halves(high: Any, low: Any) -> Any:
             if relu:
                 high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
-            return encode(low).astype(np.uint32) | encode(high).astype(np.uint32) << np.uint32(16)
+            both = np.empty((len(low), 2), np.float32)
+            both[:, 0], both[:, 1] = low, high
+            return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
 
         return halves, np.uint32
     if kind == "ue8m0":

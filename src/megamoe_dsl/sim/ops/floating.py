@@ -1,8 +1,8 @@
 """Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision", "Mixed Precision").
 
-Rounding is to nearest even. fma has one rounding (see `fma32`). The approximate functions (ex2, lg2, rcp, rsqrt,
-sqrt, sin, cos, tanh, div.approx and div.full), whose result the ISA bounds but does not define, give the exact result rounded to float32:
-hardware may differ in the last bits.
+Rounding is to nearest even unless the instruction says otherwise (see `rounding`). fma has one rounding (see `fma32`). The approximate
+functions (ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh, div.approx and div.full), whose result the ISA bounds but does not define, give the
+exact result rounded to float32: hardware may differ in the last bits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
 from ..operands import Binder
 from ..parser import Instruction
+from ..rounding import MODES, directed
 from . import Inline, register
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
@@ -98,8 +99,10 @@ def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
 def _single(base: str, ins: Instruction) -> Any:
     """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
-    if base in ("fma", "mad"):
-        run: Any = fma32
+    if mode := next((part for part in ins.parts if part in MODES), None):
+        run: Any = directed(base, mode)
+    elif base in ("fma", "mad"):
+        run = fma32
     elif base in _THROUGH_64:
         run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
     elif base in ("min", "max") and "NaN" in ins.parts:
@@ -123,8 +126,8 @@ def _single(base: str, ins: Instruction) -> Any:
 def build_float(ins: Instruction, b: Binder) -> Inline:
     """Any arithmetic instruction whose last part is a floating-point type."""
     base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
-    if any(r in ins.parts for r in ("rz", "rm", "rp")):
-        raise SimError("only rounding to nearest is supported in arithmetic")
+    if any(r in ins.parts for r in MODES) and (kind not in ("f32", "f32x2") or "f32" in ins.parts[:-1]):
+        raise SimError("only rounding to nearest is supported in arithmetic other than f32 and f32x2")
     if "f32" in ins.parts[:-1] and kind in ("f16", "bf16"):
         return _mixed(ins, b)
     if kind in _HALVES:

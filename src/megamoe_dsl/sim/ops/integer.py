@@ -191,6 +191,10 @@ def _pack(*parts: Any) -> Any:
     return packed.view(UNSIGNED[packed.shape[1] * packed.itemsize])[:, 0]
 
 
+def _unpack(values: Any, part: type, index: int) -> Any:
+    return np.ascontiguousarray(np.ascontiguousarray(values).view(part).reshape(len(values), -1)[:, index])
+
+
 @register("mov")
 def move(ins: Instruction, b: Binder) -> Inline:
     dest, source = ins.operands
@@ -201,7 +205,7 @@ def move(ins: Instruction, b: Binder) -> Inline:
         parts = vector(source)
         small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
         texts = [b.expression(p, small) for p in parts]
-        if len(parts) == 2:
+        if len(parts) == 2 and total <= 8:
             name, shift = b.dtype_name(whole), b.expression(str(4 * total), whole)
             low, high = (f"{t}.astype({name})" for t in texts)
             return Inline([(dest, f"{low} | ({high} << {shift})", whole)])
@@ -210,6 +214,9 @@ def move(ins: Instruction, b: Binder) -> Inline:
         parts = vector(dest)
         bits = 8 * total // len(parts)
         small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
+        if total > 8:
+            name, text = b.name(_unpack), b.expression(source, whole)
+            return Inline([(d, f"{name}({text}, {b.dtype_name(small)}, {k})", small) for k, d in enumerate(parts)])
         text, name = b.expression(source, whole), b.dtype_name(small)
         shifts = [f"({text} >> {b.expression(str(bits * k), whole)})" if k else text for k in range(len(parts))]
         return Inline([(d, f"{s}.astype({name})", small) for d, s in zip(parts, shifts, strict=True)])
@@ -217,6 +224,23 @@ def move(ins: Instruction, b: Binder) -> Inline:
     if source in b.index and np.dtype(b.storage[b.index[source]]).itemsize == total:
         t = b.storage[b.index[source]]
     return Inline([(dest, b.expression(source, t), t)])
+
+
+def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
+    """Four products of bytes, added to c; wraps."""
+    products = x.view(types[0]).reshape(32, 4).astype(np.int64) * y.view(types[1]).reshape(32, 4)
+    return (products.sum(axis=1) + c).astype(result)
+
+
+@register("dp4a")
+def dot_product(ins: Instruction, b: Binder) -> Inline:
+    """dp4a.atype.btype d, a, b, c: unsigned when both types are."""
+    kinds = ins.parts[1:3]
+    types = tuple(np.int8 if kind == "s32" else np.uint8 for kind in kinds)
+    result = np.int32 if "s32" in kinds else np.uint32
+    name, pair = b.name(_dot), b.name(types)
+    x, y, c = (b.expression(o, t) for o, t in zip(ins.operands[1:], (np.uint32, np.uint32, result), strict=True))
+    return Inline([(ins.operands[0], f"{name}({x}, {y}, {c}, {pair}, {b.dtype_name(result)})", result)])
 
 
 def _permute(x: Any, y: Any, selector: Any) -> Any:

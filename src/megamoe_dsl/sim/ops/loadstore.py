@@ -48,8 +48,6 @@ def load(ins: Instruction, b: Binder) -> Any:
     address = b.address(ins.operands[1])
     targets = vector(ins.operands[0])
     writers, n = [b.write(t) for t in targets], len(targets)
-    if size == 16:
-        raise SimError("128-bit elements are not supported")
     signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
@@ -83,8 +81,6 @@ def store(ins: Instruction, b: Binder) -> Any:
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong, level = semantic != "weak", scope(ins.parts, "gpu")
     address = b.address(ins.operands[0])
-    if size == 16:
-        raise SimError("128-bit elements are not supported")
     readers = [b.read(v, UNSIGNED[size]) for v in vector(ins.operands[1])]
     n = len(readers)
 

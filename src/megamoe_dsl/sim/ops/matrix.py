@@ -44,7 +44,7 @@ def _unsupported(ins: Instruction) -> SimError:
 @register("ldmatrix")
 def build_load(ins: Instruction, b: Binder) -> Handler:
     """ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 registers, [address]"""
-    if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
+    if "m8n8" not in ins.parts or "b16" not in ins.parts:
         raise _unsupported(ins)
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     writers = [b.write(name) for name in _registers(ins, ins.operands[0], tiles)]
@@ -68,8 +68,8 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
 def build_store(ins: Instruction, b: Binder) -> Handler:
     """stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
-    bytes_form = "m16n8" in ins.parts and ins.parts[-1] == "b8" and transposed
-    if not bytes_form and ("m8n8" not in ins.parts or ins.parts[-1] != "b16"):
+    bytes_form = "m16n8" in ins.parts and "b8" in ins.parts and transposed
+    if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
         raise _unsupported(ins)
     address = b.address(ins.operands[0])
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]

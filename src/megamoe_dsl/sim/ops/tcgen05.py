@@ -1,8 +1,8 @@
 """tcgen05 instructions that warps execute: allocation, fences, commit, ld, st and their waits.
 
 Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
-access itself also happens at the wait, so an arrive before the wait does not cover it. Reading a result register before the wait in the
-same basic block is an error at load time. Stores take effect at `wait::st`.
+access itself also happens at the wait, so an arrive before the wait does not cover it. Using a result register before the wait in the
+same basic block is an error at load time, except to copy it (see `pending_copies`). Stores take effect at `wait::st`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
 from ..tmem import fragment, granules
 from . import Handler, Straight, register
-from .common import origin, shared_target
+from .common import line_of, origin, shared_target
+from .pending_copies import Copy, pending_copies
 
 _POISON_WORD = np.uint32(0x7FC0DEAD)  # a NaN
 _POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32, np.int32, np.float32)}
-_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 
 
 @register("tcgen05.alloc")
@@ -64,8 +64,10 @@ def build_dealloc(ins: Instruction, b: Binder) -> Handler:
         if not w.converged(mask):
             return w.block("convergence")
         unit = tensor_unit(w.cta)
-        if unit.pipe.actions:
-            raise SimError(f"tcgen05.dealloc while {len(unit.pipe.actions)} operations of {w.cta} are in flight")
+        if unit.working:
+            raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
+        if unit.pipe.actions:  # they touch no tensor memory
+            w.world.warnings[f"{line_of(w)}: tcgen05.dealloc before tcgen05.commit has arrived"] += 1
         lane = w.first(mask)
         unit.memory.free(int(address(w)[lane]), int(count(w)[lane]))
         w.world.progress += 1
@@ -142,6 +144,7 @@ class _Access:
     packed: bool
     line: int
     values: list[Lanes]
+    copies: list[Copy]
 
     def check(self, w: Warp, load: bool) -> None:
         """Allocation and race checks."""
@@ -208,7 +211,7 @@ def _base(w: Warp, address: int, lane: IndexArray) -> tuple[int, int]:
 def _access(w: Warp, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
     lane, column, columns, packed = layout
     base_lane, base_column = _base(w, address, lane)
-    return _Access(registers, lane + base_lane, column + base_column, base_column, columns, packed, w.line, [])
+    return _Access(registers, lane + base_lane, column + base_column, base_column, columns, packed, w.line, [], [])
 
 
 @register("tcgen05.ld")
@@ -220,12 +223,13 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
     if len(names) != len(layout[0]):
         raise SimError(f"{len(names)} registers, the shape has {len(layout[0])}")
     registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
-    _check_uses(ins, b, set(names))
+    copies = pending_copies(ins, b, set(names))
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
+        access.copies = copies
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
         for index, poison in registers:
             w.R[index] = poison
@@ -233,19 +237,6 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
         return None
 
     return run
-
-
-def _check_uses(ins: Instruction, b: Binder, names: set[str]) -> None:
-    """No instruction between the load and its wait, in the same basic block, may read a result."""
-    code = b.kernel.code
-    at = next(i for i, other in enumerate(code) if other is ins)
-    for other in code[at + 1 :]:
-        if other.parts[0] in ("bra", "ret", "exit") or other.opcode.startswith("tcgen05.wait::ld"):
-            return
-        if other.opcode.startswith("tcgen05.ld"):
-            continue
-        if other.predicate in names or any(name in names for text in other.operands for name in _REGISTER.findall(text)):
-            raise SimError(f"PTX line {other.line}: {other.opcode} uses a register of this tcgen05.ld before tcgen05.wait::ld")
 
 
 @register("tcgen05.st")
@@ -278,8 +269,11 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
             return w.block("convergence")
         thread = tensor_thread(w)
         if loads:
+            copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]
             for access in thread.loads:
                 access.load(w)
+            for copy in copies:
+                copy.make(w)
             thread.loads.clear()
         else:
             for access in thread.stores:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..accessor import Actor
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
@@ -22,14 +23,16 @@ from ..parser import Instruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
-from ..tma_engine import CHUNK, read_shared_chunks
+from ..tma_engine import read_shared_chunks
 from ..tmem import granules
 from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
+from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
 from .common import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
+_PADDING = 0xEEEE0000
 Actors = tuple[Actor, Actor] | None
 
 
@@ -93,24 +96,32 @@ def build_mma(ins: Instruction, b: Binder) -> Straight:
             a, b_operand = a_value if a_in_tmem else _decode(a_value), _decode(int(b_word(w)[lane]))
             mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
             unit, issue = tensor_unit(w.cta), PipeIssue(w)
-            unit.pipe.push(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
+            unit.work(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
 
     return Straight(run)
 
 
 @lru_cache(maxsize=4096)
-def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[IndexArray, IndexArray]:
-    """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read)."""
+def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
+    """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read); None when in this order."""
     index = operand_bytes(descriptor, rows, K_BYTES, size, mn_major)
+    if not mn_major:
+        return Chunks(index[:, ::CHUNK].reshape(-1)), None
     starts, inverse = np.unique(index // CHUNK, return_inverse=True)
-    return starts * CHUNK, inverse.reshape(index.shape) * CHUNK + index % CHUNK
+    return Chunks(starts * CHUNK), inverse.reshape(index.shape) * CHUNK + index % CHUNK
+
+
+@lru_cache(maxsize=4096)
+def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunks:
+    """The source of a tcgen05.cp."""
+    return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
 def fetch_operand(cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
-    starts, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
-    chunks = read_shared_chunks(cta, starts, "MMA operand", actor)
-    return decode_operand(chunks.reshape(-1)[inside], name)
+    chunks, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
+    raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
+    return decode_operand(raw.reshape(rows, K_BYTES) if inside is None else raw.reshape(-1)[inside], name)
 
 
 def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
@@ -167,10 +178,15 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
     half = rows // 2 if folded else rows
     column = address & 0xFFFF
     words = _read_tensor(cta, column, -(-half // 32), slice(0, 128), "MMA scale factors", actor)
-    row = np.arange(rows)
-    lanes = row % 32 + 64 * (row // half)
-    picked = np.ascontiguousarray(words[lanes, row % half // 32]).view(np.uint8).reshape(rows, 4)
+    picked = words[_scale_places(rows, half)].view(np.uint8).reshape(rows, 4)
     return decode_scales(picked[:, first_byte : first_byte + blocks], name)
+
+
+@lru_cache(maxsize=1024)
+def _scale_places(rows: int, half: int) -> tuple[IndexArray, IndexArray]:
+    """Lane and column of the scale factors of every row."""
+    row = np.arange(rows)
+    return row % 32 + 64 * (row // half), row % half // 32
 
 
 def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
@@ -191,21 +207,31 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
         raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
     memory.check(column, width, "tcgen05.mma accumulator")
     where = [(slice(lanes.start + lane_base, lanes.stop + lane_base), slice(column, column + width)) for lanes, _, _ in blocks]
-    accumulator = None
+    accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
     by_rows = len(blocks) == QUARTERS
     if mma.accumulate:
         if not all(memory.valid[place].all() for place in where):
             raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
-        parts = [memory.words[place].view(np.float32) for place in where]
+        parts = [_from_words(memory.words[place], dtype) for place in where]
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
-            accumulator = accumulator * np.float32(2.0**-mma.shift)
-    result = multiply_accumulate(a, b, accumulator).view(np.uint32)
+            accumulator = accumulator * dtype(2.0**-mma.shift)
+    result = _to_words(multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate))
     for k, place in enumerate(where):
         memory.words[place] = result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]]
         memory.valid[place] = True
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
+
+
+def _from_words(words: np.ndarray, dtype: type) -> np.ndarray:
+    """Accumulator values; one of 16 bits has the low half of a column (`tcgen05.ld.pack::16b` puts two into a register)."""
+    return words.astype(np.uint16).view(dtype) if np.dtype(dtype).itemsize == 2 else words.view(dtype)
+
+
+def _to_words(values: np.ndarray) -> np.ndarray:
+    """Inverse of `_from_words`; the half that 16 bits leave over is poison."""
+    return values.view(np.uint16) | np.uint32(_PADDING) if values.itemsize == 2 else values.view(np.uint32)
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
@@ -231,12 +257,12 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
             target, descriptor, issue = int(address(w)[lane]), _decode(int(word(w)[lane])), PipeIssue(w)
             if target >> 16:
                 raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
-            unit.pipe.push(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
+            unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
 
     def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
-        starts = copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK]
+        chunks = _copy_chunks(descriptor, rows, row_bytes)
         for cta in ctas:
-            values: Bytes = read_shared_chunks(cta, starts.reshape(-1), "tcgen05.cp", actors[0] if actors else None)
+            values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
             words = np.ascontiguousarray(values).view(np.uint32).reshape(rows, row_bytes // 4)
             _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
 

@@ -1,4 +1,4 @@
-"""TMA tensor copies: cp.async.bulk.tensor, its reduction and its prefetch, tiled mode.
+"""TMA tensor copies: cp.async.bulk.tensor, its reduction and its prefetch, tiled mode and rows in any order (gather4, scatter4).
 
 Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "Tensors". A load of a CTA pair (`cta_group::2`) may signal
 the barrier of either CTA of the pair. Out-of-bounds elements are filled with zeros and count as transaction bytes; in a store
@@ -22,7 +22,7 @@ from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import SMEM_RESERVED
 from ..operands import Binder
 from ..parser import Instruction
-from ..tma_box import box_at, shared_chunks, to_shared_format
+from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     Issue,
     Reduction,
@@ -40,7 +40,7 @@ from .tensormap import check_acquired
 
 _SMEM_ALIGNMENT = 128
 _MAP_ALIGNMENT = 64
-_UNSUPPORTED = ("im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4")
+_UNSUPPORTED = ("im2col", "im2col::w", "im2col::w::128")
 _ELEMENT = {
     TensorMapDtype.U32: "u32", TensorMapDtype.U64: "u64", TensorMapDtype.F16: "f16", TensorMapDtype.BF16: "bf16",
     TensorMapDtype.F32: "f32", TensorMapDtype.F64: "f64", TensorMapDtype.TF32: "f32",
@@ -60,7 +60,7 @@ def _decoded(descriptor: bytes) -> TensorMap:
 def _dimensions(ins: Instruction) -> int:
     for mode in _UNSUPPORTED:
         if mode in ins.parts:
-            raise SimError(f"{ins.opcode}: mode .{mode} is not modelled, only .tile is")
+            raise SimError(f"{ins.opcode}: mode .{mode} is not modelled, .tile, .tile::gather4 and .tile::scatter4 are")
     dimensions = next((part for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
     if dimensions is None:
         raise SimError(f"{ins.opcode}: no dimension")
@@ -71,7 +71,8 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
     """Reads descriptor and coordinates of every issuing lane."""
     dimensions = _dimensions(ins)
     address, coordinate_readers = b.tensor_address(operand)
-    if len(coordinate_readers) != dimensions:
+    rows = any(part in ("tile::gather4", "tile::scatter4") for part in ins.parts)
+    if len(coordinate_readers) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(coordinate_readers)} coordinates for a {dimensions}d copy")
 
     def read(w: Warp, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
@@ -86,6 +87,8 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
             if tensor_map.rank != dimensions:
                 raise SimError(f"a {dimensions}d copy through a tensor map of rank {tensor_map.rank}")
             place = tuple(int(c[lane]) for c in coordinates)
+            if rows and tensor_map.box[1] != 1:
+                raise SimError(f"{ins.opcode} through a tensor map whose box has {tensor_map.box[1]} rows: must be 1")
             if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED and place[0] % 128:
                 raise SimError(f"unpacked FP4 copy at innermost coordinate {place[0]}: must be a multiple of 128")
             out.append((tensor_map, place))
@@ -94,21 +97,23 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
     return read
 
 
-def _check_box(cta: Cta, offset: int, tensor_map: TensorMap) -> None:
+def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
-    cta.shared.check(offset, offset + tensor_map.box_bytes)
+    cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
 def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
     """The action of one load: global box to shared memory, then complete_tx."""
     actor = issue.load_actor(barrier)
-    box = box_at(tensor_map, place)
-    rows = np.zeros((box.row_count, box.row_bytes), np.uint8)
-    if not box.empty:
-        rows[box.row_index, box.first : box.last] = read_global_rows(issue.world, box.rows, box.last - box.first, actor)
-    write_shared_chunks(cta, shared_chunks(offset, tensor_map.box_bytes, tensor_map.swizzle), to_shared_format(tensor_map, rows), actor)
-    finish_load(barrier, tensor_map.transaction_bytes, actor)
+    boxes = boxes_at(tensor_map, place)
+    rows = np.zeros((len(boxes), boxes[0].row_count, boxes[0].row_bytes), np.uint8)
+    for piece, box in zip(rows, boxes, strict=True):
+        if not box.empty:
+            piece[box.row_index, box.first : box.last] = read_global_rows(issue.world, box.rows, box.last - box.first, actor)
+    chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
+    write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
+    finish_load(barrier, len(boxes) * tensor_map.transaction_bytes, actor)
 
 
 @register("cp.async.bulk.tensor")
@@ -151,7 +156,7 @@ def _build_load(ins: Instruction, b: Binder) -> Straight:
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
             issue = Issue.of(w)
             for target, signalled in targets:
-                _check_box(target, offset, tensor_map)
+                _check_box(target, offset, tensor_map, place)
                 barrier = mbarrier_at(signalled, barrier_offset)
                 w.world.post(_loader(issue, tensor_map, place, target, offset, barrier), origin(w))
 
@@ -197,7 +202,7 @@ def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight
                 raise SimError(f"TMA store from the shared memory of {cta}")
             if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED:
                 raise SimError("TMA store through an unpacked FP4 tensor map")
-            _check_box(cta, offset, tensor_map)
+            _check_box(cta, offset, tensor_map, place)
             _post_store(w, same, tensor_map, place, offset, operation)
 
     return Straight(run)
@@ -216,17 +221,20 @@ def _post_store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordin
         reduction = Reduction(operation, _ELEMENT[tensor_map.dtype])
     label = origin(w)
 
+    boxes = boxes_at(tensor_map, place)
+
     def read() -> None:
-        chunks = shared_chunks(offset, tensor_map.box_bytes, tensor_map.swizzle)
+        chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
         values = read_shared_chunks(cta, chunks, "TMA store", actors.source if actors else None)
         copy.read_done = True
         world.post(lambda: write(values), label)
 
     def write(values: np.ndarray) -> None:
-        box = box_at(tensor_map, place)
-        if not box.empty:
-            inside = values.reshape(box.row_count, box.row_bytes)[box.row_index, box.first : box.last]
-            destination = actors.destination if actors else None
+        destination = actors.destination if actors else None
+        for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
+            if box.empty:
+                continue
+            inside = piece[box.row_index, box.first : box.last]
             if reduction is not None:
                 reduce_global_rows(world, box.rows, inside, reduction, destination)
             else:

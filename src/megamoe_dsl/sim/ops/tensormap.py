@@ -1,46 +1,146 @@
-"""The tensormap proxy: a tensor map in global memory must be acquired in every CTA before TMA uses it.
+"""Tensor maps in memory: replacing fields, and the tensormap proxy.
 
-Source: PTX ISA, "membar, fence" (`fence.proxy.tensormap::generic`); CUDA Programming Guide, "Using TMA to transfer multi-dimensional
-arrays": the host has copied the map there, so the scope is `.sys`.  A map in parameter space needs no fence.
+Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar, fence" (`fence.proxy.tensormap::generic`); CUDA Programming
+Guide, "Using TMA to transfer multi-dimensional arrays". A map in global memory must be acquired in every CTA before TMA uses it: at
+`.sys` scope what the host has copied there, and after the release of the last change what a kernel has written. A map in parameter
+space needs no fence.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import Cta, Warp
 from ..lanes import Mask
-from ..memory import SHARED_BASE
+from ..map_change import FIELDS, WITH_ORDINAL, MapChange, replace_field
+from ..memory import SHARED_BASE, Bytes
 from ..operands import Binder
+from ..outcome import Outcome
 from ..parser import Instruction
-from . import Straight, register
+from ..sync import SCOPES, in_scope
+from . import Handler, Straight, register
+from .common import scope, shared_target, state_space
+
+_CHANGES = "tensor map changes"
 
 
-@register("fence.proxy.tensormap::generic")
-def build_fence(ins: Instruction, b: Binder) -> Straight:
-    """fence.proxy.tensormap::generic.acquire.sys [address], 128; a release is for maps that a kernel writes, which do not come here."""
-    if "acquire" not in ins.parts:
-        return Straight(lambda w, mask: None)
-    if int(ins.operands[1]) != DESCRIPTOR_BYTES:
-        raise SimError(f"size {ins.operands[1]}: must be {DESCRIPTOR_BYTES}")
-    address, for_host = b.address(ins.operands[0]), "sys" in ins.parts
+def _size(text: str) -> None:
+    if int(text, 0) != DESCRIPTOR_BYTES:
+        raise SimError(f"size {text}: must be {DESCRIPTOR_BYTES}")
+
+
+def _changes(w: Warp) -> dict[int, MapChange]:
+    assert w.world.race is not None
+    return w.world.race.state.setdefault(_CHANGES, {})  # type: ignore[no-any-return]
+
+
+def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
+    """Store a whole map, and remember who did."""
+    allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
+    if race := w.world.race:
+        race.write_global(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
+        _changes(w)[address] = MapChange(w.cta, w.agent, w.clock.at(w.agent), released)
+    w.world.memory.write(address, values)
+
+
+def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
+    cta, offset = shared_target(w, address)
+    if cta is not w.cta or offset % DESCRIPTOR_BYTES:
+        raise SimError(f"tensor map at {cta} smem {offset:#x}: must be in {w.cta} and {DESCRIPTOR_BYTES}-byte aligned")
+    return cta, slice(offset, offset + DESCRIPTOR_BYTES)
+
+
+@register("tensormap.replace")
+def build_replace(ins: Instruction, b: Binder) -> Straight:
+    """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
+    name = ins.parts[3]
+    if ins.parts[2] != "tile" or name not in FIELDS:
+        raise SimError(f"{ins.opcode} is not modelled: tile mode and {', '.join(FIELDS)} are")
+    space, address = state_space(ins.parts), b.address(ins.operands[0])
+    ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
+    value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)
 
     def run(w: Warp, mask: Mask) -> None:
-        if w.world.race is not None and for_host:
-            maps, where = w.cta.state.setdefault("acquired maps", {}), address(w)
-            for lane in w.lanes(mask):
-                maps.setdefault(int(where[lane]), []).append((w.agent, w.clock.at(w.agent)))
+        where, values = address(w), value(w)
+        for lane in w.lanes(mask):
+            at, which = int(where[lane]), int(ordinal(w)[lane]) if ordinal else 0
+            if space == "shared" or (space == "generic" and at >= SHARED_BASE):
+                cta, piece = _shared(w, at)
+                new = replace_field(cta.shared.read(piece.start, DESCRIPTOR_BYTES), name, which, int(values[lane]))
+                if w.world.race:
+                    w.world.race.write_shared(cta, piece, 1, w)
+                cta.shared.write(piece.start, new)
+            else:
+                new = replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, which, int(values[lane]))
+                _write_global(w, at, new, released=False)
 
     return Straight(run)
 
 
+@register("tensormap.cp_fenceproxy")
+def build_copy(ins: Instruction, b: Binder) -> Handler:
+    """tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
+    _size(ins.operands[2])
+    destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
+
+    def run(w: Warp, mask: Mask) -> Outcome | None:
+        if not w.converged(mask):
+            return w.block("convergence")
+        lane = w.first(mask)
+        cta, piece = _shared(w, int(source(w)[lane]))
+        values = cta.shared.read(piece.start, DESCRIPTOR_BYTES)
+        if w.world.race:
+            w.world.race.read_shared(cta, piece, 1, w)
+        _write_global(w, int(destination(w)[lane]), values, released=True)
+        return None
+
+    return run
+
+
+@register("fence.proxy.tensormap::generic")
+def build_fence(ins: Instruction, b: Binder) -> Straight:
+    """fence.proxy.tensormap::generic.release.SCOPE, for the maps that this warp has changed; .acquire.SCOPE [address], 128"""
+    level = scope(ins.parts, "gpu")
+    if "acquire" not in ins.parts:
+        return Straight(lambda w, mask: _release(w))
+    _size(ins.operands[1])
+    address = b.address(ins.operands[0])
+
+    def run(w: Warp, mask: Mask) -> None:
+        if w.world.race is not None:
+            maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
+            for at in {int(where[lane]) for lane in w.lanes(mask)}:
+                if _reaches(w, changes.get(at), level):
+                    maps.setdefault(at, []).append((w.agent, w.clock.at(w.agent), changes.get(at)))
+
+    return Straight(run)
+
+
+def _release(w: Warp) -> None:
+    if w.world.race is not None:
+        for change in _changes(w).values():
+            if change.agent == w.agent:
+                change.released, change.when = True, w.clock.at(w.agent)
+
+
+def _reaches(w: Warp, change: MapChange | None, level: int) -> bool:
+    """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
+    if change is None:
+        return level == SCOPES["sys"]
+    return change.released and in_scope(level, change.cta, w.cta) and w.clock.at(change.agent) >= change.when
+
+
 def check_acquired(w: Warp, address: int) -> None:
-    """A finding if no fence of this CTA for the map at `address` happened before."""
+    """A finding if no fence of this CTA for the map at `address` happened before, and after its last change."""
     race = w.world.race
     if race is None or address >= SHARED_BASE:
         return
+    change = _changes(w).get(address)
     acquired = w.cta.state.get("acquired maps", {}).get(address, ())
-    if not any(w.clock.at(agent) >= when for agent, when in acquired):
+    if not any(seen is change and w.clock.at(agent) >= when for agent, when, seen in acquired):
         where = "{}+{}".format(*race.memory.find(address, DESCRIPTOR_BYTES))
-        race.report("tensor map used without fence.proxy.tensormap", "the host's copy", "tensor map", where, 0, w)
+        first = "the host's copy" if change is None else change.agent
+        race.report("tensor map used without fence.proxy.tensormap", first, "tensor map", where, 0, w)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import Warp
-from ..lanes import Mask
+from ..lanes import Lanes, Mask
 from ..operands import Binder, Reader
 from ..outcome import Outcome
 from ..parser import Instruction
@@ -70,29 +70,32 @@ def shuffle(ins: Instruction, b: Binder) -> Any:
 
         return broadcast
 
+    constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
+
     def run(w: Warp, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
-        distance, c = offset(w).astype(np.int64) & 31, clamp(w).astype(np.int64)
-        segment, limit = c >> 8 & 31, c & 31
-        highest = (_LANE & segment) | (limit & ~segment)
-        lowest = _LANE & segment
-        if mode == "idx":
-            source = lowest | (distance & ~segment)
-            inside = source <= highest
-        elif mode == "up":
-            source = _LANE - distance
-            inside = source >= highest
-        else:
-            source = _LANE + distance if mode == "down" else _LANE ^ distance
-            inside = source <= highest
-        source = np.where(inside, source, _LANE)
-        write(w, value(w)[source], mask)
+        source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
+        write(w, value(w).take(source), mask)
         if write_valid:
             write_valid(w, inside, mask)
         return None
 
     return run
+
+
+def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
+    """The lane that each lane reads, and whether that is inside its segment (else it is the lane itself); `c` as the instruction has it."""
+    distance, segment, limit = distance & 31, c >> 8 & 31, c & 31
+    highest = (_LANE & segment) | (limit & ~segment)
+    if mode == "idx":
+        source = (_LANE & segment) | (distance & ~segment)
+    elif mode == "up":
+        source = _LANE - distance
+    else:
+        source = _LANE + distance if mode == "down" else _LANE ^ distance
+    inside = source >= highest if mode == "up" else source <= highest
+    return np.where(inside, source, _LANE), inside
 
 
 @register("elect.sync")

@@ -1,32 +1,39 @@
 """wgmma: the asynchronous warpgroup MMA of SM90 (PTX ISA, "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group").
 
-Shared memory is read when the operation executes, not when it is issued; accumulators hold poison until `wait_group`.  FP8 operands are
-summed to the bit as silicon does it (`aligned_sum`), others in float64.
+Shared memory is read when the operation executes, after all warps of the warpgroup have issued it (`warpgroup`); accumulators hold poison
+until `wait_group`. FP8 operands are summed into FP32 to the bit as silicon does it (`aligned_sum`), others in float64.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..accessor import Actor
 from ..aligned_sum import aligned_multiply_accumulate
+from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
-from ..interfaces import Warp
+from ..interfaces import Cta, Warp
 from ..lanes import Mask
 from ..operands import Binder, vector
 from ..outcome import Outcome
 from ..parser import Instruction
-from ..smem_descriptor import DescriptorError, SmemDescriptor
-from ..umma import decode_operand, multiply_accumulate
-from ..wgmma_thread import Operation, a_fragment, wgmma_thread
+from ..smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
+from ..umma import K_BYTES, Bytes, decode_operand, element_bytes, multiply_accumulate
+from ..warpgroup import WARPS, Operation, Part, Warpgroup
+from ..wgmma_fragment import RESULT_TYPES, a_fragment
+from ..wgmma_thread import wgmma_thread
 from . import Handler, Straight, register
 from .common import origin
 from .tcgen05_mma import fetch_operand
 
-_K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8}
+_K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
+_INTEGERS = ("s8", "u8")
 _ROWS = 16  # of one warp
 
 
@@ -72,59 +79,77 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
 
 @register("wgmma.mma_async")
 def build_mma(ins: Instruction, b: Binder) -> Handler:
-    """wgmma.mma_async.sync.aligned.m64nNkK.f32.A.B {d}, a, b-desc, scale-d, scale-a, scale-b [, trans-a] [, trans-b]"""
+    """wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B {d}, a, b-desc, scale-d [, scale-a, scale-b [, trans-a] [, trans-b]]"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
-    types = ins.parts[-3:]
-    if shape is None or "sp" in ins.parts or types[0] != "f32" or any(name not in _K_OF_FORMAT for name in types[1:]):
-        raise SimError(f"{ins.opcode} is not modelled: f32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
-    n, a_name, b_name = int(shape.group(1)), types[1], types[2]
+    d_name, a_name, b_name = ins.parts[-3:]
+    known = d_name in RESULT_TYPES and {a_name, b_name} <= set(_K_OF_FORMAT)
+    if shape is None or "sp" in ins.parts or not known or (d_name == "s32") != (a_name in _INTEGERS and b_name in _INTEGERS):
+        raise SimError(f"{ins.opcode} is not modelled: f32, f16 and s32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
+    n, dtype = int(shape.group(1)), RESULT_TYPES[d_name]
     if int(shape.group(2)) != _K_OF_FORMAT[a_name]:
         raise SimError(f"{ins.opcode}: K must be {_K_OF_FORMAT[a_name]}")
     registers = tuple(b.index[name] for name in vector(ins.operands[0]))
-    if len(registers) != n // 2:
+    if len(registers) != n * np.dtype(dtype).itemsize // 8:
         raise SimError(f"{ins.opcode} with {len(registers)} accumulator registers")
     a_registers = [b.read(name, np.uint32) for name in vector(ins.operands[1])] if ins.operands[1].startswith("{") else []
     a_word = None if a_registers else b.read(ins.operands[1], np.uint64)
     b_word, enable = b.read(ins.operands[2], np.uint64), b.read(ins.operands[3], np.bool_)
-    immediates = [int(text, 0) for text in ins.operands[4:]]
-    a_sign, b_sign = immediates[:2]
-    transposed = immediates[2:]
-    combine = aligned_multiply_accumulate if _K_OF_FORMAT[a_name] == 32 else multiply_accumulate
+    a_sign, b_sign, *transposed = [int(text, 0) for text in ins.operands[4:]] or [1, 1]
     a_mn_major = bool(transposed[0]) if transposed and not a_registers else False
     b_mn_major = bool(transposed[-1]) if transposed else False
+    if d_name == "f32" and _K_OF_FORMAT[a_name] == 32:
+        combine: Callable[..., Any] = aligned_multiply_accumulate
+    else:
+        combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
-        thread, lane = wgmma_thread(w), w.first(mask)
-        a: SmemDescriptor | NDArray[np.uint8] = (
+        thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
+        a: SmemDescriptor | Bytes = (
             _decode(int(a_word(w)[lane])) if a_word else a_fragment([np.ascontiguousarray(reader(w)) for reader in a_registers])
         )
-        b_descriptor, accumulate = _decode(int(b_word(w)[lane])), bool(enable(w)[lane])
-        accumulator = thread.accumulate_into(registers, accumulate)
-        operation = Operation(accumulator, thread.actor())
+        accumulate = bool(enable(w)[lane])
+        accumulator = thread.accumulate_into(registers, accumulate, dtype)
+        part = Part(accumulator, accumulate, a, _decode(int(b_word(w)[lane])), race.snapshot(w) if race else None)
         accumulator.pending += 1
-        thread.open.append(operation)
-
-        def execute() -> None:
-            rows = _a_values(w, a, a_name, a_mn_major, operation)
-            columns = fetch_operand(w.cta, b_descriptor, n, b_name, b_mn_major, operation.actor)
-            previous = accumulator.values if accumulate else None
-            accumulator.values = combine(rows * a_sign, columns * b_sign, previous)
-            operation.done = True
-
-        thread.pipe.push(execute, origin(w))
+        thread.issued += 1
+        thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
         return None
+
+    def execute(group: Warpgroup, operation: Operation) -> None:
+        parts = [operation.parts[k] for k in range(WARPS)]
+        own, common = group.actors(operation) or (None, None)
+        if isinstance(parts[0].a, SmemDescriptor):
+            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, own)
+        else:
+            rows = decode_operand(np.concatenate([part.a for part in parts]), a_name)
+        columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
+        previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
+        result = combine(rows * a_sign, columns * b_sign, previous)
+        for k, part in enumerate(parts):
+            part.accumulator.values = result[_ROWS * k : _ROWS * k + _ROWS]
+        operation.done = True
 
     return run
 
 
-def _a_values(w: Warp, a: SmemDescriptor | NDArray[np.uint8], name: str, mn_major: bool, operation: Operation) -> Float64Array:
-    """The 16 rows of this warp."""
-    if not isinstance(a, SmemDescriptor):
-        return decode_operand(a, name)
-    first = _ROWS * (w.index % 4)
-    return fetch_operand(w.cta, a, 64, name, mn_major, operation.actor)[first : first + _ROWS]
+def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None) -> Float64Array:
+    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them."""
+    if actors and (race := cta.world.race):
+        for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
+            race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
+    if len(set(descriptors)) == 1:
+        return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
+    whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
+    return np.concatenate([rows[_ROWS * k : _ROWS * k + _ROWS] for k, rows in enumerate(whole)])
+
+
+@lru_cache(maxsize=4096)
+def _row_chunks(descriptor: SmemDescriptor, warp: int, name: str, mn_major: bool) -> Chunks:
+    """The 16-byte chunks that hold a warp's rows of A."""
+    index = operand_bytes(descriptor, _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)
+    return Chunks(np.unique(index[_ROWS * warp : _ROWS * warp + _ROWS] // CHUNK) * CHUNK)
 
 
 def _decode(word: int) -> SmemDescriptor:

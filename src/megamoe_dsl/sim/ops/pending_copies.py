@@ -1,0 +1,67 @@
+"""Copies that a kernel makes of the registers of a tcgen05.ld before its wait.
+
+Compilers move such registers early; the copies are made again when the load has delivered. Any other use of one is an error at load time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import SimError
+from ..interfaces import Warp
+from ..lanes import Lanes
+from ..operands import Binder, Writer, vector
+from ..parser import Instruction
+from . import Inline, build
+
+_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One `mov`: the registers it writes, and their values from what the warp's registers hold now."""
+
+    registers: tuple[int, ...]
+    writers: tuple[Writer, ...]
+    values: Callable[[Warp, list[Lanes]], tuple[Lanes, ...]]
+
+    def untouched(self, w: Warp) -> bool:
+        """Whether nothing else has been written to its registers; to be asked before the load delivers."""
+        values = self.values(w, w.R)
+        return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
+
+    def make(self, w: Warp) -> None:
+        """Copy again."""
+        for write, value in zip(self.writers, self.values(w, w.R), strict=True):
+            write(w, value, None)
+
+
+def _copy(ins: Instruction, b: Binder) -> Copy:
+    built = build(ins, b)
+    assert isinstance(built, Inline)
+    kept = [(destination, text) for destination, text, _ in built.assignments if destination != "_"]
+    values = eval(f"lambda w, R: ({''.join(f'({text}), ' for _, text in kept)})", b.names)
+    return Copy(tuple(b.index[name] for name, _ in kept), tuple(b.write(name) for name, _ in kept), values)
+
+
+def pending_copies(ins: Instruction, b: Binder, names: set[str]) -> list[Copy]:
+    """The copies between a load of `names` and its wait, in the same basic block.
+
+    Raises:
+        SimError: an instruction there that uses a result in any other way.
+    """
+    code, names = b.kernel.code, set(names)
+    at = next(i for i, other in enumerate(code) if other is ins)
+    copies = []
+    for other in code[at + 1 :]:
+        if other.parts[0] in ("bra", "ret", "exit") or other.opcode.startswith("tcgen05.wait::ld"):
+            break
+        used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
+        if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
+            copies.append(_copy(other, b))
+            names |= set(vector(other.operands[0]))
+        elif other.predicate in names or any(used):
+            raise SimError(f"PTX line {other.line}: {other.opcode} uses a register of this tcgen05.ld before tcgen05.wait::ld")
+    return copies
