@@ -1,10 +1,10 @@
-"""One scheduler: the host iterates it here, and the kernel steps the same object on traced integers."""
+"""One order of blocks: the host walks it here, and the kernel walks the same object on traced integers."""
 
 from collections import Counter
 
 from megamoe_dsl import Sm100Config
 from megamoe_dsl.presets import preset
-from megamoe_dsl.schedule import FC1, Scheduler
+from megamoe_dsl.schedule import FC1, FusedMoeOrder
 
 problem = preset("flash").problem(max_tokens_per_rank=256)
 config = Sm100Config.choose(problem, num_tokens=256)
@@ -12,7 +12,7 @@ print(f"tiles of 256 weight rows x {config.block_m} tokens, Linear1 {config.look
 
 # Tokens that each of this rank's experts received: skewed on purpose.
 counts = [200, 0, 97, *([48] * (problem.experts_per_rank - 3))]
-walks = {cluster: list(Scheduler.blocks(config, counts, cluster)) for cluster in range(config.num_clusters)}
+walks = {cluster: list(FusedMoeOrder.blocks(config, counts, cluster)) for cluster in range(config.num_clusters)}
 
 print("first blocks of the first pair:")
 for block in walks[0][:6]:

@@ -11,8 +11,8 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
+from megamoe_dsl.device import tile_queue
 from megamoe_dsl.device.mbarrier import arrive
-from megamoe_dsl.kernels.mega_moe.sm90 import tile_scheduler as deal
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -118,7 +118,7 @@ def test_inspect_shows_tables() -> None:
 def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["inspect", *SMALL, "--arch", "sm_90a", "--sms", "4", "--tokens", "16"]
     assert "overtaken" not in runner.invoke(app, arguments).output
-    monkeypatch.setattr(deal, "release", lambda barrier, word: arrive(barrier))
+    monkeypatch.setattr(tile_queue, "release", lambda barrier, word: arrive(barrier))
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "Loads from SMEM that are overtaken" in result.output and "SYNCS.ARRIVE" in result.output

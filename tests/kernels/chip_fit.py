@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from megamoe_dsl.arch import REGISTER_FILE, MegaMoeConfig
+from megamoe_dsl.arch import REGISTER_FILE
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 
 
 def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Artifact:
@@ -17,7 +18,7 @@ def compile_fitting(name: str, config: MegaMoeConfig, smem_capacity: int) -> Art
     assert artifact.listing.spills == (0, 0)
     assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
     assert config.register_total <= REGISTER_FILE
-    for use in register_use(config, artifact.listing):
+    for use in register_use(artifact.kernel.registers(config), artifact.listing):
         assert use.fits, use
     assert config.smem.num_bytes <= smem_capacity
     assert artifact.overtaken_loads == []

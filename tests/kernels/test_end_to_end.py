@@ -15,7 +15,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import Scheduler, scheduler
+from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
 
 
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
@@ -115,11 +115,11 @@ def test_other_grids(num_sms):
 
 
 def test_both_phases_alternate(monkeypatch):
-    """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
-    monkeypatch.setattr(scheduler, "INTERLEAVE", 2)
+    """Linear1 one expert ahead, and runs of two tiles instead of sixteen, so that few tiles go back and forth between the phases."""
+    monkeypatch.setattr(fused_moe, "INTERLEAVE", 2)
     moe = problem(28, num_experts=6, topk=2, hidden=768, intermediate=512)
     kernel = config(moe, lookahead=1, block_m=16, num_sms=2)
-    phases = [block.phase for block in Scheduler.blocks(kernel, received(random_case(moe, (28, 21), 0))[0], 0)]
+    phases = [block.phase for block in FusedMoeOrder.blocks(kernel, received(random_case(moe, (28, 21), 0))[0], 0)]
     assert len(list(groupby(phases))) >= 6
     prove(kernel, [(28, 21)])
 

@@ -14,7 +14,7 @@ from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.schedule import Scheduler, scheduler
+from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
@@ -156,13 +156,13 @@ def test_grids_that_divide_nothing(block_m, num_sms):
 
 @pytest.mark.parametrize(("block_m", "cluster", "tokens"), [(8, 1, (20, 13)), (128, 1, (140, 33)), (128, 2, (500,))])
 def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
-    """Linear1 one expert ahead, and two turns instead of sixteen, so that few tiles go back and forth between the phases."""
-    monkeypatch.setattr(scheduler, "INTERLEAVE", 2)
+    """Linear1 one expert ahead, and runs of two tiles instead of sixteen, so that few tiles go back and forth between the phases."""
+    monkeypatch.setattr(fused_moe, "INTERLEAVE", 2)
     ranks = len(tokens)
     moe = problem(max(tokens), num_ranks=ranks, num_experts=3 * ranks, topk=ranks, hidden=512, intermediate=512)
     kernel = config(moe, lookahead=1, block_m=block_m, cluster=cluster, num_sms=2)
     case = hopper_case(moe, tokens, 0)
-    phases = [block.phase for block in Scheduler.blocks(kernel, received(case)[0], 0)]
+    phases = [block.phase for block in FusedMoeOrder.blocks(kernel, received(case)[0], 0)]
     assert len(list(groupby(phases))) >= 6
     prove(kernel, [tokens])
 

@@ -13,7 +13,7 @@ from sm90_runs import HopperCase, config, hopper_case, problem
 from megamoe_dsl.bench.trace import spans_of
 from megamoe_dsl.kernels.mega_moe.layouts.trace import Activity, Role
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.schedule import HostTable, Scheduler
+from megamoe_dsl.schedule import FusedMoeOrder, HostTable, Scheduler
 from megamoe_dsl.sim import machine
 
 SMS = 3
@@ -29,11 +29,8 @@ def subject(request: pytest.FixtureRequest) -> tuple[Sm90Config, HopperCase]:
 
 def sequence(kernel: Sm90Config, counts: list[int]) -> Iterator[int]:
     """The blocks of a launch, in order, as stamps carry them."""
-    blocks = Scheduler.start(kernel, HostTable.of(counts, kernel.block_m), 0).advance_to_valid()
-    while blocks.valid():
-        block = blocks.block()
+    for block in Scheduler.blocks(FusedMoeOrder(kernel, HostTable.of(counts, kernel.block_m))):
         yield 2 * (block.pool_block * 256 + block.n_block) + block.phase
-        blocks = blocks.forward(1).advance_to_valid()
 
 
 def dealt(layer: Layer, case: HopperCase) -> list[list[list[int]]]:

@@ -13,8 +13,9 @@ from sm90_runs import config, hopper_case, problem, prove
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.trace import Span, spans_of, summarise, write_perfetto
 from megamoe_dsl.cases import Case
-from megamoe_dsl.kernels.mega_moe.layouts.trace import CAPACITY, Activity, Role, trace_buffer
-from megamoe_dsl.schedule import Scheduler
+from megamoe_dsl.kernels.mega_moe.layouts.trace import Activity, Role
+from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
+from megamoe_dsl.schedule import FusedMoeOrder
 
 PULLS, LOADS = {Activity.COUNT, Activity.WAIT_COUNTS, Activity.PULL, Activity.CLEAN}, {Activity.WAIT_COUNTS, Activity.LOAD}
 
@@ -32,7 +33,7 @@ def test_roles_stamp_the_tiles_dealt_to_their_sm(traced: tuple[Layer, Case]) -> 
     kernel, counts = layer.moe.artifact.config, case_counts(case)
     for rank, buffers in enumerate(layer.moe.ranks):
         spans = list(spans_of(buffers.trace))
-        blocks = [b for sm in range(kernel.num_sms) for b in Scheduler.blocks(kernel, counts[rank], sm)]
+        blocks = [b for sm in range(kernel.num_sms) for b in FusedMoeOrder.blocks(kernel, counts[rank], sm)]
         tiles = Counter(2 * (b.pool_block * 256 + b.n_block) + b.phase for b in blocks)
         for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.WAIT_STORE, Activity.EPILOGUE, Activity.LOAD):
             dealt: Counter[int] = Counter()

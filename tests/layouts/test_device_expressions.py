@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.hardware.accumulator import accumulators
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.hardware.operand_tile import k_step, operand_tile
+from megamoe_dsl.hardware.operand_tile import BLOCK_K, k_step, operand_tile
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
 from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
-from megamoe_dsl.kernels.mega_moe.layouts.tile import BLOCK_K
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
     FC1_CHANNELS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
@@ -11,11 +12,23 @@ from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.schedule import Block
 
 Config = Sm100Config | Sm90Config
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """What the orders of dense and grouped GEMMs read of a configuration."""
+
+    block_m: int
+    n_blocks: int
+    group_m: int
+    num_experts: int = 1
+
+
 Blocks = Callable[[Config, Sequence[int], int], Iterable[Block]]
 
 
 def oracle(config: Config, counts: Sequence[int]) -> list[Block]:
-    """All blocks of a launch, step by step: an expert's Linear1 and the Linear2 of the one `lookahead` before it, 16 turns of one and 16
+    """All blocks of a launch, step by step: an expert's Linear1 and the Linear2 of the one `lookahead` before it, 16 fetches of one and 16
     of the other while both have as many, then the rest of Linear1 and of Linear2."""
     sequence, size = [], 16 * config.blocks_per_fetch
     for step in range(len(counts) + config.lookahead):
@@ -47,7 +60,7 @@ def blocks_of(config: Config, counts: Sequence[int], phase: int, expert: int) ->
     return found
 
 
-def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
+def by_cluster(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Block]]:
     """The blocks of every cluster."""
     limit = len(oracle(config, counts)) + 1
     lists = []
@@ -60,10 +73,10 @@ def dealt(blocks: Blocks, config: Config, counts: Sequence[int]) -> list[list[Bl
     return lists
 
 
-def interleaved(lists: Sequence[Sequence[Block]], turn: int = 1) -> list[Block]:
-    """The sequence that was dealt, if turns of `turn` blocks were dealt round robin."""
-    turns = ([blocks[i : i + turn] for i in range(0, len(blocks), turn)] for blocks in lists)
-    return [block for one in zip_longest(*turns, fillvalue=[]) for taken in one for block in taken]
+def interleaved(lists: Sequence[Sequence[Block]], at_a_time: int = 1) -> list[Block]:
+    """The whole sequence, if clusters take `at_a_time` blocks at a time, round robin."""
+    fetches = ([blocks[i : i + at_a_time] for i in range(0, len(blocks), at_a_time)] for blocks in lists)
+    return [block for one in zip_longest(*fetches, fillvalue=[]) for taken in one for block in taken]
 
 
 def check_complete(lists: Sequence[Sequence[Block]], config: Config, counts: Sequence[int]) -> None:
@@ -83,12 +96,12 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None
     experts in order, neither too early: Linear1 of an expert begins when Linear2 of the one more than `lookahead` before it is done, and
     Linear2 of an expert when Linear1 of all that are less than `lookahead` after it is.
 
-    With turns of one block cluster c's i-th block has number i * C + c.  A cluster works in order, so a block waits only for lower numbers.
+    With fetches of one block cluster c's i-th block has number i * C + c.  A cluster works in order: a block waits for lower numbers only.
     """
-    stages, turn = [], config.blocks_per_fetch
+    stages, at_a_time = [], config.blocks_per_fetch
     for cluster, blocks in enumerate(lists):
         for i, block in enumerate(blocks):
-            number = (i // turn * config.num_clusters + cluster) * turn + i % turn
+            number = (i // at_a_time * config.num_clusters + cluster) * at_a_time + i % at_a_time
             stages.append((number, block.expert, block.phase))
     stages.sort()
     assert [number for number, _, _ in stages] == list(range(len(stages)))
@@ -107,7 +120,7 @@ def check_dependencies(lists: Sequence[Sequence[Block]], config: Config) -> None
 
 
 def check_mixture(sequence: Sequence[Block], config: Config) -> None:
-    """No more than 16 turns of Linear1 or Linear2 follow one another while the other phase has as many left in this step."""
+    """No more than 16 fetches of Linear1 or Linear2 follow one another while the other phase has as many left in this step."""
     for step in range(config.problem.experts_per_rank + config.lookahead):
         mine = [block.phase for block in sequence if block.expert == step - config.lookahead * block.phase]
         size = 16 * config.blocks_per_fetch
@@ -136,19 +149,19 @@ def check_order(lists: Sequence[Sequence[Block]], config: Config) -> None:
             assert all(a < b for a, b in pairwise(keys))
 
 
-def check_balance(lists: Sequence[Sequence[Block]], turn: int = 1) -> None:
-    """Round robin: clusters differ by at most one turn, and the first ones have more."""
+def check_balance(lists: Sequence[Sequence[Block]], at_a_time: int = 1) -> None:
+    """Round robin: clusters differ by at most one fetch, and the first ones have more."""
     lengths = [len(blocks) for blocks in lists]
-    assert max(lengths) - min(lengths) <= turn and lengths == sorted(lengths, reverse=True)
+    assert max(lengths) - min(lengths) <= at_a_time and lengths == sorted(lengths, reverse=True)
 
 
-def check_turns(lists: Sequence[Sequence[Block]], config: Config) -> None:
+def check_fetches(lists: Sequence[Sequence[Block]], config: Config) -> None:
     """The blocks that a cluster takes at a time are of one expert and phase, and have one token block or one weight block."""
-    turn = config.blocks_per_fetch
+    at_a_time = config.blocks_per_fetch
     for blocks in lists:
-        assert len(blocks) % turn == 0
-        for i in range(0, len(blocks), turn):
-            taken = blocks[i : i + turn]
+        assert len(blocks) % at_a_time == 0
+        for i in range(0, len(blocks), at_a_time):
+            taken = blocks[i : i + at_a_time]
             assert len({(b.phase, b.expert) for b in taken}) == 1
             assert 1 in (len({b.m_block for b in taken}), len({b.n_block for b in taken}))
 
@@ -163,13 +176,13 @@ def check_neighbours(sequence: Sequence[Block], config: Config) -> None:
 
 def check_schedule(blocks: Blocks, config: Config, counts: Sequence[int]) -> None:
     """All properties, and equality with the oracle."""
-    lists = dealt(blocks, config, counts)
+    lists = by_cluster(blocks, config, counts)
     check_complete(lists, config, counts)
     check_dependencies(lists, config)
     check_places(lists, config, counts)
     check_order(lists, config)
     check_balance(lists, config.blocks_per_fetch)
-    check_turns(lists, config)
+    check_fetches(lists, config)
     sequence = interleaved(lists, config.blocks_per_fetch)
     check_neighbours(sequence, config)
     check_mixture(sequence, config)

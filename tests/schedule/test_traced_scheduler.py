@@ -1,22 +1,23 @@
-"""Traced and host evaluation of the scheduler agree: `@cute.jit` host functions walk on the CPU, with run-time Int32 state, no GPU."""
+"""Traced and host evaluation of the scheduler agree, for every order: `@cute.jit` host functions walk on the CPU, with run-time Int32
+state, no GPU."""
 
 import os
 import random
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from schedule_properties import GemmPlan
 
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule import HostTable, Scheduler
+from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, GroupedBlock, GroupedOrder, HostTable, Scheduler
+from megamoe_dsl.schedule.fused_moe import PhaseSizes
+from megamoe_dsl.schedule.order import OneSize
 
 STATES = 2000
-TRACED = ("phase", "expert", "m_block", "n_block", "pool_block", "valid_m", "mma_n")
-MOVES = ("step", "local", "fc1_blocks", "fc2_blocks")
-WIDTH = 1 + len(TRACED) + 2 * len(MOVES)
 
 # Every block_m, even and odd divisors (powers of two become shifts and masks), one expert and many.
 CONFIGS = [
@@ -26,15 +27,44 @@ CONFIGS = [
     Sm90Config(Problem(1792, 384, 12, 2, recipe="fp8xfp8"), 8, 4, 5),
     Sm90Config(Problem(7168, 3072, 96, 6, num_ranks=2, recipe="fp8xfp8"), 128, 2, 132, cluster=2),
 ]
+PLANS = [GemmPlan(128, 16, 8, 5), GemmPlan(96, 7, 1, 12), GemmPlan(64, 5, 3, 1)]
+
+
+class Family(NamedTuple):
+    """An order, and the integers of its blocks and of its steps' sizes."""
+
+    order: type
+    block: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+def names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+FUSED = Family(FusedMoeOrder, (*names(Block), "mma_n"), names(PhaseSizes))
+DENSE = Family(DenseOrder, names(DenseBlock), names(OneSize))
+GROUPED = Family(GroupedOrder, names(GroupedBlock), names(OneSize))
+CASES = [*((FUSED, one) for one in CONFIGS), *((family, plan) for family in (DENSE, GROUPED) for plan in PLANS)]
+
+
+def label(value: Any) -> str:
+    return value.order.__name__ if isinstance(value, Family) else f"{type(value).__name__}-{value.block_m}"
+
+
+def state_of(position: Any, sizes: tuple[str, ...]) -> list[Any]:
+    return [position.step, position.local, *(getattr(position.sizes, name) for name in sizes)]
 
 
 @pytest.fixture(scope="module")
 def traced():
-    """(step, walk): host functions compiled from the same `Scheduler` that the tests above prove."""
+    """(step, walk): host functions compiled from the same `Scheduler` and orders that the host's tests prove."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
     import cutlass
     import cutlass.cute as cute
     from cutlass import Int32
+
+    from megamoe_dsl.blocks.walk import Walk, advance_to_valid, next_block
 
     @dataclass(frozen=True)
     class MemoryTable:
@@ -43,52 +73,69 @@ def traced():
         def tokens(self, expert: Any) -> Any:
             return self.words[2 * expert]
 
-        def pool_block(self, expert: Any) -> Any:
+        def first_block(self, expert: Any) -> Any:
             return self.words[2 * expert + 1]
 
     @dataclass(frozen=True)
-    class Walk(Scheduler):
+    class TracedFused(FusedMoeOrder):
         config: cutlass.Constexpr[Any]
         table: MemoryTable
-        stride: cutlass.Constexpr[int]
+
+    @dataclass(frozen=True)
+    class TracedGrouped(GroupedOrder):
+        config: cutlass.Constexpr[Any]
+        table: MemoryTable
+
+    @dataclass(frozen=True)
+    class TracedDense(DenseOrder):
+        config: cutlass.Constexpr[Any]
+        rows: Int32
+
+    def order_of(family: Family, config: Any, words: Any) -> Any:
+        if family is DENSE:
+            return TracedDense(config, words[0])
+        return (TracedFused if family is FUSED else TracedGrouped)(config, MemoryTable(words))
+
+    def sizes_of(family: Family, values: list[Any]) -> Any:
+        return (PhaseSizes if family is FUSED else OneSize)(*values)
 
     @cute.jit
-    def advance_to_valid(position: Walk) -> Walk:
-        while position.invalid():
-            position = position.advance()
-        return position
-
-    @cute.jit
-    def step(config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):
-        """Row i of `out`: whether state i is invalid, its block, then the fields after `advance` and after `skip`."""
-        table = MemoryTable(words)
+    def step(family: cutlass.Constexpr, config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):
+        """Row i of `out`: whether state i is invalid, its block, then the state after `advance` and after `skip`."""
+        order = order_of(family, config, words)
         for i in range(count):
-            position = Walk(config, table, states[i, 0], states[i, 1], states[i, 2], states[i, 3], config.num_clusters)
+            sizes = sizes_of(family, [states[i, 2 + j] for j in range(len(family.sizes))])
+            position = Walk(order, states[i, 0], states[i, 1], sizes, 7)
             block = position.block()
-            values = [Int32(position.invalid())]
-            values += [Int32(getattr(block, name)) for name in TRACED]
+            values = [Int32(position.invalid()), *(Int32(getattr(block, name)) for name in family.block)]
             for moved in (position.advance(), position.skip()):
-                values += [getattr(moved, name) for name in MOVES]
-            for j in cutlass.range_constexpr(WIDTH):
+                values += state_of(moved, family.sizes)
+            for j in cutlass.range_constexpr(len(values)):
                 out[i, j] = values[j]
 
     @cute.jit
-    def walk(config: cutlass.Constexpr, every: cutlass.Constexpr, words: cute.Tensor, out: cute.Tensor, block: Int32, limit: Int32):
-        """Rows of `out`: up to `limit` blocks of a walk, then -1 if it ended and -2 if it did not, and
-        the expert and valid_m of the block there."""
-        position = advance_to_valid(Walk.start(config, MemoryTable(words), block, every, Int32))
+    def walk(
+        family: cutlass.Constexpr,
+        config: cutlass.Constexpr,
+        stride: cutlass.Constexpr,
+        words: cute.Tensor,
+        out: cute.Tensor,
+        first: Int32,
+        limit: Int32,
+    ):
+        """Rows of `out`: up to `limit` blocks of a walk, then the block past the last and whether it is one."""
+        position = advance_to_valid(Walk.start(order_of(family, config, words), first, stride, Int32))
         row = Int32(0)
         while position.valid() & (row < limit):
-            tile = position.block()
-            fields = (tile.phase, tile.expert, tile.m_block, tile.n_block, tile.pool_block, tile.valid_m)
-            for j in cutlass.range_constexpr(6):
-                out[row, j] = fields[j]
+            block = position.block()
+            for j in cutlass.range_constexpr(len(family.block)):
+                out[row, j] = Int32(getattr(block, family.block[j]))
             row += 1
-            position = advance_to_valid(position.skip())
-        end = position.block()
-        out[row, 0] = Int32(-1) - Int32(position.valid())
-        out[row, 1] = end.expert
-        out[row, 2] = end.valid_m
+            position = next_block(position)
+        block = position.block()
+        for j in cutlass.range_constexpr(len(family.block)):
+            out[row, j] = Int32(getattr(block, family.block[j]))
+        out[row + 1, 0] = Int32(position.valid())
 
     return step, walk
 
@@ -99,60 +146,73 @@ def tensor(array):
     return from_dlpack(array)
 
 
+def experts_of(config):
+    return config.num_experts if isinstance(config, GemmPlan) else config.problem.experts_per_rank
+
+
 def random_counts(config, rng):
     edges = (0, 0, 1, config.block_m - 1, config.block_m, config.block_m + 1, rng.randrange(4 * config.block_m), 19 * config.block_m)
-    return [rng.choice(edges) for _ in range(config.problem.experts_per_rank)]
+    return [rng.choice(edges) for _ in range(experts_of(config))]
 
 
-def table_words(config, table):
-    return np.array([[table.tokens(e), table.pool_block(e)] for e in range(config.problem.experts_per_rank + 1)], np.int32).ravel()
+def host_order(family, config, counts):
+    return DenseOrder(config, counts[0]) if family is DENSE else family.order(config, HostTable.of(counts, config.block_m))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.arch}-{c.block_m}")
-def test_traced_step_equals_host_step(traced, config):
-    """Random positions of all steps, settled, at the end of their step or past it; those of no expert have no place in the table."""
-    rng = random.Random(config.block_m)
-    experts, counts = config.problem.experts_per_rank, random_counts(config, rng)
+def words_of(config, counts):
+    """What the traced orders read: rows of the dense one are the first expert's tokens."""
     table = HostTable.of(counts, config.block_m)
-    positions = []
-    while len(positions) < STATES:
-        step = rng.randrange(experts + config.lookahead)
-        m_blocks = [-(-counts[expert] // config.block_m) if 0 <= expert < experts else 0 for expert in (step, step - config.lookahead)]
-        fc1_blocks, fc2_blocks = m_blocks[0] * config.fc1_n_blocks, m_blocks[1] * config.fc2_n_blocks
-        position = Scheduler(config, table, step, 0, fc1_blocks, fc2_blocks, config.num_clusters)
-        blocks = fc1_blocks + fc2_blocks
-        edges = (0, max(blocks - 1, 0), blocks, blocks + 1, rng.randrange(2 * blocks + 10), rng.randrange(blocks + 1))
+    return np.array([[table.tokens(e), table.first_block(e)] for e in range(experts_of(config) + 1)], np.int32).ravel()
+
+
+def integers(block, family):
+    return [int(getattr(block, name)) for name in family.block]
+
+
+def random_positions(family, config, order, rng):
+    """Of all steps, valid, at the end of their step or past it; not those of Linear2 of no expert, who has no place in the table."""
+    found = []
+    while len(found) < STATES:
+        position = Scheduler.start(order, 0, 7)
+        for _ in range(rng.randrange(order.num_steps)):
+            position = position.advance()
+        total = position.sizes.total
+        edges = (0, max(total - 1, 0), total, total + 1, rng.randrange(2 * total + 10), rng.randrange(total + 1))
         position = replace(position, local=rng.choice(edges))
-        if step >= config.lookahead or position.local < fc1_blocks:
-            positions.append(position)
-    states = np.array([[p.step, p.local, p.fc1_blocks, p.fc2_blocks] for p in positions], np.int32)
-    out = np.zeros((STATES, WIDTH), np.int32)
-    traced[0](config, tensor(table_words(config, table)), tensor(states), tensor(out), STATES)
+        if family is not FUSED or position.step >= config.lookahead or position.local < position.sizes.fc1:
+            found.append(position)
+    return found
+
+
+@pytest.mark.parametrize(("family", "config"), CASES, ids=label)
+def test_traced_step_equals_host_step(traced, family, config):
+    rng = random.Random(config.block_m)
+    counts = random_counts(config, rng)
+    positions = random_positions(family, config, host_order(family, config, counts), rng)
+    states = np.array([state_of(p, family.sizes) for p in positions], np.int32)
+    out = np.zeros((STATES, 1 + len(family.block) + 2 * states.shape[1]), np.int32)
+    traced[0](family, config, tensor(words_of(config, counts)), tensor(states), tensor(out), STATES)
     for position, row in zip(positions, out.tolist(), strict=True):
-        block = position.block()
-        expected = [int(position.invalid()), *(int(getattr(block, name)) for name in TRACED)]
+        expected = [int(position.invalid()), *integers(position.block(), family)]
         for moved in (position.advance(), position.skip()):
-            expected += [getattr(moved, name) for name in MOVES]
+            expected += state_of(moved, family.sizes)
         assert row == expected, position
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.arch}-{c.block_m}")
-def test_traced_walk_equals_host_walk(traced, config):
-    """Whole walks of some clusters, alone and as one of two warpgroups that alternate."""
+@pytest.mark.parametrize(("family", "config"), CASES, ids=label)
+def test_traced_walk_equals_host_walk(traced, family, config):
+    """Whole walks, of one walker alone and of some among several."""
     rng = random.Random(config.block_m)
-    every = getattr(config, "epilogue_warpgroups", 1)
-    for counts in (random_counts(config, rng), [0] * config.problem.experts_per_rank, [1] * config.problem.experts_per_rank):
-        table = HostTable.of(counts, config.block_m)
-        words = tensor(table_words(config, table))
-        for cluster in (0, config.num_clusters // 2, config.num_clusters - 1):
-            turn = config.blocks_per_fetch
-            blocks = list(Scheduler.blocks(config, counts, cluster))[::turn]
-            for group in range(every):
-                expected = [[b.phase, b.expert, b.m_block, b.n_block, b.pool_block, b.valid_m] for b in blocks[group::every]]
-                out = np.zeros((len(expected) + 1, 6), np.int32)
-                traced[1](config, every, words, tensor(out), (cluster + group * config.num_clusters) * turn, len(expected))
-                assert out[:-1].tolist() == expected
-                assert out[-1, :2].tolist() == [-1, config.problem.experts_per_rank] and out[-1, 2] <= 0
+    experts = experts_of(config)
+    for counts in (random_counts(config, rng), [0] * experts, [1] * experts):
+        order, words = host_order(family, config, counts), tensor(words_of(config, counts))
+        for first, stride in ((0, 1), (0, 6), (5, 6), (131, 264)):
+            expected = [integers(block, family) for block in Scheduler.blocks(order, first, stride)]
+            out = np.zeros((len(expected) + 2, len(family.block)), np.int32)
+            traced[1](family, config, stride, words, tensor(out), first, len(expected))
+            assert out[:-2].tolist() == expected
+            end = dict(zip(family.block, out[-2].tolist(), strict=True))
+            assert out[-1, 0] == 0 and end["valid_m"] <= 0 and end.get("expert", experts) == experts
 
 
 def test_configs_cover_powers_of_two_and_other_divisors():

@@ -20,7 +20,7 @@ from ..problem import Problem
 from ..target import Target
 from .artifact import Artifact, CompileError
 
-KERNELS_FOLDER = Path(__file__).parents[1] / "kernels"
+ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
 
@@ -53,7 +53,7 @@ def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact
         options = f"--gpu-arch={config.arch} --keep-ptx --keep-cubin --dump-dir={directory}"
         options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
-        with naming_the_compiler(), attribute_lines(KERNELS_FOLDER) if line_info else nullcontext():
+        with naming_the_compiler(), attribute_lines(*ROLE_FOLDERS) if line_info else nullcontext():
             compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__

@@ -32,7 +32,7 @@ from .compile import compile_kernel
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
-    *("device", "hardware", "layouts", "schedule"),
+    *("blocks", "device", "hardware", "layouts", "schedule"),
     *("arch.py", "recipe.py", "problem.py", "config_error.py", "integer.py", "artifact/compile.py", "quant/weights.py"),
 )
 """What every kernel and the layouts of its buffers come from, besides the folder of its family."""

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 from cutlass import Int32
 
 from .ptx import emit, emit_to
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """A CTA's place in its cluster of `size`."""
+
+    rank: Int32
+    size: cutlass.Constexpr[int]
+
+    @property
+    def everyone(self) -> Int32:
+        """Mask of all CTAs."""
+        return Int32((1 << self.size) - 1)
+
+    @property
+    def itself(self) -> Int32:
+        """Mask of this CTA alone."""
+        return Int32(1) << self.rank
 
 
 def sync_cluster() -> None:

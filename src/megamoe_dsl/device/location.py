@@ -28,18 +28,18 @@ def _traces(frame: FrameType, known: dict[str, bool]) -> bool:
 
 
 @contextmanager
-def attribute_lines(folder: Path) -> Iterator[None]:
-    """Operations traced inside are attributed to the innermost Python frame of device code whose file lies in `folder`, where there is one.
+def attribute_lines(*folders: Path) -> Iterator[None]:
+    """Operations traced inside are attributed to the innermost Python frame of device code whose file lies in one of `folders`, if any.
 
     Left alone, the DSL names the innermost frame of all: for most operations a line of a helper, the same in every role.
     """
-    prefix = f"{folder}/"
+    prefixes = tuple(f"{folder}/" for folder in folders)
     known: dict[str, bool] = {}
 
     def transform(location: Any) -> Any:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_filename.startswith(prefix) and _traces(frame, known):
+            if frame.f_code.co_filename.startswith(prefixes) and _traces(frame, known):
                 return ir.Location.file(frame.f_code.co_filename, frame.f_lineno, 0)
             frame = frame.f_back
         return location

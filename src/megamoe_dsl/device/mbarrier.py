@@ -52,7 +52,7 @@ def arrive_cluster(barrier: Any) -> None:
     emit("mbarrier.arrive.shared::cluster.b64 _, [{}];", barrier)
 
 
-def arrive_expect(barrier: Any, num_bytes: int) -> None:
+def arrive_expect(barrier: Any, num_bytes: Any) -> None:
     """`arrive`, and the phase waits for this many more bytes of TMA."""
     emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)
 

@@ -10,6 +10,8 @@ from .swizzle import Swizzle
 
 CORE_ROWS = 8
 ROW_VALUES = 128  # E2M1 values of an unpacked row
+BLOCK_K = 128
+"""K elements of a stage: a row of 128 bytes of E4M3, and one 32-bit word of scales."""
 MMA_K_BYTES = 32
 """Bytes of K that one MMA takes."""
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..kernels.mega_moe.layouts.tile import BLOCK_K
+from ..hardware.operand_tile import BLOCK_K
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..presets import preset

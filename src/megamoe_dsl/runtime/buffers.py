@@ -12,9 +12,9 @@ import torch
 from ..hardware.tensor_map import TensorMap
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.mega_moe.layouts.trace import trace_buffer
 from ..kernels.mega_moe.layouts.watchdog import describe
 from ..kernels.registry import kernel_of
+from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError
 from ..quant import INDEX_DTYPES, ExpertWeights, TransformedWeights, input_layout, not_finite, transform_weights, ue8m0_bytes
 from .watchdog import new_record

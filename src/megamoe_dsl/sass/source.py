@@ -10,8 +10,8 @@ from pathlib import Path
 
 from .listing import Instruction
 
-ROLES_FOLDER = "mega_moe"
-SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps"})
+ROLE_FOLDERS = frozenset({"mega_moe", "blocks"})
+SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", "walk"})
 """Files whose functions run in several roles: they say nothing about whose code it is."""
 
 
@@ -27,12 +27,12 @@ def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_of(instruction: Instruction) -> str | None:
-    """`mma.issue_mma` for an instruction that comes from a role's file, of either architecture; None when its line is in a shared file or a
+    """`mma.issue_mma` for an instruction that comes from the file of a role or of a block; None when its line is in a shared file or a
     helper."""
     if instruction.source is None:
         return None
     path, line = Path(instruction.source[0]), instruction.source[1]
-    if ROLES_FOLDER not in path.parts[-3:-1] or path.stem in SHARED_FILES:
+    if not ROLE_FOLDERS.intersection(path.parts[-3:-1]) or path.stem in SHARED_FILES:
         return None
     names = [name for first, last, name in _functions(str(path)) if first <= line <= last]
     return f"{path.stem}.{names[-1]}" if names else None

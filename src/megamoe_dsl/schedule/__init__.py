@@ -1,5 +1,23 @@
-"""Which block a CTA pair works on next: one scheduler object for the host and for kernels."""
+"""Which block a CTA works on next: orders of blocks, and one scheduler that walks them on the host and in kernels."""
 
-from .scheduler import FC1, FC2, Block, HostTable, Scheduler
+from .dense import DenseBlock, DenseOrder
+from .expert_table import ExpertTable, HostTable
+from .fused_moe import FC1, FC2, Block, FusedMoeOrder
+from .grouped import GroupedBlock, GroupedOrder
+from .order import Order
+from .scheduler import Scheduler
 
-__all__ = ["FC1", "FC2", "Block", "HostTable", "Scheduler"]
+__all__ = [
+    "FC1",
+    "FC2",
+    "Block",
+    "DenseBlock",
+    "DenseOrder",
+    "ExpertTable",
+    "FusedMoeOrder",
+    "GroupedBlock",
+    "GroupedOrder",
+    "HostTable",
+    "Order",
+    "Scheduler",
+]

@@ -9,10 +9,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.rank_barrier import Group, next_epoch
 from ...device.memory import load_u64, reduce_add_u32, store_u32, store_u64
 from ...layouts.arith import ceil_div
 from .context import Context
-from .rank_barrier import Group, next_epoch
 from .table import SharedTable
 
 
@@ -36,7 +36,7 @@ def clean_workspace(ctx: Context, group: Group):
 @cute.jit
 def clean_expert(ctx: Context, group: Group, expert: Int32):
     table = SharedTable(ctx.shared("expert_table"))
-    tokens, pool_block = table.tokens(expert), table.pool_block(expert)
+    tokens, pool_block = table.tokens(expert), table.first_block(expert)
     if group.thread == 0:
         # Not the sum as it is now, to which ranks in their next launch may have added.
         seen = ctx.at("expert_counts_seen", expert)

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
+from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int
 from ...problem import Problem
 from .layouts.smem_plan import SmemPlan
-from .layouts.tile import BLOCK_K, DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
+from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64
 
+from ...device.cluster import ClusterPlace
 from ...device.memory import load_constant_u64
+from ...device.stage import Stage
 from ...device.sync import Watchdog
+from ...layouts.arith import select
 from ...layouts.region import Region
+from ...schedule import FC1
 from .arguments import Arguments
 from .layouts.symmetric import symmetric_buffer
+from .layouts.watchdog import Wait
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,40 @@ class Context:
     def region(self) -> Region:
         return symmetric_buffer(self.config.problem, self.config.arch)
 
+    # --- what the rank barriers ask for (blocks/rank_barrier.py)
+    @property
+    def num_sms(self) -> int:
+        return self.config.num_sms
+
+    @property
+    def num_ranks(self) -> int:
+        return self.config.problem.num_ranks
+
+    @property
+    def grid_wait(self) -> Wait:
+        return Wait.GRID
+
+    @property
+    def rank_wait(self) -> Wait:
+        return Wait.RANK
+
     @property
     def watchdog(self) -> Watchdog:
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
+
+    @property
+    def place(self) -> ClusterPlace:
+        """This CTA in its cluster."""
+        return ClusterPlace(self.cta_rank, self.config.cluster)
+
+    @property
+    def first_stage(self) -> Stage:
+        """Of the ring of operands."""
+        return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
+
+    def k_blocks(self, tile: Any) -> Int32:
+        """Blocks of K of a tile."""
+        return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ...blocks.rank_barrier import Group
 from ...device.mbarrier import wait
 from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
@@ -18,7 +19,6 @@ from .exchange_counts import THREADS, exchange_counts
 from .layouts.named_barrier import NamedBarrier
 from .layouts.trace import Activity, Role
 from .pull import pull_tokens
-from .rank_barrier import Group
 from .trace import begin, stamp
 
 

@@ -16,6 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
 from ...device.memory import (
     atomic_add_shared,
     atomic_add_u32,
@@ -32,7 +33,6 @@ from ...layouts.arith import div, minimum
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
 from .layouts.workspace import RankBarrier
-from .rank_barrier import Group, arrive, arrive_no_wait, collect, next_epoch
 from .routing import MASKED, expert_of
 
 THREADS = 32 * DISPATCH_WARPS

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
@@ -16,7 +17,6 @@ from ..kernel import Kernel
 from .arguments import Arguments, Sm90Arguments
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
-from .layouts.trace import trace_buffer
 from .sm90.config import Sm90Config
 from .sm100.config import Sm100Config
 

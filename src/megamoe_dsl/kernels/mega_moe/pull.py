@@ -114,7 +114,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
 
     m_block = div(cursor.index, config.block_m)
-    pool_block = cursor.table.pool_block(cursor.expert) + m_block
+    pool_block = cursor.table.first_block(cursor.expert) + m_block
     row = pool_block * config.block_m + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)

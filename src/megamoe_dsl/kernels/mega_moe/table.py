@@ -17,15 +17,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.walk import Walk, advance_to_valid
 from ...device.mbarrier import arrive, wait
 from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule import Scheduler
+from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
 from .context import Context
 from .layouts.watchdog import Wait
-from .sm100.config import Sm100Config
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,16 @@ class SharedTable:
     def tokens(self, expert: Any) -> Any:
         return load_shared_u32(self.address + expert * 8)
 
-    def pool_block(self, expert: Any) -> Any:
+    def first_block(self, expert: Any) -> Any:
         return load_shared_u32(self.address + expert * 8 + 4)
 
 
 @dataclass(frozen=True)
-class Walk(Scheduler):
-    """The scheduler in a kernel: the DSL is told which fields are compile-time."""
+class TracedOrder(FusedMoeOrder):
+    """The order in a kernel: the DSL is told which fields are compile-time."""
 
-    config: cutlass.Constexpr[Sm100Config]
+    config: cutlass.Constexpr[FusedMoePlan]
     table: SharedTable
-    stride: cutlass.Constexpr[int]
 
 
 @cute.jit
@@ -76,26 +75,14 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def advance_to_valid(blocks: Any) -> Any:
-    """`Scheduler.advance_to_valid` on traced integers."""
-    while blocks.invalid():
-        blocks = blocks.advance()
-    return blocks
-
-
-@cute.jit
 def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table; the walk over this cluster's turns that begins with its turn `first` and takes every `every`-th."""
+    """Waits for the table; the walk over this cluster's fetches that begins with its fetch `first` and takes every `every`-th."""
+    config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
-    turn = div(ctx.sm, ctx.config.cluster) + first * ctx.config.num_clusters
-    return advance_to_valid(
-        Walk.start(ctx.config, SharedTable(ctx.shared("expert_table")), turn * ctx.config.blocks_per_fetch, every, Int32)
-    )
-
-
-@cute.jit
-def next_block(blocks: Walk) -> Walk:
-    return advance_to_valid(blocks.skip())
+    number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch
+    stride = every * config.num_clusters * config.blocks_per_fetch
+    order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
+    return advance_to_valid(Walk.start(order, number, stride, Int32))
 
 
 def as_signed64(value: int) -> Any:

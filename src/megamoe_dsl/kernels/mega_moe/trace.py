@@ -6,12 +6,12 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
 
-from ...device.memory import load_shared_u32, store_shared_u32, store_u32, store_u64
+from ...device.stamps import StampBuffer, add_stamp, clear_stamps
 from ...device.warp import sync_warp
+from ...layouts.stamps import trace_buffer
 from .context import Context
-from .layouts.trace import CAPACITY, STAMP, Activity, Role, trace_buffer
+from .layouts.trace import Activity, Role
 
 
 def detail_of(tile: Any) -> Any:
@@ -19,32 +19,23 @@ def detail_of(tile: Any) -> Any:
     return 2 * (tile.pool_block * 256 + tile.n_block) + tile.phase
 
 
+def stamps_of(ctx: Context) -> StampBuffer:
+    """Of this CTA."""
+    buffer = trace_buffer(ctx.config.num_sms, ctx.config.num_threads // 32)
+    return StampBuffer(buffer, ctx.config.smem.region, ctx.args.trace, ctx.smem, ctx.sm)
+
+
 @cute.jit
 def begin(ctx: Context, role: cutlass.Constexpr[Role]):
     """The first stamp of a warp."""
     if cutlass.const_expr(ctx.config.trace):
-        if cute.arch.lane_idx() == 0:
-            store_shared_u32(ctx.shared("trace_count", cute.arch.warp_idx()), 0)
+        clear_stamps(stamps_of(ctx))
         stamp(ctx, Activity.START, int(role))
 
 
 @cute.jit
 def stamp(ctx: Context, activity: cutlass.Constexpr[Activity], detail: Any = 0):
-    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it, and a zero behind it; those beyond the capacity are
-    dropped."""
+    """The time since the warp's last stamp went into `activity`."""
     if cutlass.const_expr(ctx.config.trace):
-        if cute.arch.lane_idx() == 0:
-            warp = cute.arch.warp_idx()
-            counter = ctx.shared("trace_count", warp)
-            place = load_shared_u32(counter)
-            if place < CAPACITY:
-                region = trace_buffer(ctx.config.num_sms, ctx.config.num_threads // 32)
-                address = region.address(ctx.args.trace, "stamps", ctx.sm, warp, place)
-                store_u64(STAMP.address(address, "time"), cute.arch.globaltimer())
-                store_u32(STAMP.address(address, "activity"), Int32(int(activity)))
-                store_u32(STAMP.address(address, "detail"), Int32(detail))
-                store_shared_u32(counter, place + 1)
-                if place + 1 < CAPACITY:
-                    # An earlier launch may have given this SM more tiles.
-                    store_u64(STAMP.address(address + STAMP.size, "time"), Int64(0))
+        add_stamp(stamps_of(ctx), int(activity), detail)
         sync_warp()

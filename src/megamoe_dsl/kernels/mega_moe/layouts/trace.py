@@ -1,12 +1,11 @@
-"""What a traced kernel leaves behind: per warp, when it finished what it was doing (kernels/mega_moe/trace.py, bench/trace.py)."""
+"""What the stamps of a traced mega kernel mean (layouts/stamps.py, kernels/mega_moe/trace.py, bench/trace.py).
+
+The detail of a stamp that belongs to a tile is 2 * (pool block * 256 + weight block) + phase.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-from ....layouts.region import U32, U64, Field, Region
-
-CAPACITY = 2048  # stamps of a warp
 
 
 class Role(IntEnum):
@@ -39,12 +38,3 @@ class Activity(IntEnum):
 
 TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
 """Those that belong to a tile."""
-
-
-STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
-"""`time` in nanoseconds of %globaltimer; `detail` of a tile is 2 * (pool block * 256 + weight block) + phase."""
-
-
-def trace_buffer(num_sms: int, warps: int) -> Region:
-    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
-    return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))

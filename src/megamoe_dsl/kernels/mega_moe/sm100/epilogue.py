@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.walk import next_block
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
@@ -24,8 +26,7 @@ from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.tile import WARPS_PER_GROUP
 from ..layouts.workspace import RankBarrier
-from ..rank_barrier import Group, rank_barrier
-from ..table import next_block, start_walk
+from ..table import start_walk
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import CHANNELS_PER_WORD
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..layouts.symmetric import symmetric_buffer
-from ..layouts.tile import BLOCK_K
 from .config import Sm100Config
 from .tile import BLOCK_N
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_BYTES
 from ....layouts.arith import align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, Field
 from ..layouts.smem_plan import OPERAND_ALIGNMENT, SmemPlan
-from ..layouts.tile import BLOCK_K, DISPATCH_WARPS, WARPS_PER_GROUP
+from ..layouts.tile import DISPATCH_WARPS, WARPS_PER_GROUP
 from .barriers import barrier_table
 from .tile import BLOCK_N
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
 
+from ....hardware.operand_tile import BLOCK_K
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
 from ..layouts.symmetric import symmetric_buffer
-from ..layouts.tile import BLOCK_K
 from .config import Sm90Config
 from .smem_plan import TILE_ROWS
 

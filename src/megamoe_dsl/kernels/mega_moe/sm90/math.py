@@ -1,69 +1,45 @@
-"""The math warpgroups of SM90: wgmma with FP32 promotion, both epilogues, then combine.
+"""The math warpgroups of SM90: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue, then combine.
 
 waits     work_tile_full, per tile; full, per stage; counts, once.  What dispatch wrote for a tile's tokens, the token loader of this CTA
           has acquired before it arrived on the tile's first full; for Linear2 from those who had acquired it for Linear1
-signals   work_tile_empty and empty, per warp, per tile and per stage; see the tile functions for the rest
-
-A warpgroup has half of the tile, half of the weight rows (tokens_as_n.py, and tokens_as_m.py where a tile has few tokens) or half of the
-tokens (tokens_as_m.py), and multiplies it in one or two pieces.  A 128-K partial sum of a piece lands in a temporary accumulator and is
-then scaled and added in FP32 (the tensor core keeps about 14 bits); meanwhile the other warpgroup's wgmmas run.  The wait for the next
-stage happens while the last piece is still in the tensor core.
+signals   work_tile_empty and empty, per warp, per tile and per stage; see the epilogues for the rest
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
+from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm90.main_loop import Share, multiply_tile
+from ....blocks.sm90.math_thread import MathThread
+from ....blocks.sm90.tokens_as_m import RowShare
+from ....blocks.sm90.tokens_as_n import ColumnShare
+from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from ....device.mbarrier import wait
-from ....device.memory import fence_async_shared, load_f32
+from ....device.memory import fence_async_shared
 from ....device.ring import Ring
-from ....device.warp import named_barrier, shuffle_f32
+from ....device.stage import Stage
+from ....device.warp import named_barrier
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
-from ..rank_barrier import Group, rank_barrier
 from ..trace import begin, detail_of, stamp
-from . import tokens_as_m, tokens_as_n
+from . import epilogue_columns, epilogue_rows
 from .config import Sm90Config
-from .context import MATH_THREADS, MathThread, Sm90Context, is_half_tile
-from .smem_plan import WORK_TILES
+from .context import MATH_THREADS, Sm90Context, is_half_tile
 from .tile_scheduler import WorkTile, next_tile
-from .tokens_as_m import TileShare
 
 
-@dataclass(frozen=True)
-class WeightScales:
-    """Two scales per K block: lane l holds K blocks l, l + 32, ...
-
-    Linear1: gate and up.  Linear2: the tile's first and last 128 rows, or twice those of a warpgroup that has its own.
-    """
-
-    values: tuple[tuple[Float32, ...], ...]
-    is_fc1: cutlass.Boolean
-
-    def at(self, k: Any) -> list[Any]:
-        """Scales of K block k."""
-        out = []
-        for parts in self.values:
-            value = parts[0]
-            for i, part in enumerate(parts[1:]):
-                value = Float32(cutlass.select_(k >= 32 * (i + 1), part, value))
-            out.append(shuffle_f32(value, k & 31))
-        return out
-
-
-def tile_order(config: Sm90Config) -> ModuleType:
-    """The module that computes tiles the way the configuration asks for."""
-    return tokens_as_n if config.swap_ab else tokens_as_m
+def epilogue_of(config: Sm90Config) -> ModuleType:
+    """The module that finishes tiles as the configuration computes them."""
+    return epilogue_columns if config.swap_ab else epilogue_rows
 
 
 @cute.jit
@@ -72,19 +48,19 @@ def math(ctx: Sm90Context, warp: Int32):
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
-    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
+    tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
-    ring = Ring.start(config.num_stages)
+    stage = ctx.first_stage
     stores = Ring.start(1)
     while tile.valid():
         if cutlass.const_expr(config.swap_ab):
-            ring, stores = compute(ctx, tile, me, ring, stores)
+            stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores)
         else:
             if is_half_tile(ctx, tile):
-                ring, stores = compute(ctx, tile, TileShare.of(me, half=True), ring, stores)
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores)
             else:
-                ring, stores = compute(ctx, tile, TileShare.of(me, half=False), ring, stores)
-        tile, places = next_tile(ctx, places)
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores)
+        tile, tiles = next_tile(tiles)
 
     # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
     wait(ctx.barrier("counts"), Int32(0))
@@ -98,41 +74,35 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-def compute(ctx: Sm90Context, tile: WorkTile, me: MathThread, ring: Ring, stores: Ring) -> tuple[Ring, Ring]:
+def compute(ctx: Sm90Context, tile: WorkTile, me: Share, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
     """A warpgroup's half of a tile.  The ring's next stage, and the phase of the staging buffer."""
-    config = ctx.config
     scales = weight_scales(ctx, tile, me)
-    acc = tile_order(config).Accumulator.zero(config, me)
-    wait(ctx.barrier("full", ring.index), ring.phase)
+    stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    k_blocks = select(tile.phase == FC1, Int32(config.fc1_k_blocks), Int32(config.fc2_k_blocks))
-    for k in cutlass.range(k_blocks, unroll=1):
-        acc, ring = tile_order(config).multiply(ctx, me, acc, scales, ring, k, k + 1 < k_blocks)
+    sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
     if tile.phase == FC1:
-        tile_order(config).finish_fc1(ctx, tile, me, acc.parts)
+        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, sums)
         stores = stores.next()
     else:
-        tile_order(config).finish_fc2(ctx, tile, me, acc.parts)
+        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
-    return ring, stores
+    return stage, stores
 
 
-@cute.jit
-def weight_scales(ctx: Sm90Context, tile: WorkTile, me: MathThread) -> WeightScales:
-    """Loaded once per tile by the lanes; a load per K block would put a wait before every wgmma wait."""
+def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:
+    """Linear1: of gate and up.  Linear2: of the tile's first and last 128 rows, or twice those of a warpgroup that has its own."""
     config, problem = ctx.config, ctx.config.problem
     is_fc1 = tile.phase == FC1
-    k_blocks = select(is_fc1, Int32(config.fc1_k_blocks), Int32(config.fc2_k_blocks))
+    k_blocks = ctx.k_blocks(tile)
     row_blocks = select(is_fc1, Int32(2 * problem.intermediate // 128), Int32(problem.hidden // 128))
     up = problem.intermediate // 128  # from a gate block to its up block
     own = me.group if me.has_own_weights else 0
     first = tile.expert * row_blocks + select(is_fc1, tile.n_block, tile.n_block * 2 + own)
-    base = Int64(cutlass.select_(is_fc1, ctx.args.fc1_sf, ctx.args.fc2_sf))
-    starts = range(0, max(config.fc1_k_blocks, config.fc2_k_blocks), 32)
-    rows = (first, first + select(is_fc1, Int32(up), Int32(0 if me.has_own_weights else 1)))
-    values = [[load_f32(base + Int64(r * k_blocks + cutlass.min(me.lane + s, k_blocks - 1)) * 4) for s in starts] for r in rows]
-    return WeightScales(tuple(tuple(parts) for parts in values), is_fc1)
+    address = Int64(cutlass.select_(is_fc1, ctx.args.fc1_sf, ctx.args.fc2_sf))
+    matrix = ScaleMatrix(address, k_blocks, max(config.fc1_k_blocks, config.fc2_k_blocks))
+    second = first + select(is_fc1, Int32(up), Int32(0 if me.has_own_weights else 1))
+    return WeightScales(tuple(matrix.load(row, me.lane) for row in (first, second)), is_fc1)

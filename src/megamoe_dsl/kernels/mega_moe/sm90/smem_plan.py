@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int, align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
 from ..layouts.smem_plan import OPERAND_ALIGNMENT, SmemPlan
-from ..layouts.tile import BLOCK_K, DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
+from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2

@@ -14,12 +14,11 @@ from ....device.memory import reduce_or_u64
 from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
+from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
-from ..layouts.tile import BLOCK_K
 from .context import Sm90Context, is_half_tile
 from .maps import Map
-from .smem_plan import WORK_TILES
 from .tile_scheduler import next_tile
 
 
@@ -27,7 +26,7 @@ from .tile_scheduler import next_tile
 def store_tiles(ctx: Sm90Context):
     """Lane 0 issues."""
     lane = cute.arch.lane_idx()
-    tile, places = next_tile(ctx, Ring.start(WORK_TILES))
+    tile, tiles = next_tile(ctx.first_tile)
     stores = Ring.start(1)
     while tile.valid():
         if tile.phase == FC1:
@@ -43,4 +42,4 @@ def store_tiles(ctx: Sm90Context):
                 bit = Int64(1) << Int64(tile.n_block)
                 reduce_or_u64(ctx.at("fc2_arrival_mask", tile.pool_block), bit, "release", "gpu")
             sync_warp()
-        tile, places = next_tile(ctx, places)
+        tile, tiles = next_tile(tiles)

@@ -13,19 +13,16 @@ and the loaders need the next in its middle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....device.cluster import in_cta, store_async_v4
-from ....device.mbarrier import arrive, arrive_expect_cluster, release, release_cluster, wait
-from ....device.memory import atomic_add_u32, load_shared_v4, store_shared_v4
-from ....device.ring import Ring
-from ....device.warp import shuffle, sync_warp
-from ..table import Walk, advance_to_valid, fill_table, start_walk
+from ....blocks.walk import Walk, advance_to_valid
+from ....device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
+from ..table import fill_table, start_walk
 from .context import Sm90Context
-from .smem_plan import WORK_TILES
 
 
 @dataclass(frozen=True)
@@ -56,55 +53,32 @@ def schedule_tiles(ctx: Sm90Context):
     fill_table(ctx)
     if ctx.cta_rank == 0:
         blocks, number = start_walk(ctx, Int32(0), 1), ctx.sm
-        places = Ring.start(WORK_TILES)
-        publish(ctx, blocks, places)
+        queue = ctx.first_tile
+        publish_blocks(ctx, blocks, queue)
         while blocks.valid():
-            places = places.next()
-            wait(ctx.barrier("work_tile_empty", places.index), places.phase ^ 1)
-            fetched = fetch_next(ctx)
+            queue = queue.next()
+            queue.wait_empty()
+            # Numbers beyond the first of each CTA.
+            fetched = fetch_numbers(ctx.at("tile_counter"), ctx.config.cluster) + ctx.config.num_sms
             blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
-            publish(ctx, blocks, places)
+            publish_blocks(ctx, blocks, queue)
 
 
 @cute.jit
-def fetch_next(ctx: Sm90Context) -> Int32:
-    """The next number that no cluster has, of a tile for each CTA of the cluster."""
-    taken = Int32(0)
-    if cute.arch.lane_idx() == 0:
-        taken = atomic_add_u32(ctx.at("tile_counter"), ctx.config.cluster)
-    return shuffle(taken, 0) + ctx.config.num_sms
-
-
-@cute.jit
-def publish(ctx: Sm90Context, blocks: Walk, places: Ring):
+def publish_blocks(ctx: Sm90Context, blocks: Walk, queue: TileQueue):
     """A block for each CTA of the cluster; they are of one expert and phase."""
     mine = [blocks.forward(cta).block() for cta in range(ctx.config.cluster)]
     same_tokens = Int32(mine[0].pool_block == mine[-1].pool_block)
-    work_tile, full = ctx.shared("work_tiles", places.index), ctx.barrier("work_tile_full", places.index)
-    if cute.arch.lane_idx() == 0:
-        for cta in cutlass.range_constexpr(ctx.config.cluster):
-            block = mine[cta]
-            words = (block.expert * 4 + same_tokens * 2 + block.phase, block.n_block, block.pool_block, block.valid_m)
-            if cutlass.const_expr(cta == 0):
-                store_shared_v4(work_tile, words)
-                arrive(full)
-            else:
-                theirs = in_cta(full, cta)
-                arrive_expect_cluster(theirs, 16)
-                store_async_v4(in_cta(work_tile, cta), words, theirs)
-    sync_warp()
+
+    def words(cta: int) -> tuple[Any, ...]:
+        block = mine[cta]
+        return (block.expert * 4 + same_tokens * 2 + block.phase, block.n_block, block.pool_block, block.valid_m)
+
+    publish(queue, words)
 
 
 @cute.jit
-def next_tile(ctx: Sm90Context, places: Ring) -> tuple[WorkTile, Ring]:
+def next_tile(queue: TileQueue) -> tuple[WorkTile, TileQueue]:
     """A warp that works on tiles: its next one, and the place of the one after it."""
-    wait(ctx.barrier("work_tile_full", places.index), places.phase)
-    which, n_block, pool_block, valid_m = (Int32(word) for word in load_shared_v4(ctx.shared("work_tiles", places.index)))
-    # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
-    empty = ctx.barrier("work_tile_empty", places.index)
-    if cutlass.const_expr(ctx.config.cluster > 1):
-        release_cluster(in_cta(empty, 0), which)
-    else:
-        release(empty, which)
-    sync_warp()  # wgmma and elections need the warp together
-    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), places.next()
+    (which, n_block, pool_block, valid_m), following = read_tile(queue)
+    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following

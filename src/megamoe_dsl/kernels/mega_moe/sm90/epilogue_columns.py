@@ -1,98 +1,41 @@
-"""Tiles of up to 32 tokens: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
-
-A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
-
-Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear2 pool.  Linear2 signals nothing per tile.
+"""Epilogues of tiles whose tokens are the wgmma's columns (blocks/sm90/tokens_as_n.py).
 
 A thread has gate (h = 0) and up (h = 1) of one channel per block of 64 rows.  Weight rows are ordered so that the outputs lie where
 stmatrix puts them: 16-byte chunk 4 * warpgroup + warp, byte 2 * row + block (quant.order_rows_sm90).
+
+Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear2 pool.  Linear2 signals nothing per tile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int64
 
-from ....device import cast, wgmma
+from ....blocks.sm90.tokens_as_n import ColumnShare
+from ....device import cast
 from ....device.matrix import store_transposed_b16
-from ....device.mbarrier import arrive, wait
+from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, load_u64, store_f32, store_v4
 from ....device.ptx import emit, emit_to
-from ....device.ring import Ring
 from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
 from ..swiglu import activate
-from .config import Sm90Config
-from .context import MathThread, Sm90Context, begin_exchange, release_stage, sync_math_warps
+from .context import Sm90Context, begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, TILE_ROWS
 from .tile_scheduler import WorkTile
 
-BLOCKS = 2  # of 64 weight rows per warpgroup
-BLOCK_BYTES = 64 * 128
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128
 ROWS_PER_STEP = 8  # tokens that the four warps of a group write at a time, two per warp
 HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 
 
-@dataclass(frozen=True)
-class Accumulator:
-    """FP32 sums of a thread, and the registers of the partial sum.
-
-    Value (4 j + 2 h + q) of block b: row + 8 h of the block, token 8 j + pair + q.
-    """
-
-    parts: tuple[tuple[Float32, ...], ...]
-    partial: tuple[Float32, ...]
-
-    @staticmethod
-    def zero(config: Sm90Config, me: MathThread) -> Accumulator:
-        """Of a warpgroup with half of the weight rows."""
-        part = tuple(Float32(0.0) for _ in range(config.block_m // 2))
-        return Accumulator((part,) * BLOCKS, part)
-
-
 @cute.jit
-def multiply(ctx: Sm90Context, me: MathThread, acc: Accumulator, scales: Any, ring: Ring, k: Int32, more: cutlass.Boolean):
-    """One K block; its stage is full.  Returns with the next stage full, if there are `more`."""
-    weights = ctx.shared("weights", ring.index) + me.group * (BLOCKS * BLOCK_BYTES)
-    tokens = wgmma.descriptor(ctx.shared("tokens", ring.index) >> 4)
-    token_scales = ctx.shared("sfa", ring.index) + me.pair * 4
-    row_scales = scales.at(k)
-    following = ring.next()
-    sums, partial = [], acc.partial
-    for b in cutlass.range_constexpr(BLOCKS):
-        partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
-        if cutlass.const_expr(b == 0):
-            # Once for both blocks: a read that only the last block uses may still be under way when the stage is given back.
-            per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(ctx.config.block_m // 8)]
-        if cutlass.const_expr(b == BLOCKS - 1):
-            if more:
-                wait(ctx.barrier("full", following.index), following.phase)
-        partial = wgmma.wait(partial)
-        sums.append(promote(acc.parts[b], partial, per_token, row_scales))
-    release_stage(ctx, me, ring)
-    return Accumulator(tuple(sums), partial), following
-
-
-def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
-    """sums + partial * token scale * row scale."""
-    out = []
-    for j, per_token in enumerate(token_scales):
-        for h in range(2):
-            for q in range(2):
-                i = 4 * j + 2 * h + q
-                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h]))
-    return tuple(out)
-
-
-@cute.jit
-def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: MathThread, acc: Any):
+def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
@@ -135,7 +78,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: MathThread, acc: Any):
 
 
 @cute.jit
-def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: MathThread, acc: Any):
+def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels."""
     rows = ctx.config.block_m
     row = tile.pool_block * rows

@@ -1,0 +1,1 @@
+"""Blocks of Blackwell kernels: tcgen05 main loops of CTA pairs, and the loaders that feed them."""

@@ -1,0 +1,68 @@
+"""The loops of the loader warps of an SM100 CTA pair: token tiles and weight tiles, with their scales, stage by stage (article 4.2, 4.3).
+
+waits     empty, per stage
+signals   full of the pair's even CTA, per stage, with the bytes that TMA brings
+
+The whole warp runs a loop and elects around the issue only: a loader in a single-lane branch costs half as many instructions again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...device.mbarrier import LEADER, arrive_expect_cluster
+from ...device.stage import Stage
+from ...device.tma import load_tile
+from ...device.warp import elect
+from ...hardware.operand_tile import BLOCK_K
+
+
+@dataclass(frozen=True)
+class PairOperand:
+    """One CTA's part of an operand of a tile.
+
+    rows, scales  tensor maps: of the operand, K-major, and of its scale words, [K blocks, rows]
+    row           first row of the operand
+    scale_row     its place in a row of the scales; scale_k the row of the first K block
+    num_bytes     that TMA brings for a stage
+    """
+
+    rows: Int64
+    scales: Int64
+    row: Int32
+    scale_row: Int32
+    scale_k: Any
+    num_bytes: cutlass.Constexpr[int]
+
+
+@cute.jit
+def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
+    """Fills `tokens` and `sfa` of `k_blocks` stages; returns the stage after them."""
+    for k in cutlass.range(k_blocks, unroll=1):
+        stage.wait_empty()
+        full = stage.full & LEADER
+        if elect():
+            arrive_expect_cluster(full, tile.num_bytes)
+            load_tile(stage.shared("tokens"), tile.rows, full, k * BLOCK_K, tile.row)
+            load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
+def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
+    """Fills `weights` and `sfb` of `k_blocks` stages; returns the stage after them."""
+    for k in cutlass.range(k_blocks, unroll=1):
+        stage.wait_empty()
+        full = stage.full & LEADER
+        if elect():
+            arrive_expect_cluster(full, tile.num_bytes)
+            load_tile(stage.shared("weights"), tile.rows, full, k * BLOCK_K, tile.row)
+            load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k)
+        stage = stage.next()
+    return stage

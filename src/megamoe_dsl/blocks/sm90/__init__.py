@@ -1,0 +1,1 @@
+"""Blocks of Hopper kernels: wgmma main loops with promotion, and the loaders that feed them."""

@@ -1,0 +1,125 @@
+"""The loops of the loader warps of SM90: token tiles with their scales, and weight tiles, stage by stage (article 4.2, 4.3).
+
+waits     empty, per stage
+signals   full, per stage, with the bytes that TMA brings
+
+CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs a loop and elects around
+the issue only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...device.cluster import ClusterPlace
+from ...device.mbarrier import arrive_expect
+from ...device.stage import Stage
+from ...device.tma import load_tile_cta, load_tile_multicast
+from ...device.warp import elect
+from ...hardware.operand_tile import BLOCK_K
+from ...layouts.arith import select
+
+
+@dataclass(frozen=True)
+class OperandMaps:
+    """Tensor maps of an operand: with boxes of a part of the tile's rows, `part_rows`, and of all of them."""
+
+    part: Int64
+    whole: Int64
+    part_rows: cutlass.Constexpr[int]
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """How a tile's operand comes: the rows from `first` on of each K block's, by `map`, into the CTAs of `ctas`, a mask."""
+
+    map: Int64
+    first: Int32
+    ctas: Int32
+    multicast: cutlass.Constexpr[bool]
+
+    @staticmethod
+    def of(maps: OperandMaps, place: ClusterPlace, half: Any, shared: Any) -> Fetch:
+        """All rows for this CTA, or of a `half` tile the first part; if the operand is `shared`, this CTA's part for all CTAs of the
+        cluster."""
+        if place.size == 1:
+            return Fetch(select(half, maps.part, maps.whole), Int32(0), Int32(1), False)
+        return Fetch(
+            select(shared | half, maps.part, maps.whole),
+            select(shared, place.rank * maps.part_rows, Int32(0)),
+            select(shared, place.everyone, place.itself),
+            True,
+        )
+
+    def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
+        """Rows from `y` on, for a stage whose operand begins at `destination`."""
+        if self.multicast:
+            load_tile_multicast(destination + self.first * BLOCK_K, self.map, full, x, y + self.first, self.ctas)
+        else:
+            load_tile_cta(destination, self.map, full, x, y)
+
+
+@dataclass(frozen=True)
+class TokenTile:
+    """`rows` tokens from `row` on of a K-major matrix, and the tile's scales: FP32, one per token and K block, M-major, by map `scales`.
+
+    num_bytes  that TMA brings into one CTA for a stage, scales included
+    """
+
+    tokens: Fetch
+    scales: Int64
+    row: Int32
+    rows: Int32
+    num_bytes: Int32
+
+
+@cute.jit
+def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
+    """Fills `tokens` and `sfa` of `k_blocks` stages; returns the stage after them."""
+    for k in cutlass.range(k_blocks, unroll=1):
+        stage.wait_empty()
+        full = stage.full
+        if elect():
+            arrive_expect(full, tile.num_bytes)
+            if tile.tokens.first < tile.rows:
+                tile.tokens.load(stage.shared("tokens"), full, k * BLOCK_K, tile.row)
+            load_tile_cta(stage.shared("sfa"), tile.scales, full, tile.row, k)
+        stage = stage.next()
+    return stage
+
+
+@dataclass(frozen=True)
+class WeightTile:
+    """A tile's weight rows, from `row` on of what the map sees.
+
+    tile_rows  rows of the tiles of 128 of K that lie one after another (quant.tile_sm90): the next K block is so many rows further.  0 for
+               a K-major matrix, where it is further along the row
+    num_bytes  that TMA brings into one CTA for a stage
+    """
+
+    weights: Fetch
+    row: Int32
+    tile_rows: cutlass.Constexpr[int]
+    num_bytes: cutlass.Constexpr[int]
+
+    def place(self, k: Any) -> tuple[Any, Any]:
+        """Column and first row of K block k."""
+        return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * BLOCK_K, self.row)
+
+
+@cute.jit
+def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32):
+    """Fills `weights` of `k_blocks` stages; returns the stage after them."""
+    for k in cutlass.range(k_blocks, unroll=1):
+        stage.wait_empty()
+        full = stage.full
+        if elect():
+            arrive_expect(full, tile.num_bytes)
+            tile.weights.load(stage.shared("weights"), full, *tile.place(k))
+        stage = stage.next()
+    return stage

@@ -1,0 +1,79 @@
+"""Tiles of up to 32 tokens by 256 weight rows: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
+
+A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...device import wgmma
+from ...device.memory import load_shared_f32x2
+from ...device.stage import Stage, release_stage
+from ...hardware.operand_tile import BLOCK_K
+from .math_thread import MathThread
+from .promoted_sums import PromotedSums
+from .weight_scales import WeightScales
+
+BLOCKS = 2  # of 64 weight rows per warpgroup
+BLOCK_BYTES = 64 * BLOCK_K
+
+
+@dataclass(frozen=True)
+class ColumnShare(MathThread):
+    """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
+
+    Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
+    """
+
+    tokens: cutlass.Constexpr[int]
+
+    @staticmethod
+    def of(me: MathThread, tokens: int) -> ColumnShare:
+        return ColumnShare(me.group, me.warp, me.lane, tokens)
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Its warpgroup's weight rows are not the other's too."""
+        return True
+
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(BLOCKS, self.tokens // 2)
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        weights = stage.shared("weights") + self.group * (BLOCKS * BLOCK_BYTES)
+        tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
+        token_scales = stage.shared("sfa") + self.pair * 4
+        row_scales = scales.at(k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for b in cutlass.range_constexpr(BLOCKS):
+            partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
+            if cutlass.const_expr(b == 0):
+                # Once for both blocks: a read that only the last block uses may still be under way when the stage is released.
+                per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(self.tokens // 8)]
+            if cutlass.const_expr(b == BLOCKS - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            sums.append(promote(acc.parts[b], partial, per_token, row_scales))
+        release_stage(stage, self.lane)
+        return PromotedSums(tuple(sums), partial), following
+
+
+def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
+    """sums + partial * token scale * row scale."""
+    out = []
+    for j, per_token in enumerate(token_scales):
+        for h in range(2):
+            for q in range(2):
+                i = 4 * j + 2 * h + q
+                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h]))
+    return tuple(out)

@@ -1,0 +1,31 @@
+"""The scheduler in a kernel (schedule/scheduler.py): the same object on traced integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+
+from ..schedule import Scheduler
+
+
+@dataclass(frozen=True)
+class Walk(Scheduler):
+    """A scheduler whose order is a kernel's: a frozen dataclass that tells the DSL which of its fields are compile-time."""
+
+    stride: cutlass.Constexpr[int]
+
+
+@cute.jit
+def advance_to_valid(walk: Walk) -> Walk:
+    """`Scheduler.advance_to_valid` on traced integers."""
+    while walk.invalid():
+        walk = walk.advance()
+    return walk
+
+
+@cute.jit
+def next_block(walk: Walk) -> Walk:
+    """The walk at its next block, or past the last one."""
+    return advance_to_valid(walk.skip())

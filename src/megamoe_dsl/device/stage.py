@@ -1,0 +1,80 @@
+"""A stage of a ring in shared memory, as those who fill it and those who read it see it: addresses, its two mbarriers, and moving on.
+
+Main loops and loaders (blocks/) take a `Stage` and no kernel's context.  A kernel's SMEM plan is a `Region`; blocks expect these fields,
+each with the stage as its first index:
+
+| field         | what it holds |
+|---|---|
+| tokens        | rows of the activations, K-major under SW128 |
+| weights       | rows of the weights, likewise |
+| sfa, sfb      | scales of the tokens and of the weights that come with the stage |
+| full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |
+| empty_barrier | mbarrier: everyone has read them |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ..layouts.region import Region
+from .cluster import in_cta
+from .mbarrier import arrive, arrive_cluster, wait
+from .ring import Ring
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage at a ring's position.
+
+    plan     the CTA's shared memory
+    smem     shared address of the plan
+    cluster  CTAs whose loaders write one another's stages: each waits until the warps of all of them have read
+    """
+
+    plan: cutlass.Constexpr[Region]
+    cluster: cutlass.Constexpr[int]
+    smem: Int32
+    ring: Ring
+
+    @staticmethod
+    def first(plan: Region, smem: Any, depth: int, cluster: int = 1) -> Stage:
+        """Of a ring of `depth` stages."""
+        return Stage(plan, cluster, smem, Ring.start(depth))
+
+    def next(self) -> Stage:
+        return replace(self, ring=self.ring.next())
+
+    def shared(self, name: str) -> Any:
+        """Shared address of a field of the plan, in this stage."""
+        return self.plan.address(self.smem, name, self.ring.index)
+
+    @property
+    def full(self) -> Any:
+        return self.shared("full_barrier")
+
+    @property
+    def empty(self) -> Any:
+        return self.shared("empty_barrier")
+
+    def wait_full(self) -> None:
+        """A reader: until the stage is loaded."""
+        wait(self.full, self.ring.phase)
+
+    def wait_empty(self) -> None:
+        """A loader: until the stage is free."""
+        wait(self.empty, self.ring.phase ^ 1)
+
+
+@cute.jit
+def release_stage(stage: Stage, lane: Int32):
+    """This warp has read the stage, said to the loaders of every CTA that may write it."""
+    if cutlass.const_expr(stage.cluster > 1):
+        if lane < stage.cluster:
+            arrive_cluster(in_cta(stage.empty, lane))
+    elif lane == 0:
+        arrive(stage.empty)

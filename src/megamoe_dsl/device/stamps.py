@@ -1,0 +1,59 @@
+"""Stamps of a traced kernel: the time at which a warp finished something, in the order in which it did (layouts/stamps.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ..layouts.region import Region
+from ..layouts.stamps import CAPACITY, STAMP
+from .memory import load_shared_u32, store_shared_u32, store_u32, store_u64
+
+
+@dataclass(frozen=True)
+class StampBuffer:
+    """Where the warps of a CTA leave stamps.
+
+    buffer   layouts.stamps.trace_buffer of the grid, at global `address`
+    plan     the CTA's shared memory, at `smem`; its field `trace_count`, u32 [warps], counts stamps so far
+    sm       the CTA's index in the grid
+    """
+
+    buffer: cutlass.Constexpr[Region]
+    plan: cutlass.Constexpr[Region]
+    address: Int64
+    smem: Int32
+    sm: Int32
+
+    def counter(self, warp: Any) -> Any:
+        return self.plan.address(self.smem, "trace_count", warp)
+
+
+@cute.jit
+def clear_stamps(stamps: StampBuffer):
+    """A warp, before its first stamp."""
+    if cute.arch.lane_idx() == 0:
+        store_shared_u32(stamps.counter(cute.arch.warp_idx()), 0)
+
+
+@cute.jit
+def add_stamp(stamps: StampBuffer, activity: cutlass.Constexpr[int], detail: Any):
+    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it, and a zero behind it; those beyond the capacity are
+    dropped."""
+    if cute.arch.lane_idx() == 0:
+        warp = cute.arch.warp_idx()
+        counter = stamps.counter(warp)
+        place = load_shared_u32(counter)
+        if place < CAPACITY:
+            address = stamps.buffer.address(stamps.address, "stamps", stamps.sm, warp, place)
+            store_u64(STAMP.address(address, "time"), cute.arch.globaltimer())
+            store_u32(STAMP.address(address, "activity"), Int32(activity))
+            store_u32(STAMP.address(address, "detail"), Int32(detail))
+            store_shared_u32(counter, place + 1)
+            if place + 1 < CAPACITY:
+                # An earlier launch may have given this SM more work.
+                store_u64(STAMP.address(address + STAMP.size, "time"), Int64(0))

@@ -1,0 +1,15 @@
+"""Stamps: what a traced kernel leaves behind, per warp, when it finished what it was doing (device/stamps.py)."""
+
+from __future__ import annotations
+
+from .region import U32, U64, Field, Region
+
+CAPACITY = 2048  # stamps of a warp
+
+STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
+"""`time` in nanoseconds of %globaltimer; what `activity` and `detail` mean is the kernel's to say."""
+
+
+def trace_buffer(num_sms: int, warps: int) -> Region:
+    """Stamps of every warp of every CTA, in order, up to the first whose time is zero."""
+    return Region.stack("trace", Field("stamps", (num_sms, warps, CAPACITY, STAMP.size // 8), U64, 16))

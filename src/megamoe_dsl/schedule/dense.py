@@ -1,0 +1,60 @@
+"""The order of a dense GEMM's blocks: bands of row blocks, and in each of them all columns (raster.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..layouts.arith import Int, ceil_div, minimum, select
+from .order import OneSize
+from .raster import place_in_bands
+
+
+class DensePlan(Protocol):
+    """What the order reads of a configuration: rows of a block, column blocks, and the row blocks of a band."""
+
+    @property
+    def block_m(self) -> int: ...
+    @property
+    def n_blocks(self) -> int: ...
+    @property
+    def group_m(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class DenseBlock:
+    """One tile of the result; `valid_m` of its rows exist, 0 or less past the last block."""
+
+    m_block: Int
+    n_block: Int
+    valid_m: Int
+
+
+@dataclass(frozen=True)
+class DenseOrder:
+    """`rows` rows, which may be known at run time only; all blocks are one step."""
+
+    config: Any  # DensePlan; cutlass.Constexpr in a kernel
+    rows: Int
+
+    @property
+    def num_steps(self) -> int:
+        return 1
+
+    def first_sizes(self, zero: Int) -> OneSize:
+        return self.sizes(zero)
+
+    def part(self, step: Int) -> Int:
+        return step
+
+    def sizes(self, part: Int) -> OneSize:
+        return OneSize(ceil_div(self._rows(part), self.config.block_m) * self.config.n_blocks)
+
+    def _rows(self, step: Int) -> Int:
+        """Of a step: all of them, or none past the only one."""
+        return select(step == 0, self.rows, 0)
+
+    def block(self, step: Int, local: Int, sizes: OneSize) -> DenseBlock:
+        config, rows = self.config, self._rows(step)
+        m_block, n_block = place_in_bands(local, config.group_m, ceil_div(rows, config.block_m), config.n_blocks)
+        return DenseBlock(m_block, n_block, minimum(rows - m_block * config.block_m, config.block_m))

@@ -1,0 +1,179 @@
+"""The order of the fused MoE kernels' blocks (article 3.2.2): Linear1 some experts ahead of Linear2.
+
+The sequence has one step for each expert: its Linear1, and the Linear2 of the expert `lookahead` before it.  Within a step, runs of
+`INTERLEAVE` fetches of one phase and of the other alternate while both phases last; then comes what is left of Linear1, then of Linear2.
+The article runs Linear1 of a wave of experts, then its Linear2, then the next wave: clusters that are through with Linear1 wait for the
+slowest one (on H200s 10 % of the time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is
+idle at other times (2 to 6 %, with seven eighths of the results for other GPUs).
+
+The blocks of an expert are taken in bands of `group_m` token blocks (raster.py).  With bands of one, SM100's, the weight block is fastest,
+as in the article.
+
+On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...; where the phases alternate it gets tiles of both, unless C is a multiple of
+2 `INTERLEAVE`.  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: first those of its own index, and then, whenever
+it is free, the next ones that nobody has taken.  SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
+
+Waiting for another cluster's Linear1 output cannot deadlock, whichever cluster takes which numbers.  Linear1 of an expert comes a step or
+more before its Linear2, so a block waits only for lower numbers; and every cluster works on its numbers in ascending order.  So the lowest
+number that is not done is being worked on, or will be, by a cluster that waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..layouts.arith import Int, ceil_div, div, minimum, select
+from .expert_table import HostTable
+from .raster import band_rows, there_and_back
+from .scheduler import Scheduler
+
+FC1, FC2 = 0, 1
+INTERLEAVE = 16  # fetches of a phase that follow one another; 8 and 32 made no difference (docs/hopper.md)
+MMA_N_GRANULE = 16  # tokens of a pair's MMA: each CTA supplies half, in groups of 8
+
+
+class LocalExperts(Protocol):
+    """What the order reads of a problem."""
+
+    @property
+    def experts_per_rank(self) -> int: ...
+
+
+class FusedMoePlan(Protocol):
+    """What the order reads of a configuration.
+
+    lookahead         experts that Linear1 is ahead of Linear2
+    block_m           tokens of a block
+    fc1_n_blocks      weight blocks of an expert's Linear1; fc2_n_blocks of its Linear2
+    group_m           token blocks of a band
+    num_clusters      clusters of the grid
+    blocks_per_fetch  consecutive numbers that a cluster takes at a time
+    """
+
+    @property
+    def problem(self) -> LocalExperts: ...
+    @property
+    def lookahead(self) -> int: ...
+    @property
+    def block_m(self) -> int: ...
+    @property
+    def fc1_n_blocks(self) -> int: ...
+    @property
+    def fc2_n_blocks(self) -> int: ...
+    @property
+    def group_m(self) -> int: ...
+    @property
+    def num_clusters(self) -> int: ...
+    @property
+    def blocks_per_fetch(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """One tile of a fused MoE kernel.
+
+    phase       FC1 or FC2
+    expert      local expert; experts_per_rank past the last block
+    m_block     token block of the expert
+    n_block     256 weight rows
+    pool_block  the token block's place in the pool
+    valid_m     tokens in the block; 0 or less past the last block
+    """
+
+    phase: Int
+    expert: Int
+    m_block: Int
+    n_block: Int
+    pool_block: Int
+    valid_m: Int
+
+    @property
+    def mma_n(self) -> Int:
+        """Tokens the MMA covers."""
+        return (self.valid_m + (MMA_N_GRANULE - 1)) & -MMA_N_GRANULE
+
+
+@dataclass(frozen=True)
+class PhaseSizes:
+    """Blocks of a step: of Linear1, none past the last expert, and of Linear2, none before the first."""
+
+    fc1: Int
+    fc2: Int
+
+    @property
+    def total(self) -> Int:
+        return self.fc1 + self.fc2
+
+
+@dataclass(frozen=True)
+class FusedMoeOrder:
+    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead."""
+
+    config: Any  # FusedMoePlan; cutlass.Constexpr in a kernel
+    table: Any  # ExpertTable
+
+    @property
+    def num_steps(self) -> int:
+        return self.config.problem.experts_per_rank + self.config.lookahead
+
+    def first_sizes(self, zero: Int) -> PhaseSizes:
+        return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
+
+    def part(self, step: Int) -> tuple[Int, Int]:
+        """The step's experts: of Linear1, and of Linear2, where `experts_per_rank` is nobody."""
+        config = self.config
+        return step, select(step < config.lookahead, config.problem.experts_per_rank, step - config.lookahead)
+
+    def sizes(self, part: tuple[Int, Int]) -> PhaseSizes:
+        config, (fc1_expert, fc2_expert) = self.config, part
+        fc1_expert = minimum(fc1_expert, config.problem.experts_per_rank)
+        return PhaseSizes(self._size(fc1_expert, config.fc1_n_blocks), self._size(fc2_expert, config.fc2_n_blocks))
+
+    def _size(self, expert: Int, n_blocks: int) -> Int:
+        """Blocks of an expert in a phase with so many weight blocks."""
+        return ceil_div(self.table.tokens(expert), self.config.block_m) * n_blocks
+
+    def block(self, step: Int, local: Int, sizes: PhaseSizes) -> Block:
+        config = self.config
+        phase, number = self._part(local, sizes)
+        is_fc1 = phase == FC1
+        expert = select(is_fc1, step, step - config.lookahead)
+        tokens = self.table.tokens(expert)
+        m_block, n_block = self._place(is_fc1, number, ceil_div(tokens, config.block_m))
+        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
+        return Block(phase, expert, m_block, n_block, self.table.first_block(expert) + m_block, valid_m)
+
+    def _part(self, local: Int, sizes: PhaseSizes) -> tuple[Int, Int]:
+        """Phase of the block, and its number within the phase: first runs of both in turn, then the rest of Linear1, then of Linear2."""
+        run = INTERLEAVE * self.config.blocks_per_fetch
+        both = div(minimum(sizes.fc1, sizes.fc2), run) * run  # blocks of each phase that alternate
+        index = div(local, run)
+        alternates, in_fc1 = local < 2 * both, local < both + sizes.fc1
+        phase = select(alternates, index & 1, select(in_fc1, FC1, FC2))
+        of_others = select(alternates, div(index + 1, 2) * run, select(in_fc1, both, sizes.fc1))  # the other phase's before this one
+        return phase, local - of_others
+
+    def _place(self, is_fc1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:
+        """Token block and weight block of an expert's block with this number."""
+        size, n_blocks = self.config.group_m, (self.config.fc1_n_blocks, self.config.fc2_n_blocks)
+        fc1, fc2 = (div(number, size * n) for n in n_blocks)
+        band = select(is_fc1, fc1, fc2)
+        rest = number - band * (size * select(is_fc1, *n_blocks))
+        if size == 1:
+            return band, rest
+        row, n_block = there_and_back(rest, band_rows(band, size, m_blocks))
+        return band * size + row, n_block
+
+    @classmethod
+    def blocks(cls, config: FusedMoePlan, counts: Sequence[int], cluster: int) -> Iterator[Block]:
+        """Blocks of one cluster, in order, for the token counts of the local experts, if they take numbers round robin.
+
+        Raises ValueError when there are more or fewer counts than local experts.
+        """
+        experts, at_a_time = config.problem.experts_per_rank, config.blocks_per_fetch
+        if len(counts) != experts:
+            raise ValueError(f"counts has {len(counts)} entries: must have experts_per_rank = {experts}")
+        order = cls(config, HostTable.of(counts, config.block_m))
+        return Scheduler.blocks(order, cluster * at_a_time, config.num_clusters * at_a_time, at_a_time)

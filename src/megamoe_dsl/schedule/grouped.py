@@ -1,0 +1,63 @@
+"""The order of an m-grouped GEMM's blocks, rows sorted by expert: expert by expert, and in each of them as a dense GEMM's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..layouts.arith import Int, ceil_div, minimum
+from .dense import DensePlan
+from .order import OneSize
+from .raster import place_in_bands
+
+
+class GroupedPlan(DensePlan, Protocol):
+    """What the order reads of a configuration: that of a dense GEMM for each expert, and how many experts there are."""
+
+    @property
+    def num_experts(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class GroupedBlock:
+    """One tile of the result.
+
+    expert     num_experts past the last block
+    m_block    row block of the expert
+    row_block  row block of the matrix in which every expert begins a block of its own
+    n_block    column block
+    valid_m    rows of the expert in it; 0 or less past the last block
+    """
+
+    expert: Int
+    m_block: Int
+    row_block: Int
+    n_block: Int
+    valid_m: Int
+
+
+@dataclass(frozen=True)
+class GroupedOrder:
+    """One step for each expert of the table."""
+
+    config: Any  # GroupedPlan; cutlass.Constexpr in a kernel
+    table: Any  # ExpertTable
+
+    @property
+    def num_steps(self) -> int:
+        return self.config.num_experts
+
+    def first_sizes(self, zero: Int) -> OneSize:
+        return self.sizes(zero)
+
+    def part(self, step: Int) -> Int:
+        return step
+
+    def sizes(self, part: Int) -> OneSize:
+        return OneSize(ceil_div(self.table.tokens(part), self.config.block_m) * self.config.n_blocks)
+
+    def block(self, step: Int, local: Int, sizes: OneSize) -> GroupedBlock:
+        config, tokens = self.config, self.table.tokens(step)
+        m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
+        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
+        return GroupedBlock(step, m_block, self.table.first_block(step) + m_block, n_block, valid_m)
