@@ -1,6 +1,8 @@
 """The `megamoe` command: help, errors, JSON, and what simulate says of right and wrong results."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,37 +44,81 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspect", "--preset", "flush"], "preset = 'flush': must be one of flash, pro"),
-        (["inspect", "--hidden", "512"], "intermediate = None: must be given, or taken from a --preset"),
-        (["inspect", "--preset", "flash", "--hidden", "100"], "hidden = 100: must be a multiple of 256"),
-        (["inspect", "--preset", "flash", "--experts", "255"], "num_experts = 255: must be a multiple of num_ranks = 8"),
-        (["inspect", "--preset", "flash", "--topk", "33"], "topk = 33: must be at most 32"),
-        (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
-        (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
-        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a number between"),
-        (["inspect", "--preset", "flash", "--clamp", "1e39"], "activation_clamp = 1e+39: must be None or a number between"),
-        (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
-        (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
-        (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
+        (["inspect", "--preset", "flush"], "--preset = 'flush': must be one of flash, pro"),
+        (["inspect", "--hidden", "512"], "--intermediate = None: must be given, or taken from a --preset"),
+        (["inspect", "--preset", "flash", "--hidden", "100"], "--hidden = 100: must be a multiple of 256"),
+        (["inspect", "--preset", "flash", "--experts", "255"], "--experts = 255: must be a multiple of --ranks = 8"),
+        (["inspect", "--preset", "flash", "--topk", "33"], "--topk = 33: must be at most 32"),
+        (["inspect", "--preset", "flash", "--block-m", "48"], "--block-m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
+        (["inspect", "--preset", "flash", "--sms", "147"], "--sms = 147: must be a positive multiple of 2"),
+        (["inspect", "--preset", "flash", "--clamp", "-1"], "--clamp = -1.0: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--clamp", "1e39"], "--clamp = 1e+39: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--arch", "sm_89"], "--arch = 'sm_89': must be one of sm_100a, sm_90a"),
+        (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "--block-m = 192: must be one of"),
+        (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "--tokens = 9: must be between 0 and --max-tokens = 8"),
         (["inspect", "--preset", "flash", "--json", "--diff", __file__], f"--diff = {__file__!r}: must be left out with --json"),
-        (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
-        (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
-        (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
-        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "num_ranks = 0: must be between 1 and 32"),
-        (["simulate", *SMALL, "--ranks", "-1"], "num_ranks = -1: must be between 1 and 32"),
-        (["simulate", "--preset", "flash", "--ranks", "0"], "num_ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--tokens", "1,2,3"], "--tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
+        (["simulate", *SMALL, "--tokens", "some"], "--tokens = 'some': must be numbers separated by commas"),
+        (["simulate", *SMALL, "--mask", "1.5"], "--mask = 1.5: must be between 0"),
+        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "--ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--ranks", "-1"], "--ranks = -1: must be between 1 and 32"),
+        (["simulate", "--preset", "flash", "--ranks", "0"], "--ranks = 0: must be between 1 and 32"),
         (
             [*SIMULATE, "--seed", "18446744073709551615", "--launches", "2"],
-            "seed = 18446744073709551616: must be between",
+            "--seed = 18446744073709551616: must be between",
         ),
-        ([*SIMULATE, *LONG_SUMS], "expert 0: sums of Linear1 reach"),
+        ([*SIMULATE, "--seed", "-9223372036854775809"], "--seed = -9223372036854775809: must be between -2^63 and 2^64 - 1"),
+        ([*SIMULATE, "--mask", "nan"], "--mask = nan: must be between 0 and 1"),
+        (
+            ["simulate", "--preset", "flash", "--ranks", "4", "--sms", "148"],
+            "--sms = 148: must be less, or given with --no-race: 9,472 warps on 4 ranks, the race detector tells 8,192 agents apart",
+        ),
+        (["inspect", "--preset", "flash", "--tokens", "20000000"], "--tokens = 20000000: must be less than 2^27 / 48"),
+        (["inspect", "--preset", "flash", "--max-tokens", "20000000"], "--max-tokens = 20000000: must be less than 2^27 / 48"),
+        (["inspect", *SMALL, "--stages", "99"], "--stages = 99: must be"),
+        (["inspect", *SMALL, "--ptx", "/nowhere/k.ptx"], "--ptx = '/nowhere/k.ptx': must be in a folder that is there: /nowhere is none"),
+        (["inspect", *SMALL, "--sass", "/"], "--sass = '/': must be a file, not a folder"),
+        (["layout", "smem", "--svg", "/nowhere/k.svg"], "--svg = '/nowhere/k.svg': must be in a folder that is there"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cute, "compile", None)  # all of it is known before anything is compiled
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
     assert f"error: {message}" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_data_that_is_never_exact_is_one_line_and_exit_code_2() -> None:
+    result = runner.invoke(app, [*SIMULATE, *LONG_SUMS])
+    assert result.exit_code == 2
+    assert "error: expert 0: sums of Linear1 reach" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_full_disk_names_the_file_and_leaves_none_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "swizzle.svg"
+    path.write_text("before")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fail)
+    result = runner.invoke(app, ["layout", "swizzle", "--svg", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr.strip() == f"error: {path}: No space left on device"
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_replaced_as_a_whole_and_a_device_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "here.svg", tmp_path / "link.svg"
+    target.write_text("before")
+    link.symlink_to(target)
+    for path in (link, Path("/dev/null")):
+        assert runner.invoke(app, ["layout", "swizzle", "--svg", str(path)]).exit_code == 0
+    assert link.is_symlink() and target.read_text().startswith("<?xml")
+    assert Path("/dev/null").is_char_device()
+    assert sorted(tmp_path.iterdir()) == [target, link]
 
 
 def test_inspect_json_and_files(tmp_path: Path) -> None:

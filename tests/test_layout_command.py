@@ -20,7 +20,7 @@ def layout(*arguments, **runner):
 def test_every_picture_of_both_architectures(what, arch, shape):
     result = layout(what, "--arch", arch, "--tokens", "64", *shape)
     if arch == "sm_90a" and what in ONLY_SM100:
-        assert result.exit_code == 2 and f"error: arch = 'sm_90a': must be sm_100a for a picture of {what}: " in result.output
+        assert result.exit_code == 2 and f"error: --arch = 'sm_90a': must be sm_100a for a picture of {what}: " in result.output
     else:
         assert result.exit_code == 0, result.output
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..problem import ProblemError
-from .errors import one_line_errors
+from .errors import capacity_option, one_line_errors
+from .output_file import require_writable_file, write_whole
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -67,8 +68,8 @@ def inspect(
     arch: ArchName = None,
     kernel: KernelName = DEFAULT_KERNEL,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
-    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
-    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
+    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", rich_help_panel=OUTPUT)] = None,
+    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
     diff: Annotated[
         Path | None, typer.Option(help="Compare with a file that --json wrote.", dir_okay=False, exists=True, rich_help_panel=OUTPUT)
@@ -79,9 +80,11 @@ def inspect(
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
-    with one_line_errors():
+    with one_line_errors(capacity_option(max_tokens)):
         if as_json and diff is not None:
             raise ProblemError("--diff", str(diff), "left out with --json")
+        require_writable_file("--ptx", ptx)
+        require_writable_file("--sass", sass)
         before = None if diff is None else read_json(diff)
         architecture = asked_arch(arch)
         problem = build_problem(
@@ -104,9 +107,9 @@ def inspect(
             artifact = compile_kernel(config, line_info=True)
             inspection = Inspection.of(artifact)
         if ptx is not None:
-            ptx.write_text(artifact.ptx, encoding="utf-8")
+            write_whole(ptx, artifact.ptx)
         if sass is not None:
-            sass.write_text(artifact.sass, encoding="utf-8")
+            write_whole(sass, artifact.sass)
         if as_json:
             typer.echo(json.dumps(inspection.as_dict(), indent=2))
         elif diff is not None and before is not None:
