@@ -3,22 +3,34 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import cutlass.cute as cute
 import pytest
 from cutlass.base_dsl.common import DSLRuntimeError
+from rich.console import Console
 from typer.testing import CliRunner
 
+from megamoe_dsl import Problem, Sm90Config, Sm100Config
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli import app
+from megamoe_dsl.cli.inspect import print_inspection
+from megamoe_dsl.cli.tables import facts
 from megamoe_dsl.device import tile_queue
 from megamoe_dsl.device.mbarrier import arrive
+from megamoe_dsl.inspect import Inspection
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
+from megamoe_dsl.sass import listing
+from megamoe_dsl.sass.listing import DisassemblyError
 from megamoe_dsl.sim import Deadlock
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
@@ -130,7 +142,10 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert found["resources"]["stack_bytes"] == 0
     assert found["measures"]["mma_k_block"]["kinds"]["mma"] == 4
     assert found["baseline"] is None
-    assert ".entry" in files["ptx"].read_text()
+    ptx = files["ptx"].read_text()
+    assert ".entry" in ptx
+    (where,) = set(re.findall(r"// (mma\.py:\d+) issue_mma\n\s*\.loc", ptx)[:1])
+    assert where and ptx.count("\t.loc") == len(re.findall(r"// [\w.]+:\d+( \w+)?\n\s*\.loc", ptx))
     assert "UTCQMMA" in files["sass"].read_text()
 
     files["json"].write_text(result.stdout)
@@ -161,12 +176,50 @@ def test_inspect_shows_tables() -> None:
         assert heading in result.output
 
 
+def test_narrow_tables_lose_no_digit() -> None:
+    config = Sm90Config.choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), 16, num_sms=4)
+    found = Inspection.of(compile_kernel(config, line_info=True))
+    figure, name = 1234567.5, "a_field_of_shared_memory_with_a_long_name"
+    found = replace(found, measures=[replace(one, instructions=figure) for one in found.measures])
+    for columns in (40, 80, 200):
+        console = Console(width=columns, file=StringIO())
+        print_inspection(console, found)
+        console.print(facts("Facts", [(name, 10**60)]))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "…" not in text
+        assert columns < 80 or text.count(f" {figure} ") == len(found.measures)
+        assert "".join(re.findall(r"\d", text.partition("Facts")[2])) == str(10**60)
+
+
+def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise DisassemblyError("nvdisasm is not installed")
+
+    monkeypatch.setattr(listing, "find_nvdisasm", fail)
+    path = tmp_path / "k.ptx"
+    arguments = ["inspect", *SMALL, "--sms", "4", "--ptx", str(path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{path} is written; all that comes from SASS is left out: nvdisasm is not installed" in result.output
+    assert ".entry" in path.read_text() and "registers" in result.output
+    result = runner.invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 2 and "error: nvdisasm is not installed" in result.stderr
+
+
+def test_an_artifact_prints_short() -> None:
+    artifact = Artifact(Sm100Config.choose(Problem(256, 128, 4, 2), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
+    assert "Sm100Config" in repr(artifact) and "seconds=1.0" in repr(artifact)
+    assert ".entry" not in repr(artifact) and "cubin" not in repr(artifact)
+
+
 def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["inspect", *SMALL, "--arch", "sm_90a", "--sms", "4", "--tokens", "16"]
-    assert "overtaken" not in runner.invoke(app, arguments).output
+    fine = runner.invoke(app, arguments).output
+    assert "that are overtaken" not in fine and "gives their bytes away): none." in fine
     monkeypatch.setattr(tile_queue, "release", lambda barrier, word: arrive(barrier))
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    assert "listed above: the bytes may be overwritten" in result.output
     assert "Loads from SMEM that are overtaken" in result.output and "SYNCS.ARRIVE" in result.output
 
 

@@ -43,8 +43,8 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
     [
         (["smem", "--preset", "huge"], "one of flash, pro"),
         (["smem", "--hidden", "100", "--intermediate", "512", "--experts", "8", "--topk", "2"], "hidden = 100"),
-        (["smem", "--block-m", "17"], "block_m = 17"),
-        (["smem", "--block-m", "64", "--arch", "sm_90a"], "block_m = 64"),
+        (["smem", "--block-m", "17"], "--block-m = 17"),
+        (["smem", "--block-m", "64", "--arch", "sm_90a"], "--block-m = 64"),
         (["smem", "--arch", "sm_80"], "arch = 'sm_80': must be one of sm_100a, sm_90a"),
         (["pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
         (["nothing"], "is not one of"),
