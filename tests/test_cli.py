@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from megamoe_dsl import Problem, Sm90Config, Sm100Config
+from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli import app
@@ -277,6 +278,14 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(SimulatedMoE, "__call__", fail)
     result = runner.invoke(app, SIMULATE)
     assert isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize("command", [["-m", "megamoe_dsl"], ["-c", "from megamoe_dsl.cli import main; main()"]])
+def test_the_module_is_the_command_and_says_its_version(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"megamoe_dsl {__version__}, nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')}\n"
+    done = subprocess.run([sys.executable, *command, "simulate", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: megamoe simulate" in done.stdout
 
 
 def test_imports_stay_light() -> None:
