@@ -51,7 +51,7 @@ pictures: $(INSTALLED)
 		$(BIN)/megamoe layout $$what $$options --svg docs/pictures/$$what.svg || exit 1; done <docs/pictures/drawn.txt
 
 test: lint
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbours share compiled kernels, so they stay in one process
 
 golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -k figures

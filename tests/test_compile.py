@@ -20,6 +20,12 @@ def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
         artifact.histogram("nobody")
 
 
+@pytest.mark.parametrize("given", [Problem(512, 256, 8, 2), None, "flash"])
+def test_what_is_no_configuration_is_refused(given):
+    with pytest.raises(ConfigError, match=r"^config = .*(Problem|None|flash).*: must be .*Sm100Config"):
+        compile_kernel(given)
+
+
 @pytest.mark.parametrize("clamp", [MIN_CLAMP, 1e-5, 0.1, MAX_CLAMP])
 def test_a_kernels_name_can_carry_any_clamp(clamp):
     problem = Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8", activation_clamp=clamp)

@@ -1,6 +1,8 @@
 """Reading SASS: parsing, loops, measures, the baseline, differences."""
 
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -274,6 +276,16 @@ def test_baseline_is_shown_where_it_was_measured() -> None:
     assert baseline.resources["stages"] == 5
     assert find_baseline(Sm100Config.choose(flash, 128, num_sms=132)) is None
     assert find_baseline(Sm100Config.choose(PRESETS["pro"].problem(128), 128)) is None
+
+
+def test_nvdisasm_may_be_tritons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """torch's CUDA builds bring it."""
+    tool = tmp_path / "backends" / "nvidia" / "bin" / "nvdisasm"
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+    found = {"triton": SimpleNamespace(submodule_search_locations=[str(tmp_path)])}
+    monkeypatch.setattr(sass_module.importlib.util, "find_spec", found.get)
+    assert find_nvdisasm() == str(tool)
 
 
 def test_missing_nvdisasm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

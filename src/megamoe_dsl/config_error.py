@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .integer import as_integer
+
 
 class ConfigError(ValueError):
     """A field of a kernel's configuration is out of range; the message names the field, its value and what is allowed."""
@@ -17,12 +19,15 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
         raise ConfigError(field, value, allowed)
 
 
-def require_integer(field: str, value: object) -> None:
-    """Raises `ConfigError` for what is no integer."""
-    require(isinstance(value, int) and not isinstance(value, bool), field, value, "an integer")
+def require_integer(field: str, value: object) -> int:
+    """The value as an int.  Raises `ConfigError` for what is no integer."""
+    number = as_integer(value)
+    if number is None:
+        raise ConfigError(field, value, "an integer")
+    return number
 
 
 def require_integers(config: object, *names: str) -> None:
-    """The same for fields of a configuration."""
+    """The same for fields of a configuration, which become ints: whatever they were given as, equal ones are one configuration."""
     for name in names:
-        require_integer(name, getattr(config, name))
+        object.__setattr__(config, name, require_integer(name, getattr(config, name)))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
+from typing import SupportsIndex
 
+from .integer import as_integer
 from .recipe import RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
@@ -20,6 +23,16 @@ class ProblemError(ValueError):
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} = {value!r}: must be {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
+
+
+def integer_between(field: str, value: object, low: int, high: int, allowed: str) -> int:
+    """The value as an int.  Raises `ProblemError` for what is no integer, and, saying what is `allowed`, for one out of [low, high]."""
+    number = as_integer(value)
+    if number is None:
+        raise ProblemError(field, value, "an integer")
+    if not low <= number <= high:
+        raise ProblemError(field, number, allowed)
+    return number
 
 
 @dataclass(frozen=True)
@@ -51,9 +64,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ProblemError(field, value, "a positive integer")
+            value = as_integer(getattr(self, field))
+            if value is None or value < 1:
+                raise ProblemError(field, getattr(self, field), "a positive integer")
+            object.__setattr__(self, field, value)
         self._require("hidden", self.hidden % 256 == 0, "a multiple of 256")
         self._require("intermediate", self.intermediate % 128 == 0, "a multiple of 128")
         self._require("intermediate", self.intermediate <= 64 * MAX_ARRIVAL_BITS, f"at most {64 * MAX_ARRIVAL_BITS}")
@@ -66,7 +80,7 @@ class Problem:
         self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
         self._require("recipe", self.recipe in RECIPES, "one of " + ", ".join(RECIPES))
         clamp = self.activation_clamp
-        is_number = isinstance(clamp, (int, float)) and not isinstance(clamp, bool)
+        is_number = isinstance(clamp, Real) and not isinstance(clamp, bool)
         clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)
         self._require("activation_clamp", clamp_ok, f"None or a number between 2^-126 and {MAX_CLAMP:g}")
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
@@ -83,6 +97,7 @@ class Problem:
 
     @property
     def experts_per_rank(self) -> int:
+        """Experts that a rank owns."""
         return self.num_experts // self.num_ranks
 
     @property
@@ -90,12 +105,10 @@ class Problem:
         """Copies of one token that one rank can receive: top-k experts are distinct."""
         return min(self.topk, self.experts_per_rank)
 
-    def check_num_tokens(self, num_tokens: int, field: str = "num_tokens") -> None:
-        """Raises `ProblemError` unless num_tokens is an integer with 0 <= num_tokens <= max_tokens_per_rank."""
-        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
-            raise ProblemError(field, num_tokens, "an integer")
-        if not 0 <= num_tokens <= self.max_tokens_per_rank:
-            raise ProblemError(field, num_tokens, f"between 0 and max_tokens_per_rank = {self.max_tokens_per_rank}")
+    def check_num_tokens(self, num_tokens: SupportsIndex, field: str = "num_tokens") -> int:
+        """num_tokens as an int.  Raises `ProblemError` unless it is an integer with 0 <= num_tokens <= max_tokens_per_rank."""
+        most = self.max_tokens_per_rank
+        return integer_between(field, num_tokens, 0, most, f"between 0 and max_tokens_per_rank = {most}")
 
     def expected_tokens_per_expert(self, num_tokens: int) -> float:
         """Tokens an expert receives when every rank routes `num_tokens` tokens uniformly (article 3.2.1.1)."""

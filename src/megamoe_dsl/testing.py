@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hypothesis import strategies as st
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("megamoe_dsl.testing needs hypothesis: pip install 'megamoe_dsl[testing]'", name=error.name) from error
 
 from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.mega_moe.sm100.config import TIERS, Sm100Config

@@ -1,4 +1,4 @@
-"""Not worse than the baseline: every static figure of bench/baseline_static.json, against the committed figures of the same tier.
+"""Not worse than the baseline: every static figure of inspect/baseline_static.json, against the committed figures of the same tier.
 
 SMEM is not compared: more of it is deeper rings, and what counts is that it fits (tests/kernels/test_resources.py).
 """

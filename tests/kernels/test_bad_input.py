@@ -129,7 +129,10 @@ BAD: dict[str, tuple[Callable[[Given], Given], str, Any, str]] = {
     "x_sf dtype": (changed(0, x_sf=lambda t: t.view(torch.int8)), "inputs[0].x_sf.dtype", torch.int8, "torch.uint8"),
     "x_sf rows": (changed(1, x_sf=tokens(3)), "inputs[1].x_sf.shape", (3, 8), "(4, 8)"),
     "x_sf strides": (changed(0, x_sf=transposed), "inputs[0].x_sf.stride()", (1, 6), "contiguous"),
-    "topk_idx dtype": (changed(0, topk_idx=lambda t: t.int()), "inputs[0].topk_idx.dtype", torch.int32, "torch.int64"),
+    "topk_idx dtype": (
+        changed(0, topk_idx=lambda t: t.short()),
+        *("inputs[0].topk_idx.dtype", torch.int16, "torch.int64 or torch.int32"),
+    ),
     "topk_idx width": (changed(0, topk_idx=lambda t: t[:, :2].contiguous()), "inputs[0].topk_idx.shape", (6, 2), "(6, 3)"),
     "topk_idx strides": (changed(0, topk_idx=transposed), "inputs[0].topk_idx.stride()", (1, 6), "contiguous"),
     "topk_weights dtype": (

@@ -48,9 +48,9 @@ def test_one_rank_alone():
 
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_told_alone_and_together(block_m):
-    """One rank has as many tokens as SM 0 tells alone, the other one more; then the other way round."""
-    most = ALONE // 2
-    prove(config(problem(most + 1), block_m=block_m), [(most, most + 1), (most + 1, most)], mask=0.1)
+    """One rank has as many slots as SM 0 tells alone, the other more; then the other way round."""
+    most = ALONE // 8
+    prove(config(problem(most + 1, topk=8), block_m=block_m), [(most, most + 1), (most + 1, most)], mask=0.8)
 
 
 def test_no_tokens_at_all():

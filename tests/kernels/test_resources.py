@@ -13,17 +13,14 @@ from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.presets import PRESETS
 
-MOST_SECONDS = 60  # generous: a loaded machine is not a regression; alone it takes one to four
-
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
 @pytest.mark.parametrize("name", PRESETS)
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     config = Sm100Config.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
-    artifact = compile_fitting(name, config, SMEM_BYTES)
+    compile_fitting(name, config, SMEM_BYTES)
     assert config.num_stages >= 4
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
-    assert artifact.seconds < MOST_SECONDS
 
 
 @pytest.mark.parametrize("name", PRESETS)

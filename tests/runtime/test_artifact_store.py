@@ -80,7 +80,9 @@ def test_another_dsl_is_stale_only_where_a_dsl_is_installed(
     assert compiled == [CONFIG]
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "text", "no head", "another configuration"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut", "flipped", "text", "no head", "a list for a head", "a list in the head", "another configuration"]
+)
 def test_a_damaged_file_is_rebuilt(tmp_path: Path, compiled: list[object], damage: str) -> None:
     store = ArtifactStore(tmp_path)
     path = store.save(ARTIFACT)
@@ -99,6 +101,13 @@ def test_a_damaged_file_is_rebuilt(tmp_path: Path, compiled: list[object], damag
     elif damage == "no head":
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("kernel.ptx", "")
+    elif damage.startswith("a list"):
+        head: object = [] if damage == "a list for a head" else {"config": ["kind"]}
+        with zipfile.ZipFile(path, "w") as file:
+            for name, text in {"config.json": json.dumps(head), "kernel.ptx": "", "kernel.cubin": ""}.items():
+                file.writestr(name, text)
+        with pytest.raises(ArtifactError, match=r"config\.json describes no configuration"):
+            store.load(CONFIG)
     else:
         path.write_bytes(store.save(replace(ARTIFACT, config=CONFIG.replace(num_sms=4))).read_bytes())
     assert CONFIG not in list(store.configs(Sm100Config))

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,7 +109,9 @@ def test_a_manifest_of_other_sources_is_refused(exported: Export, tmp_path: Path
     assert ExportedKernel(path, any_sources=True).argument_names
 
 
-@pytest.mark.parametrize("field", ["sources", "library", "function", "arguments", "config", "config.kind", "config.problem", "all"])
+@pytest.mark.parametrize(
+    "field", ["sources", "library", "function", "arguments", "config", "config.kind", "config.problem", "files", "all"]
+)
 def test_a_damaged_manifest_is_refused(field: str, exported: Export, tmp_path: Path) -> None:
     manifest = {**json.loads(exported.manifest.read_text()), "library": str(exported.library)}
     place, _, name = field.rpartition(".")
@@ -123,12 +127,48 @@ def test_a_damaged_manifest_is_refused(field: str, exported: Export, tmp_path: P
         ExportedKernel(path)
 
 
-@pytest.mark.parametrize("changes", [{"library": "gone.so"}, {"library": "kernel.json"}, {"function": "other"}])
-def test_a_library_that_does_not_load_is_refused(changes: dict[str, str], exported: Export, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"library": "gone.so"}, "gone.so is none of its files"),
+        ({"library": "kernel.json"}, "kernel.json is none of its files"),
+        ({"function": "other"}, "cannot be loaded or has no other"),
+    ],
+)
+def test_a_library_that_does_not_load_is_refused(changes: dict[str, str], message: str, exported: Export, tmp_path: Path) -> None:
     path = tmp_path / "kernel.json"
     path.write_text(json.dumps({**json.loads(exported.manifest.read_text()), "library": str(exported.library), **changes}))
-    with pytest.raises(ArtifactError, match="cannot be loaded or has no"):
+    with pytest.raises(ArtifactError, match=message):
         ExportedKernel(path)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def turn_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(cut, r"has \d+ bytes, not \d+"), (turn_a_bit, "SHA-256"), (Path.unlink, "No such file or directory")]
+)
+@pytest.mark.parametrize("which", ["library", "runtime"])
+def test_a_damaged_file_is_refused_before_it_is_mapped(
+    which: str, damage: Callable[[Path], None], message: str, exported: Export, tmp_path: Path
+) -> None:
+    shutil.copy(exported.manifest, tmp_path)
+    for name in ("library", "runtime"):
+        file: Path = getattr(exported, name)
+        if name == which:
+            shutil.copy(file, tmp_path)
+            damage(tmp_path / file.name)
+        else:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ArtifactError, match=f"{getattr(exported, which).name} .*{message}"):
+        ExportedKernel(tmp_path / exported.manifest.name)
 
 
 @pytest.mark.parametrize(

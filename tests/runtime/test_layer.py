@@ -1,5 +1,6 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -73,6 +74,28 @@ def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: typ
 
 
 @pytest.mark.parametrize("quantised", [False, True])
+def test_indices_may_be_int32(
+    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, to_int64 = arguments(case), torch.Tensor.long
+    if not quantised:
+        given |= {"x": torch.ones(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16), "x_sf": None}
+
+    def run(idx: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
+        gpu.tensors = visible(moe, y=y, x=given["x"], topk_idx=idx, topk_weights=given["topk_weights"])
+        return moe(**{**given, "topk_idx": idx}, out=y, num_tokens_bound=8)
+
+    def visible_int64(idx: torch.Tensor) -> torch.Tensor:
+        gpu.tensors["topk_idx"] = to_int64(idx)
+        return gpu.tensors["topk_idx"]
+
+    want = run(given["topk_idx"])
+    monkeypatch.setattr(torch.Tensor, "long", visible_int64)
+    assert torch.equal(run(given["topk_idx"].int()), want) and want.any()
+
+
+@pytest.mark.parametrize("quantised", [False, True])
 def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantised: bool) -> None:
     given, rows = arguments(case), TOKENS + 2
     if not quantised:
@@ -122,13 +145,15 @@ def test_a_layer_that_cannot_be_made_leaves_a_buffer_to_others(
     assert symmetric.num_sms == 2
 
 
+ONE_EXPERT = torch.tensor([[-1, -1], [-1, -1], [-1, 3], [-1, -1], [-1, -1]])
+ALL_NAN = torch.full((5, 2), math.nan)  # those of masked slots are nobody's
 BAD = [
     ({"x": torch.zeros(5, 512)}, r"x\.dtype"),
     ({"x": torch.zeros(512)}, r"x\.shape"),
     ({"x": torch.zeros(65, 512, dtype=torch.float8_e4m3fn)}, r"x\.shape\[0\] = 65"),
     ({"x_sf": torch.zeros(5, 16)}, r"x_sf\.shape"),
     ({"x_sf": None}, r"x\.dtype"),
-    ({"topk_idx": torch.zeros(5, 2, dtype=torch.int32)}, r"topk_idx\.dtype"),
+    ({"topk_idx": torch.zeros(5, 2, dtype=torch.int16)}, r"topk_idx\.dtype = torch\.int16: must be torch\.int64 or torch\.int32"),
     ({"topk_idx": torch.zeros(2, 5, dtype=torch.int64).T}, r"topk_idx\.stride"),
     ({"topk_weights": torch.zeros(4, 2)}, r"topk_weights\.shape"),
     ({"out": torch.zeros(5, 512)}, r"^out\.dtype"),
@@ -144,6 +169,12 @@ BAD = [
     ({"topk_idx": torch.zeros(5, dtype=torch.int64), "check": True}, r"topk_idx\.shape"),
     ({"topk_idx": torch.full((5, 2), 4), "check": True}, r"topk_idx = 4: must be -1 or an expert"),
     ({"topk_idx": torch.full((5, 2), 1), "check": True}, r"topk_idx = 1: must be at most once in a row"),
+    ({"num_tokens_bound": 8.0}, r"num_tokens_bound = 8\.0: must be None, or at least"),
+    ({"padded_tokens": True}, r"padded_tokens = True: must be None, or at least"),
+    ({"x": torch.full((5, 512), math.nan).to(torch.float8_e4m3fn), "check": True}, r"x\[0, 0\] = nan: must be finite"),
+    ({"x": torch.full((5, 512), math.inf).bfloat16(), "x_sf": None, "check": True}, r"x\[0, 0\] = inf: must be finite"),
+    ({"x_sf": torch.tensor([1, 1, 1, math.inf]).repeat(5, 1), "check": True}, r"x_sf\[0, 3\] = inf: must be finite"),
+    ({"topk_idx": ONE_EXPERT, "topk_weights": ALL_NAN, "check": True}, r"topk_weights\[2, 1\] = nan: must be finite"),
 ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.kernel import KernelConfig
-from ..kernels.registry import config_type, entry, find_kernel
+from ..kernels.registry import config_type, entry, find_kernel, kernel_of
 from ..problem import Problem
 from ..target import Target
 from .artifact import Artifact, CompileError
@@ -36,11 +36,12 @@ def naming_the_compiler() -> Iterator[None]:
 
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
-    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`.
+    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`, and `ConfigError` for what is none.
 
     `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places.
     """
     # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
+    kernel_of(config)
     os.environ.setdefault("CUTE_DSL_ARCH", config.arch.name)
     import cuda.bindings.driver as driver
     import cutlass.cute as cute

@@ -4,7 +4,8 @@
 
 NAME.o, NAME.so           launcher and cubin; the library exports one TVM FFI function, named after the family of kernels
 libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and error texts, found beside NAME.so
-NAME.json                 manifest: configuration, grid, SMEM, arguments in order; see `runtime/exported_kernel.py`, which reads it
+NAME.json                 manifest: configuration, grid, SMEM, arguments in order, size and digest of the two libraries; see
+                          `runtime/exported_kernel.py`, which reads it
 
 The function takes the kernel's arguments as one tuple of integers (64-bit but for two 32-bit words) and the address of a CUDA stream.
 Linking needs a C compiler, `$CC` with its options or cc; compiling needs no GPU.  Files appear whole, by rename, the manifest last.
@@ -15,6 +16,7 @@ host target.  Load it on a CPU of that kind or a newer one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -57,6 +59,7 @@ class Export:
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """All of them, the manifest last."""
         return self.object, self.library, self.runtime, self.manifest
 
 
@@ -74,7 +77,7 @@ def export_kernel(config: KernelConfig, folder: Path | str, name: str | None = N
         entry, arguments = compile_object(config, made.object)
         shutil.copyfile(find_runtime(), made.runtime)
         link(made, compiler)
-        manifest = describe_export(config, name, entry, arguments)
+        manifest = {**describe_export(config, name, entry, arguments), "files": describe_files(made.library, made.runtime)}
         made.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for new, path in zip(made.files, files.files, strict=True):
             os.replace(new, path)
@@ -98,6 +101,17 @@ def describe_export(config: KernelConfig, name: str, entry: str, arguments: list
         "sources": source_digest(kernel_of(config)),
         "dsl": dsl_version(),
     }
+
+
+def describe_files(*paths: Path) -> dict[str, dict[str, Any]]:
+    """By name: what `runtime.exported_kernel` compares before a file is mapped, for one that was cut off would end the process."""
+    return {one.name: {"bytes": one.stat().st_size, "sha256": sha256(one)} for one in paths}
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compile_object(config: KernelConfig, path: Path) -> tuple[str, list[dict[str, str]]]:

@@ -33,7 +33,7 @@ from .compile import compile_kernel
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     *("blocks", "device", "hardware", "layouts", "schedule"),
-    *("arch.py", "recipe.py", "problem.py", "config_error.py", "artifact/compile.py", "quant/weights.py"),
+    *("arch.py", "recipe.py", "problem.py", "config_error.py", "integer.py", "artifact/compile.py", "quant/weights.py"),
 )
 """What every kernel and the layouts of its buffers come from, besides the folder of its family."""
 SUFFIX = ".megamoe.zip"
@@ -153,9 +153,12 @@ class ArtifactStore:
         """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged or gone."""
         try:
             with zipfile.ZipFile(path) as file:
-                return json.loads(file.read("config.json")), file.read("kernel.ptx").decode(), file.read("kernel.cubin")
+                head, ptx, cubin = json.loads(file.read("config.json")), file.read("kernel.ptx").decode(), file.read("kernel.cubin")
         except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError) as error:
             raise ArtifactError(f"{path}: cannot be read: {error}") from None
+        if not isinstance(head, dict) or not isinstance(head.get("config"), dict):
+            raise ArtifactError(f"{path}: cannot be read: config.json describes no configuration")
+        return head, ptx, cubin
 
     def load(self, config: KernelConfig, *, any_sources: bool = False) -> Artifact:
         """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import torch
 
 from megamoe_dsl.cases import fp8xfp4, fp8xfp8
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
-from megamoe_dsl.cases.routing import bias_of_rank, draw_experts, random_routing, routing_bias
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.cases.routing import bias_of_rank, check_tokens, draw_experts, random_routing, routing_bias
+from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import ExpertWeights, input_layout
 from megamoe_dsl.reference import linear1, requantize, route, swiglu
 from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 
 _MAX_REDRAWS = 200
-_SEEDS = range(-(1 << 63), 1 << 64)  # what a torch generator takes
+_LOWEST_SEED, _HIGHEST_SEED = -(1 << 63), (1 << 64) - 1  # what a torch generator takes
 _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
@@ -26,12 +26,12 @@ def _generators(problem: Problem) -> ModuleType:
 
 def random_case(
     problem: Problem,
-    tokens: Sequence[int],
-    seed: int,
+    tokens: Sequence[SupportsIndex],
+    seed: SupportsIndex,
     mask: float = 0.0,
     skew: bool = False,
     exact: bool = True,
-    target_expert: int | None = None,
+    target_expert: SupportsIndex | None = None,
 ) -> Case:
     """Inputs for every rank of a layer.
 
@@ -50,13 +50,12 @@ def random_case(
         ProblemError: when an argument does not fit `problem`, or `seed` is out of range.
         CaseError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
     """
-    if seed not in _SEEDS:
-        raise ProblemError("seed", seed, "between -2^63 and 2^64 - 1")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1"))
     make = _generators(problem)
-    topk_idx = random_routing(problem, tokens, generator, mask, skew, target_expert)
+    counts = check_tokens(problem, tokens)
+    topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
     make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (make.normal_x, make.normal_weights)
-    x, x_sf = zip(*(make_x(problem, count, generator) for count in tokens), strict=True)
+    x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
     weights = [make_weights(problem, generator) for _ in range(problem.num_ranks)]
     topk_weights = [_topk_weights(idx.shape, generator) for idx in topk_idx]
     case = Case(problem, list(x), list(x_sf), topk_idx, topk_weights, weights, exact)
@@ -102,16 +101,20 @@ class TokenInputs(NamedTuple):
     topk_weights: torch.Tensor
 
 
-def _rank_generator(problem: Problem, rank: int, seed: int, device: torch.device | str) -> torch.Generator:
-    if not 0 <= rank < problem.num_ranks:
-        raise ProblemError("rank", rank, f"between 0 and num_ranks - 1 = {problem.num_ranks - 1}")
-    start = seed * _RANKS_APART + rank
-    if start not in _SEEDS:
-        raise ProblemError("seed", seed, f"between -2^63 and 2^64 - 1 when multiplied by {_RANKS_APART}")
-    return torch.Generator(device).manual_seed(start)
+def _check_seed(seed: SupportsIndex) -> int:
+    lowest, highest = _LOWEST_SEED // _RANKS_APART + 1, _HIGHEST_SEED // _RANKS_APART - 2  # room for the next seed, and for ranks
+    return integer_between("seed", seed, lowest, highest, f"between -2^63 and 2^64 - 1 when multiplied by {_RANKS_APART}")
 
 
-def random_weights(problem: Problem, rank: int, seed: int, device: torch.device | str = "cpu", exact: bool = False) -> ExpertWeights:
+def _rank_generator(problem: Problem, rank: SupportsIndex, seed: int, device: torch.device | str) -> torch.Generator:
+    last = problem.num_ranks - 1
+    index = integer_between("rank", rank, 0, last, f"between 0 and num_ranks - 1 = {last}")
+    return torch.Generator(device).manual_seed(seed * _RANKS_APART + index)
+
+
+def random_weights(
+    problem: Problem, rank: SupportsIndex, seed: SupportsIndex, device: torch.device | str = "cpu", exact: bool = False
+) -> ExpertWeights:
     """Weights of one rank's experts, drawn on `device`: any process can draw those of any rank.
 
     Args:
@@ -129,15 +132,15 @@ def random_weights(problem: Problem, rank: int, seed: int, device: torch.device 
         ProblemError: when `rank` or `seed` is out of range.
     """
     make = _generators(problem)
-    generator = _rank_generator(problem, rank, seed, device)
+    generator = _rank_generator(problem, rank, _check_seed(seed), device)
     return (make.exact_weights if exact else make.normal_weights)(problem, generator)
 
 
 def random_inputs(
     problem: Problem,
-    rank: int,
-    num_tokens: int,
-    seed: int,
+    rank: SupportsIndex,
+    num_tokens: SupportsIndex,
+    seed: SupportsIndex,
     device: torch.device | str = "cpu",
     mask: float = 0.0,
     skew: bool = False,
@@ -161,10 +164,10 @@ def random_inputs(
     Raises:
         ProblemError: when an argument does not fit `problem`.
     """
-    problem.check_num_tokens(num_tokens)
+    count, start = problem.check_num_tokens(num_tokens), _check_seed(seed)
     make = _generators(problem)
-    generator = _rank_generator(problem, rank, seed + 1, device)
-    bias = routing_bias(problem, torch.Generator(device).manual_seed(seed), skew)
-    idx = draw_experts(problem, num_tokens, bias_of_rank(problem, rank, bias, remote), generator, mask)
-    x, x_sf = (make.exact_x if exact else make.normal_x)(problem, num_tokens, generator)
+    generator = _rank_generator(problem, rank, start + 1, device)
+    bias = routing_bias(problem, torch.Generator(device).manual_seed(start), skew)
+    idx = draw_experts(problem, count, bias_of_rank(problem, int(rank), bias, remote), generator, mask)
+    x, x_sf = (make.exact_x if exact else make.normal_x)(problem, count, generator)
     return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))

@@ -32,10 +32,12 @@ _L2_ENTRIES = 32  # nonzero weights per Linear2 row to start from
 
 
 def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal tokens and their scales: e4m3 [count, hidden], uint8 [count, hidden / 32]."""
     return quantize_e4m3(normal((count, problem.hidden), SCALE_BLOCK, generator))
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Normal weights of one rank, of variance 1 / K, so that outputs are of the size of inputs."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     fc1, fc1_sf = quantize_e2m1(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
     fc2, fc2_sf = quantize_e2m1(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
@@ -47,11 +49,13 @@ def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generat
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
     integers = draw_integers((count, problem.hidden), -_MAX_INTEGER, _MAX_INTEGER + 1, generator)
     return encode_e4m3(integers.float()), _bytes((count, problem.hidden // SCALE_BLOCK), 127 - _SCALE_STEPS, 127, generator)
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Weights whose sums are exact with `exact_x` (module docstring), Linear2 only once it is thinned."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 9 * 2.9, and two scales of about 0.29 and 4.6
     # times the smallest weight scale.

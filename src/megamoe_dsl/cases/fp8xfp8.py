@@ -33,6 +33,7 @@ _L2_VALUES = (64.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0)
 
 
 def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal tokens and their scales: e4m3 [count, hidden], float32 [count, hidden / 128]."""
     return quantize_e4m3_f32(normal((count, problem.hidden), _BLOCK, generator))
 
 
@@ -49,6 +50,7 @@ def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Gener
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Normal weights of one rank, of variance 1 / K, drawn expert by expert."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     return ExpertWeights(*_normal_matrices(el, 2 * i, h, generator), *_normal_matrices(el, h, i, generator))
 
@@ -62,11 +64,13 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
     sf = _powers((count, problem.hidden // _BLOCK), -_SCALE_STEPS, generator)
     return _small_integers((count, problem.hidden), generator), sf
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Weights whose sums are exact with `exact_x` (module docstring), Linear2 only once it is thinned."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 6.7, and two scales of about 0.29 and 4.6 times
     # the smallest weight scale.

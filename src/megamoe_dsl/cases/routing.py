@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.problem import Problem, ProblemError, integer_between
 
 CHOICES = 4  # experts per rank and slot of top-k; with fewer the fraction would be missed by more than 0.012
 
 
-def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = False, target_expert: int | None = None) -> torch.Tensor:
+def routing_bias(
+    problem: Problem, generator: torch.Generator, skew: bool = False, target_expert: SupportsIndex | None = None
+) -> torch.Tensor:
     """Log-probability of every expert, on the generator's device; arguments and errors as `random_routing`."""
-    if target_expert is not None and not 0 <= target_expert < problem.num_experts:
-        raise ProblemError("target_expert", target_expert, f"None or 0..{problem.num_experts - 1}")
+    if target_expert is not None:
+        last = problem.num_experts - 1
+        target_expert = integer_between("target_expert", target_expert, 0, last, f"None or 0..{last}")
     device = generator.device
     bias = torch.zeros(problem.num_experts, device=device)
     if skew:
@@ -22,6 +26,13 @@ def routing_bias(problem: Problem, generator: torch.Generator, skew: bool = Fals
     if target_expert is not None:
         bias[target_expert] = 1e6
     return bias
+
+
+def check_tokens(problem: Problem, tokens: Sequence[SupportsIndex]) -> list[int]:
+    """Tokens of each rank as ints.  Raises ProblemError when they do not fit `problem`."""
+    if len(tokens) != problem.num_ranks:
+        raise ProblemError("len(tokens)", len(tokens), f"num_ranks = {problem.num_ranks}")
+    return [problem.check_num_tokens(count, f"tokens[{rank}]") for rank, count in enumerate(tokens)]
 
 
 def check_remote(problem: Problem, remote: float | None) -> None:
@@ -61,11 +72,11 @@ def draw_experts(problem: Problem, count: int, bias: torch.Tensor, generator: to
 
 def random_routing(
     problem: Problem,
-    tokens: Sequence[int],
+    tokens: Sequence[SupportsIndex],
     generator: torch.Generator,
     mask: float = 0.0,
     skew: bool = False,
-    target_expert: int | None = None,
+    target_expert: SupportsIndex | None = None,
 ) -> list[torch.Tensor]:
     """Draw distinct experts for every token.
 
@@ -83,11 +94,6 @@ def random_routing(
     Raises:
         ProblemError: when an argument does not fit `problem`.
     """
-    if len(tokens) != problem.num_ranks:
-        raise ProblemError("len(tokens)", len(tokens), f"num_ranks = {problem.num_ranks}")
+    counts = check_tokens(problem, tokens)
     bias = routing_bias(problem, generator, skew, target_expert)
-    drawn = []
-    for rank, count in enumerate(tokens):
-        problem.check_num_tokens(count, f"tokens[{rank}]")
-        drawn.append(draw_experts(problem, count, bias, generator, mask))
-    return drawn
+    return [draw_experts(problem, count, bias, generator, mask) for count in counts]

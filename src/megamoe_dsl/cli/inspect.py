@@ -148,6 +148,7 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
 
 
 def register_table(inspection: Inspection) -> Table:
+    """Registers of each group of warps; red where a budget is exceeded or the stack used."""
     table = ruled("Registers per thread after setmaxnreg", "warps", "budget", "highest used", "stack loads", "stack stores")
     for one in inspection.registers:
         style = "" if one.fits else "bold red"
@@ -156,6 +157,7 @@ def register_table(inspection: Inspection) -> Table:
 
 
 def smem_table(inspection: Inspection) -> Table:
+    """Fields of shared memory, with what they share their place with."""
     table = ruled("SMEM", "field", "offset", "bytes", "shape", "live")
     for one in inspection.smem:
         live = ", ".join(choice for _, choice in one.lifetimes) or "always"
@@ -164,6 +166,7 @@ def smem_table(inspection: Inspection) -> Table:
 
 
 def tmem_table(inspection: Inspection) -> Table:
+    """Fields of tensor memory; no rows on SM90."""
     table = ruled("TMEM", "field", "first column", "columns")
     for one in inspection.tmem:
         table.add_row(one.name, str(one.first), str(one.columns))
@@ -171,6 +174,7 @@ def tmem_table(inspection: Inspection) -> Table:
 
 
 def barrier_table(inspection: Inspection) -> Table:
+    """The mbarriers of a CTA, by the kernel's own table."""
     table = ruled("mbarriers of a CTA", "name", "count", "arrivals", "arrives", "transaction bytes", "waits")
     for one in inspection.barriers:
         name = f"{one.name} (even CTA)" if one.leader_only else one.name
@@ -179,6 +183,7 @@ def barrier_table(inspection: Inspection) -> Table:
 
 
 def overtaken_table(inspection: Inspection) -> Table:
+    """Loads that what gives their bytes away does not wait for; no rows where all is well."""
     table = ruled("Loads from SMEM that are overtaken", "load", "address", "by", "address", "line")
     for one in inspection.artifact.overtaken_loads:
         line = f"{Path(one.by.source[0]).name}:{one.by.source[1]}" if one.by.source else ""
@@ -187,6 +192,7 @@ def overtaken_table(inspection: Inspection) -> Table:
 
 
 def measure_table(inspection: Inspection) -> Table:
+    """Instructions of each role per unit of work, by kind, beside the baseline where it was measured."""
     baseline = inspection.baseline
     table = ruled(
         "Instructions per unit of work", "role", "per", "all", *(["baseline"] if baseline else []), *KINDS_SHOWN.values(), "other"
@@ -205,6 +211,7 @@ def measure_table(inspection: Inspection) -> Table:
 
 
 def resource_table(inspection: Inspection) -> Table:
+    """Resources beside the baseline's, which the inspection must have."""
     assert inspection.baseline is not None
     found, baseline = inspection.as_dict(), inspection.baseline
     ours = {**found["resources"], "stages": found["config"]["stages"], "spill_bytes": found["resources"]["stack_bytes"]}
@@ -215,6 +222,7 @@ def resource_table(inspection: Inspection) -> Table:
 
 
 def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
+    """What differs from the file of an earlier inspection."""
     if not changes:
         console.print(Text(f"Nothing differs from {path}."))
         return

@@ -37,6 +37,7 @@ def ruled(title: str, first: str, *others: str) -> Table:
 
 
 def problem_table(problem: Problem) -> Table:
+    """A problem, one fact a row."""
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
     return facts(
         "Problem",
@@ -51,10 +52,12 @@ def problem_table(problem: Problem) -> Table:
 
 
 def config_table(config: KernelConfig) -> Table:
+    """A configuration and what follows from it, one fact a row."""
     return facts("Configuration", kernel_of(config).facts(config))
 
 
 def artifact_table(artifact: Artifact) -> Table:
+    """What the compiler says of a kernel, one fact a row."""
     resources, config = artifact.resources, artifact.config
     stages = f", {config.num_stages} stages" if hasattr(config, "num_stages") else ""
     rows = [

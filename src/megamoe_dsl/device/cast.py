@@ -43,10 +43,12 @@ def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:
 
 
 def clamp_above_bf16(pair: Any, limit: float) -> Any:
+    """min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
     return _with_bf16x2("min", pair, limit)
 
 
 def clamp_below_bf16(pair: Any, limit: float) -> Any:
+    """max(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
     return _with_bf16x2("max", pair, limit)
 
 
@@ -72,6 +74,7 @@ def silu(gate: Any, fast: bool) -> Any:
 
 
 def abs_max(a: Any, b: Any) -> Any:
+    """The larger magnitude of two floats."""
     return emit_to(Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}", a, b)
 
 

@@ -13,6 +13,7 @@ LEADER = -0x01000001  # 0xFEFFFFFF as a signed literal (the unsigned one widens 
 
 
 def init(barrier: Any, arrivals: int) -> None:
+    """By one thread, before anybody uses the barrier: a phase completes after this many arrivals."""
     emit("mbarrier.init.shared::cta.b64 [{}], {};", barrier, arrivals)
 
 
@@ -22,6 +23,7 @@ def fence_init() -> None:
 
 
 def arrive(barrier: Any) -> None:
+    """On this CTA's barrier, with release semantics for the CTA."""
     emit("mbarrier.arrive.shared::cta.b64 _, [{}];", barrier)
 
 
@@ -51,6 +53,7 @@ def arrive_cluster(barrier: Any) -> None:
 
 
 def arrive_expect(barrier: Any, num_bytes: Any) -> None:
+    """`arrive`, and the phase waits for this many more bytes of TMA."""
     emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)
 
 

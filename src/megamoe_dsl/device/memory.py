@@ -11,34 +11,42 @@ from .ptx import emit, emit_to, emit_to_many
 
 # --- shared
 def load_shared_u32(address: Any) -> Any:
+    """4 bytes from shared memory."""
     return emit_to(Int32, "ld.shared.b32 {}, [{}];", address)
 
 
 def load_shared_f32(address: Any) -> Any:
+    """A float from shared memory."""
     return emit_to(Float32, "ld.shared.f32 {}, [{}];", address)
 
 
 def load_shared_f32x2(address: Any) -> tuple[Any, ...]:
+    """Two floats, 8-byte aligned, from shared memory."""
     return emit_to_many([Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", address)
 
 
 def load_shared_v4(address: Any) -> tuple[Any, ...]:
+    """Four words, 16-byte aligned, from shared memory."""
     return emit_to_many([Uint32] * 4, "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
 
 
 def store_shared_u32(address: Any, value: Any) -> None:
+    """4 bytes into shared memory."""
     emit("st.shared.b32 [{}], {};", address, value)
 
 
 def store_shared_f32(address: Any, value: Any) -> None:
+    """A float into shared memory."""
     emit("st.shared.f32 [{}], {};", address, value)
 
 
 def store_shared_v2(address: Any, a: Any, b: Any) -> None:
+    """Two words, 8-byte aligned, into shared memory."""
     emit("st.shared.v2.b32 [{}], {{{}, {}}};", address, a, b)
 
 
 def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
+    """Four words, 16-byte aligned, into shared memory."""
     emit("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
 
 
@@ -48,23 +56,28 @@ def atomic_add_shared(address: Any, value: Any) -> Any:
 
 
 def reduce_add_shared(address: Any, value: Any) -> None:
+    """`atomic_add_shared` without the previous value."""
     emit("red.relaxed.cta.shared::cta.add.u32 [{}], {};", address, value)
 
 
 # --- global, weak
 def load_u32(address: Any) -> Any:
+    """4 bytes from global memory."""
     return emit_to(Int32, "ld.global.b32 {}, [{}];", address)
 
 
 def load_u64(address: Any) -> Any:
+    """8 bytes from global memory."""
     return emit_to(Int64, "ld.global.b64 {}, [{}];", address)
 
 
 def load_f32(address: Any) -> Any:
+    """A float from global memory."""
     return emit_to(Float32, "ld.global.f32 {}, [{}];", address)
 
 
 def load_f32x2(address: Any) -> tuple[Any, ...]:
+    """Two floats, 8-byte aligned, from global memory."""
     return emit_to_many([Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];", address)
 
 
@@ -80,35 +93,43 @@ def load_constant_v4(address: Any) -> tuple[Any, ...]:
 
 
 def store_u8(address: Any, value: Any) -> None:
+    """The low byte into global memory."""
     emit("st.global.b8 [{}], {};", address, value)
 
 
 def store_u32(address: Any, value: Any) -> None:
+    """4 bytes into global memory."""
     emit("st.global.b32 [{}], {};", address, value)
 
 
 def store_u64(address: Any, value: Any) -> None:
+    """8 bytes into global memory."""
     emit("st.global.b64 [{}], {};", address, value)
 
 
 def store_v2(address: Any, a: Any, b: Any) -> None:
+    """Two words, 8-byte aligned, into global memory."""
     emit("st.global.v2.b32 [{}], {{{}, {}}};", address, a, b)
 
 
 def store_f32(address: Any, value: Any) -> None:
+    """A float into global memory."""
     emit("st.global.f32 [{}], {};", address, value)
 
 
 def store_v4(address: Any, values: tuple[Any, ...]) -> None:
+    """Four words, 16-byte aligned, into global memory."""
     emit("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
 
 
 # --- global, strong
 def load_acquire_u32(address: Any, scope: str) -> Any:
+    """4 bytes; what their writer released comes before whatever follows.  `scope` is gpu or sys."""
     return emit_to(Int32, f"ld.acquire.{scope}.global.b32 {{}}, [{{}}];", address)
 
 
 def load_acquire_u64(address: Any, scope: str) -> Any:
+    """8 bytes, as `load_acquire_u32`."""
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
 
 
@@ -118,14 +139,17 @@ def atomic_add_u32(address: Any, value: Any) -> Any:
 
 
 def reduce_add_u64_sys(address: Any, value: Any) -> None:
+    """Adds to 8 bytes of any GPU; relaxed, system scope."""
     emit("red.relaxed.sys.global.add.u64 [{}], {};", address, value)
 
 
 def reduce_add_u32(address: Any, value: Any, sem: str, scope: str) -> None:
+    """Adds to 4 bytes, without the previous value; `sem` is relaxed or release, `scope` gpu or sys."""
     emit(f"red.{sem}.{scope}.global.add.u32 [{{}}], {{}};", address, value)
 
 
 def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
+    """Sets bits of 8 bytes; `sem` and `scope` as `reduce_add_u32`."""
     emit(f"red.{sem}.{scope}.global.or.b64 [{{}}], {{}};", address, value)
 
 
@@ -136,8 +160,10 @@ def fence_sys() -> None:
 
 # --- fences between the generic and the asynchronous proxy
 def fence_async_shared() -> None:
+    """This thread's accesses to shared memory come before TMA's and the tensor core's that follow."""
     emit("fence.proxy.async.shared::cta;")
 
 
 def fence_async_global() -> None:
+    """This thread's accesses to global memory come before TMA's that follow."""
     emit("fence.proxy.async.global;")

@@ -20,8 +20,10 @@ class Ring:
 
     @staticmethod
     def start(depth: int) -> Ring:
+        """The first stage, in the first phase."""
         return Ring(depth, Int32(0), Int32(0))
 
     def next(self) -> Ring:
+        """The stage after this one; the parity changes where the ring wraps."""
         wraps = self.index == self.depth - 1
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))

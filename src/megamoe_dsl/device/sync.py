@@ -24,9 +24,11 @@ class Watchdog:
     rank: Int32
 
     def write(self, name: str, value: Any, index: int = 0) -> None:
+        """A word of the record, in host memory."""
         emit("st.relaxed.sys.global.b32 [{}], {};", RECORD.address(self.record, name, index), value)
 
     def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
+        """Writes the record, `wait` last, for that word says that the others are there, and traps."""
         self.write("rank", self.rank)
         self.write("sm", cute.arch.block_idx()[0])
         self.write("detail", detail)
@@ -48,9 +50,11 @@ class Equals32:
     scope: cutlass.Constexpr[str]
 
     def read(self) -> Any:
+        """The counter."""
         return load_acquire_u32(self.address, self.scope)
 
     def met(self, value: Any) -> Any:
+        """Whether this value is the target."""
         return value == self.target
 
 
@@ -62,9 +66,11 @@ class Equals64:
     target: Int64
 
     def read(self) -> Any:
+        """The mask."""
         return load_acquire_u64(self.address, "gpu")
 
     def met(self, value: Any) -> Any:
+        """Whether this value is the target."""
         return value == self.target
 
 
@@ -77,9 +83,11 @@ class HighWordGrewBy:
     target: Int32
 
     def read(self) -> Any:
+        """What the counter has grown by."""
         return load_acquire_u64(self.address, "sys") - self.before
 
     def met(self, value: Any) -> Any:
+        """Whether the high word of this value is the target."""
         return Int32(Int64(value) >> 32) == self.target
 
 

@@ -30,6 +30,7 @@ def with_scale_step(descriptor: Any, step: int) -> Any:
 
 
 def descriptor(low: Any, high: int) -> Any:
+    """A SMEM descriptor of two words."""
     return (Int64(high) << 32) | Int64(Uint32(low))
 
 
@@ -40,6 +41,7 @@ def allocate(result: Any, columns: int) -> None:
 
 
 def free(address: Any, columns: int) -> None:
+    """By the warp that allocated, once all of both CTAs have done with tensor memory."""
     emit("{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.dealloc.cta_group::2.sync.aligned.b32 t, {};\n\t}}", address, columns)
 
 
@@ -71,10 +73,12 @@ def commit_pair(barrier: Any) -> None:
 
 
 def fence_after_sync() -> None:
+    """tcgen05 instructions that follow come after what a barrier has just ordered before."""
     emit("tcgen05.fence::after_thread_sync;")
 
 
 def fence_before_sync() -> None:
+    """tcgen05 instructions so far come before what a barrier orders after."""
     emit("tcgen05.fence::before_thread_sync;")
 
 

@@ -13,6 +13,7 @@ def acquire_tensor_map(tensor_map: Any) -> None:
 
 
 def prefetch_tensor_map(tensor_map: Any) -> None:
+    """Into the descriptor cache, before a tensor map's first use."""
     emit("prefetch.tensormap [{}];", tensor_map)
 
 
@@ -55,10 +56,12 @@ def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> N
 
 
 def store_bytes(destination: Any, source: Any, num_bytes: int) -> None:
+    """1-D copy from SMEM, 16-byte aligned, in the issuing thread's bulk group."""
     emit("cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};", destination, source, num_bytes)
 
 
 def commit_group() -> None:
+    """This thread's stores so far are one group, for `wait_group`."""
     emit("cp.async.bulk.commit_group;")
 
 

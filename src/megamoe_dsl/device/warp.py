@@ -28,6 +28,7 @@ def lowest_bit(mask: Any) -> Any:
 
 
 def popc(mask: Any) -> Any:
+    """Number of set bits."""
     return emit_to(Int32, "popc.b32 {}, {};", mask)
 
 
@@ -37,6 +38,7 @@ def lanes_below() -> Any:
 
 
 def warp_min_u32(value: Any) -> Any:
+    """The smallest value of the 32 lanes, unsigned."""
     return emit_to(Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;", value)
 
 
@@ -46,6 +48,7 @@ def shuffle(value: Any, lane: Any) -> Any:
 
 
 def shuffle_f32(value: Any, lane: Any) -> Any:
+    """`shuffle` of a float."""
     return emit_to(Float32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
 
 
@@ -56,10 +59,12 @@ def shuffle_up(value: Any, delta: int) -> Any:
 
 
 def shuffle_xor_f32(value: Any, mask: int) -> Any:
+    """The float that the lane with this number XOR `mask` holds."""
     return emit_to(Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
 
 
 def sync_warp() -> None:
+    """All 32 lanes, and what they wrote before, come together."""
     emit("bar.warp.sync 0xffffffff;")
 
 
@@ -74,4 +79,5 @@ def set_max_registers(count: int, *, grow: bool) -> None:
 
 
 def named_barrier(index: Any, threads: int) -> None:
+    """Waits for this many threads of the CTA at hardware barrier `index`."""
     emit("barrier.cta.sync.aligned {}, {};", index, threads)

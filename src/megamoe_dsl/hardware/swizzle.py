@@ -29,6 +29,7 @@ class Swizzle:
 
     @property
     def alignment(self) -> int:
+        """Bytes that a tile must start at a multiple of: its pattern repeats after 8 rows."""
         return max(8 * self.span, CHUNK)
 
     def __call__(self, address: Int) -> Int:

@@ -23,6 +23,7 @@ class RegisterUse:
 
     @property
     def fits(self) -> bool:
+        """Whether the group keeps to its budget and off the stack."""
         return self.used <= self.budget and not self.stack_loads and not self.stack_stores
 
 

@@ -32,7 +32,7 @@ def kernel_of(config: object) -> Kernel:
         if type(config) in kernel.configs.values():
             return kernel
     known = ", ".join(kind.__name__ for kernel in KERNELS for kind in kernel.configs.values())
-    raise ConfigError("config", config, f"a configuration of a kernel ({known})")
+    raise ConfigError("config", config, f"one of {known}: Sm100Config.choose(problem, num_tokens) makes one")
 
 
 def config_types() -> dict[str, tuple[Kernel, type[Any]]]:

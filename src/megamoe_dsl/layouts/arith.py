@@ -9,6 +9,7 @@ Int = Any
 
 
 def is_host(*values: Int) -> bool:
+    """Whether all values are Python ints, none of them traced."""
     return all(isinstance(v, int) for v in values)
 
 
@@ -29,6 +30,7 @@ def select(condition: Any, then: Int, otherwise: Int) -> Int:
 
 
 def minimum(a: Int, b: Int) -> Int:
+    """The smaller of two integers."""
     if is_host(a, b):
         return min(a, b)
     import cutlass
@@ -46,6 +48,7 @@ def div(a: Int, b: Int) -> Int:
 
 
 def ceil_div(a: Int, constant: int) -> Int:
+    """`a / constant` rounded up, for a >= 0."""
     return div(a + (constant - 1), constant)
 
 

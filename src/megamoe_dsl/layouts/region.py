@@ -56,10 +56,12 @@ class Field:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of all elements."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def alignment(self) -> int:
+        """Bytes: `align`, or else an element's size."""
         return self.align or self.dtype.itemsize
 
     @property
@@ -78,6 +80,7 @@ class Placement:
 
     @property
     def end(self) -> int:
+        """Offset of the first byte after the field."""
         return self.offset + self.field.num_bytes
 
     def coexists(self, other: Placement) -> bool:

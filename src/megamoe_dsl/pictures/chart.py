@@ -43,6 +43,8 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Cell:
+    """What a cell of a grid shows, and the kind that gives it its colour."""
+
     text: str
     kind: str
 

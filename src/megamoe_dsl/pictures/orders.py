@@ -36,6 +36,7 @@ def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
 
 
 def draw_swizzle(config: MegaMoeConfig, tokens: int) -> Picture:
+    """How the swizzles of operand tiles spread their rows over the banks."""
     return Picture(
         "Swizzles and banks",
         "Where the 16-byte chunks of eight rows lie: a cell is named row.chunk and stands over its four banks. A column of the tile, "

@@ -69,6 +69,7 @@ class PaperLaunch:
         return cls(config, tuple(counts), tokens, dict(tiles), combine)
 
     def of_worker(self, worker: Worker) -> list[TimedTile]:
+        """The tiles of a worker, in order."""
         return self.tiles.get((worker.cluster, worker.place), [])
 
     def pull_end(self, worker: Worker) -> float:

@@ -33,6 +33,7 @@ def region_chart(region: Region, default: str) -> BarChart:
 
 
 def draw_workspace(config: MegaMoeConfig, tokens: int) -> Picture:
+    """The control words at the start of a rank's buffer."""
     region = workspace(config.problem, config.arch)
     size = in_bytes(region.size)
     note = f"Control words of one rank, {size}. Zero before the first launch; a launch leaves all but the counters zero. {SCALE}"
@@ -40,6 +41,7 @@ def draw_workspace(config: MegaMoeConfig, tokens: int) -> Picture:
 
 
 def draw_symmetric(config: MegaMoeConfig, tokens: int) -> Picture:
+    """A rank's whole buffer, which the others write into."""
     whole, control = symmetric_buffer(config.problem, config.arch), {p.field.name for p in workspace(config.problem, config.arch)}
     shown = [p for p in whole if p.field.name not in control]
     chart = region_chart(whole, "token pool")

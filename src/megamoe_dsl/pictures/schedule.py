@@ -13,14 +13,17 @@ TILES = 16  # of a lane: wide enough for their names
 
 
 def tile_kind(block: Block) -> str:
+    """Linear1 or Linear2."""
     return "Linear1" if block.phase == FC1 else "Linear2"
 
 
 def k_blocks(config: MegaMoeConfig, block: Block) -> int:
+    """Blocks of 128 channels that a tile adds up."""
     return config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks
 
 
 def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
+    """Which tiles some of the workers take, in which order."""
     counts = sample_counts(config, tokens)
     lanes, most = list[Lane](), 0
     for worker in some_workers(config, LANES):

@@ -20,6 +20,7 @@ class Worker:
 
     @property
     def name(self) -> str:
+        """SM, and its numbers."""
         return f"SM {', '.join(map(str, self.sms))}"
 
 

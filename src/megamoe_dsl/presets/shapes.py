@@ -21,6 +21,7 @@ class Preset:
 
     @property
     def experts_per_rank(self) -> int:
+        """With `num_ranks` ranks."""
         return self.num_experts // self.num_ranks
 
     def problem(self, max_tokens_per_rank: int, **changes: int | float | str | None) -> Problem:

@@ -13,6 +13,7 @@ from megamoe_dsl.quant.block128 import (
     quantize_weight_e4m3,
     weight_scale_rows,
 )
+from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
     SCALE_BLOCK,
@@ -29,9 +30,11 @@ from megamoe_dsl.quant.formats import (
     pack_e2m1,
     quantize_e2m1,
     quantize_e4m3,
+    ue8m0_bytes,
     unpack_e2m1,
 )
 from megamoe_dsl.quant.weights import (
+    INDEX_DTYPES,
     ExpertWeights,
     TransformedWeights,
     checkpoint_layout,
@@ -51,6 +54,7 @@ from megamoe_dsl.quant.weights import (
 __all__ = [
     "E4M3_MAX",
     "FP32_SCALE_BLOCK",
+    "INDEX_DTYPES",
     "SCALE_BLOCK",
     "ExpertWeights",
     "TransformedWeights",
@@ -74,6 +78,7 @@ __all__ = [
     "inverse_tile_sm90",
     "inverse_transform_weights",
     "inverse_utccp_scale_order",
+    "not_finite",
     "order_rows_sm90",
     "pack_e2m1",
     "quantize_e2m1",
@@ -83,6 +88,7 @@ __all__ = [
     "quantize_weight_e4m3",
     "tile_sm90",
     "transform_weights",
+    "ue8m0_bytes",
     "unpack_e2m1",
     "utccp_scale_order",
     "weight_scale_rows",

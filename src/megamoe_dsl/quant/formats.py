@@ -32,7 +32,7 @@ def _require_finite(name: str, tensor: torch.Tensor) -> None:
 
 
 def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: int) -> None:
-    _require_dtype(name, sf, torch.uint8)
+    _require_dtype(name, sf, torch.uint8, torch.float8_e8m0fnu)
     expected = (*values.shape[:-1], values.shape[-1] // block)
     if tuple(sf.shape) != expected:
         raise ValueError(f"{name}: shape {tuple(sf.shape)}, allowed: {expected} (one byte per {block} values)")
@@ -41,11 +41,16 @@ def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: in
 # --- UE8M0 -----------------------------------------------------------------------------------------------------------------------
 
 
+def ue8m0_bytes(sf: torch.Tensor) -> torch.Tensor:
+    """Scales that torch calls float8_e8m0fnu as the bytes they are, uint8, in the same memory; any other tensor as it is."""
+    return sf.view(torch.uint8) if sf.dtype == torch.float8_e8m0fnu else sf
+
+
 def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     """Scale bytes to powers of two.
 
     Args:
-        code: uint8 of any shape; 255 (NaN) is refused.
+        code: uint8 or float8_e8m0fnu of any shape; 255 (NaN) is refused.
 
     Returns:
         float64 of the same shape, 2^(code - 127). float64 because 2^-127 is subnormal in float32.
@@ -53,6 +58,7 @@ def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: on another dtype or a byte of 255.
     """
+    code = ue8m0_bytes(code)
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
         raise ValueError("code: holds 255 (UE8M0 NaN), allowed: 0..254")
@@ -187,7 +193,7 @@ def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK)
 
     Args:
         x: float8_e4m3fn or uint8 bits, [..., K].
-        sf: uint8 [..., K / block].
+        sf: uint8 or float8_e8m0fnu [..., K / block].
         block: values per scale.
 
     Returns:
@@ -287,7 +293,7 @@ def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_B
 
     Args:
         packed: uint8 [..., K / 2], low nibble first.
-        sf: uint8 [..., K / block].
+        sf: uint8 or float8_e8m0fnu [..., K / block].
         block: values per scale.
 
     Returns:

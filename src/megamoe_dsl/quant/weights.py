@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from megamoe_dsl.quant.formats import ue8m0_bytes
 from megamoe_dsl.recipe import E2M1, E4M3, F32, UE8M0
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[
     return found
 
 
+INDEX_DTYPES = (torch.int64, torch.int32)
+"""What topk_idx may be; a kernel reads int64, into which the others are converted."""
+
+
 def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
     """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, hidden / channels], K-major rows."""
     activations = problem.formats.activations
@@ -56,15 +61,21 @@ class ExpertWeights:
 
     fp8xfp4, all uint8:
         fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
-        UE8M0.
+        UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales:
         fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2I/128, H/128]; fc2 [El, H, I]; fc2_sf [El, H/128, I/128].
+
+    NaN and infinities are not looked for (`finite`); see `runtime.buffers.check_weights`.
     """
 
     fc1: torch.Tensor
     fc1_sf: torch.Tensor
     fc2: torch.Tensor
     fc2_sf: torch.Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("fc1_sf", "fc2_sf"):
+            object.__setattr__(self, name, ue8m0_bytes(getattr(self, name)))
 
     def validate(self, problem: "Problem") -> None:
         """Raise ValueError naming the field when a dtype or a shape does not fit `problem`."""
@@ -262,7 +273,9 @@ def transform_weights(
     Raises:
         ValueError: naming the field, its shape or dtype and what `problem` asks for.
     """
-    ExpertWeights(fc1, fc1_sf, fc2, fc2_sf).validate(problem)
+    given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
+    given.validate(problem)
+    fc1_sf, fc2_sf = given.fc1_sf, given.fc2_sf
     if not arch.has_tensor_memory:
         return TransformedWeights(fc1=tile_sm90(order_rows_sm90(fc1)), fc1_sf=fc1_sf, fc2=tile_sm90(fc2), fc2_sf=fc2_sf)
     return TransformedWeights(

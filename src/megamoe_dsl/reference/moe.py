@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights, input_layout
+from megamoe_dsl.quant import ExpertWeights, input_layout, ue8m0_bytes
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu
@@ -53,7 +53,7 @@ def check_inputs(
     for rank, idx in enumerate(topk_idx):
         tokens = idx.shape[0]
         _require(f"x[{rank}]", x[rank], torch.float8_e4m3fn, (tokens, problem.hidden))
-        _require(f"x_sf[{rank}]", x_sf[rank], sf_dtype, (tokens, problem.hidden // sf_block))
+        _require(f"x_sf[{rank}]", ue8m0_bytes(x_sf[rank]), sf_dtype, (tokens, problem.hidden // sf_block))
         _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
         weights[rank].validate(problem)
     return routing
@@ -86,7 +86,7 @@ def expert_inputs(
     first = torch.tensor([0] + [one.shape[0] for one in x]).cumsum(0)
     # float8 tensors cannot be indexed on every torch build; their bytes can.
     all_x = torch.cat([one.view(torch.uint8) for one in x])
-    all_sf, all_weights = torch.cat(list(x_sf)), torch.cat(list(topk_weights))
+    all_sf, all_weights = torch.cat([ue8m0_bytes(one) for one in x_sf]), torch.cat(list(topk_weights))
     for expert in range(problem.num_experts):
         rows = expert_rows(routing, expert)
         if not len(rows):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import INDEX_DTYPES
 
 _SF_ATOM_ROWS = 128
 
@@ -24,8 +25,8 @@ class Routing:
 
 
 def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
-    if idx.dtype != torch.int64:
-        raise ProblemError(f"topk_idx[{rank}].dtype", idx.dtype, str(torch.int64))
+    if idx.dtype not in INDEX_DTYPES:
+        raise ProblemError(f"topk_idx[{rank}].dtype", idx.dtype, " or ".join(map(str, INDEX_DTYPES)))
     if idx.ndim != 2 or idx.shape[1] != problem.topk:
         raise ProblemError(f"topk_idx[{rank}].shape", tuple(idx.shape), f"(tokens, {problem.topk})")
     problem.check_num_tokens(idx.shape[0], f"topk_idx[{rank}].shape[0]")
@@ -52,7 +53,7 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
 
     Args:
         problem: num_experts, topk, num_ranks and max_tokens_per_rank.
-        topk_idx: per rank int64 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.
+        topk_idx: per rank int64 or int32 [T_r, topk]; -1 masks a slot, the other entries of a row are distinct global experts.
 
     Returns:
         The `Routing`, on the CPU.

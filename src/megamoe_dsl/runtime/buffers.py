@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -16,14 +16,15 @@ from ..kernels.mega_moe.layouts.watchdog import describe
 from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, TransformedWeights, input_layout, transform_weights
+from ..quant import INDEX_DTYPES, ExpertWeights, TransformedWeights, input_layout, not_finite, transform_weights, ue8m0_bytes
 from .watchdog import new_record
 
 
-def check_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Raises `ProblemError` unless dtype and shape match and the tensor is contiguous."""
-    if tensor.dtype != dtype:
-        raise ProblemError(f"{name}.dtype", tensor.dtype, str(dtype))
+def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
+    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous."""
+    allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
+    if tensor.dtype not in allowed:
+        raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
     if tuple(tensor.shape) != shape:
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
     if not tensor.is_contiguous():
@@ -36,14 +37,26 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         raise ProblemError(f"{name}.device", tensor.device, str(device))
 
 
+def check_finite(name: str, values: torch.Tensor) -> None:
+    """Raises `ProblemError` that names the first NaN or infinity and its place, if there is one; waits for the device."""
+    found = not_finite(values).nonzero()
+    if len(found):
+        place = found[0].tolist()
+        allowed = "a UE8M0 byte below 255, which is NaN" if values.dtype == torch.uint8 else "finite"
+        raise ProblemError(f"{name}{place}", values[tuple(place)].float().item(), allowed)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tokens of one rank, T of them.
 
     x             e4m3 [T, hidden]
-    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0; fp8xfp8: float32 [T, hidden / 128]
-    topk_idx      int64 [T, topk], distinct experts per token, -1 masks a slot
+    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; fp8xfp8: float32
+                  [T, hidden / 128]
+    topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
+
+    With a NaN or an infinity a token's output is not specified, and `check` refuses it; outputs of other tokens stay as they are.
     """
 
     x: torch.Tensor
@@ -51,17 +64,21 @@ class Inputs:
     topk_idx: torch.Tensor
     topk_weights: torch.Tensor
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x_sf", ue8m0_bytes(self.x_sf))
+
     @property
     def num_tokens(self) -> int:
+        """T."""
         return self.x.shape[0]
 
     def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
         """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it: `check_layout`, another device than this
-        one, `check_experts`."""
+        one, `check_values`."""
         self.check_layout(problem, owner)
         for field in fields(self):
             check_device(f"{owner}{field.name}", getattr(self, field.name), device)
-        self.check_experts(problem, owner)
+        self.check_values(problem, owner)
 
     def check_layout(self, problem: Problem, owner: str = "") -> None:
         """The part of `check` that reads no tensor: dtypes, shapes, strides."""
@@ -72,8 +89,15 @@ class Inputs:
         check_tensor(f"{owner}x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
         sf_dtype, channels = input_layout(problem)
         check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
-        check_tensor(f"{owner}topk_idx", self.topk_idx, torch.int64, (tokens, problem.topk))
+        check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
         check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
+
+    def check_values(self, problem: Problem, owner: str = "") -> None:
+        """`check_experts`, and the same error for NaN or an infinity in x, x_sf, or the top-k weights of slots that are not masked."""
+        self.check_experts(problem, owner)
+        check_finite(f"{owner}x", self.x)
+        check_finite(f"{owner}x_sf", self.x_sf)
+        check_finite(f"{owner}topk_weights", self.topk_weights.masked_fill(self.topk_idx < 0, 0.0))
 
     def check_experts(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` for an expert out of range or named twice.  Reads the indices, so it waits for the device."""
@@ -93,14 +117,19 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
         raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
 
 
-def check_weights(problem: Problem, weights: ExpertWeights) -> None:
-    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device."""
+def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
+    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device; with `finite` also for a NaN or an
+    infinity among them, which reads them all and waits for the device."""
     if not isinstance(weights, ExpertWeights):
         raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
     weights.validate(problem)
     for name in ("fc1_sf", "fc2", "fc2_sf"):
         if getattr(weights, name).device != weights.fc1.device:
             raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.fc1.device}, where weights.fc1 is")
+    for name in ("fc1", "fc1_sf", "fc2", "fc2_sf") if finite else ():
+        values = getattr(weights, name)
+        if values.dtype != torch.uint8 or name.endswith("_sf"):  # packed E2M1 has neither
+            check_finite(f"weights.{name}", values)
 
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
@@ -141,6 +170,7 @@ class RankBuffers:
 
     @cached_property
     def maps(self) -> torch.Tensor:
+        """The table of tensor maps, encoded once."""
         addresses = {"sym": self.sym.data_ptr(), **self.weight_addresses}
         table = b"".join(self.encode(m) for m in kernel_of(self.config).tensor_maps(self.config, addresses))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
@@ -162,6 +192,7 @@ class RankBuffers:
 
     @cached_property
     def trace(self) -> torch.Tensor:
+        """Memory for the stamps of a traced kernel; empty for others."""
         config = self.config
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
@@ -203,4 +234,5 @@ class RankBuffers:
             self.view("topk_idx")[inputs.num_tokens : rows] = -1
 
     def watchdog_message(self) -> str | None:
+        """What the record says of a wait that exceeded its limit; None when there was none."""
         return describe(self.watchdog.tolist())

@@ -31,6 +31,7 @@ class RankComparison:
 
     @property
     def passed(self) -> bool:
+        """Whether every element is within its bound."""
         return self.violations == 0
 
 

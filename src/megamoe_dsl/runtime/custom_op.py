@@ -37,6 +37,7 @@ def layer_of(number: int) -> MegaMoE:
 
 
 def new_output(x: torch.Tensor, padded_tokens: int) -> torch.Tensor:
+    """y for x, bf16 [T or padded_tokens, hidden], not yet written."""
     tokens, *rest = x.shape
     return torch.empty(tokens if padded_tokens < 0 else padded_tokens, *rest, dtype=torch.bfloat16, device=x.device)
 

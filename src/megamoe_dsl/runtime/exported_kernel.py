@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..artifact.export import sha256
 from ..artifact.store import ArtifactError, read_config, source_digest
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import kernel_of
@@ -15,8 +16,9 @@ from ..kernels.registry import kernel_of
 class ExportedKernel:
     """Loads the library that a manifest names.  On GPUs the cubin goes to a device at its first launch there.
 
-    Raises `ArtifactError` for a manifest that is damaged, for a library that cannot be loaded and, unless `any_sources`, for a manifest
-    made by other sources than those that would lay out its buffers.
+    Raises `ArtifactError` for a manifest that is damaged, for a library or a runtime beside it that is missing or not the one that was
+    exported (size and SHA-256 are compared before it is mapped), for a library that cannot be loaded and, unless `any_sources`, for a
+    manifest made by other sources than those that would lay out its buffers.
 
         kernel = ExportedKernel("build/flash.json")  # of megamoe export build --name flash
         kernel(buffers.arguments(peers, y, num_tokens, rank, watchdog_ns), torch.cuda.current_stream().cuda_stream)
@@ -34,8 +36,13 @@ class ExportedKernel:
             self.config: KernelConfig = read_config(self.manifest["config"])
             if not any_sources and self.manifest["sources"] != source_digest(kernel_of(self.config)):
                 raise ArtifactError(f"{path}: exported from other sources; export it again")
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            files = [(library.parent / name, one["bytes"], one["sha256"]) for name, one in self.manifest["files"].items()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{path}: not a manifest of an exported kernel: {type(error).__name__}: {error}") from None
+        if library not in (file for file, _, _ in files):
+            raise ArtifactError(f"{path}: its library {library} is none of its files")
+        for file, size, digest in files:
+            check_file(path, file, size, digest)
         try:
             self._module = tvm_ffi.load_module(str(library))
             self._function = self._module.get_function(function)
@@ -48,3 +55,15 @@ class ExportedKernel:
         Raises TypeError or ValueError for arguments of another number or type, and RuntimeError with CUDA's error.
         """
         self._function(tuple(arguments), stream)
+
+
+def check_file(manifest: Path, file: Path, size: int, digest: str) -> None:
+    """Raises `ArtifactError` unless the file has this size and SHA-256: mapping one that was cut off would end the process."""
+    try:
+        found = file.stat().st_size
+        if found != size:
+            raise ArtifactError(f"{manifest}: {file} has {found} bytes, not {size}: export it again")
+        if sha256(file) != digest:
+            raise ArtifactError(f"{manifest}: {file} is not the file that was exported (SHA-256): export it again")
+    except OSError as error:
+        raise ArtifactError(f"{manifest}: {file} cannot be read: {error.strerror or error}") from None

@@ -5,25 +5,24 @@
     y = layer(x, topk_idx, topk_weights, x_sf=x_sf)                         x and x_sf as `quant` makes them
     y = mega_moe(layer, x, topk_idx, topk_weights)                          the same as a function
 
-A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given), so it can be captured
-into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run one after another: on one stream, or
-ordered by events.
+A call launches on torch's current stream and neither synchronises nor allocates (but for y when `out` is not given, and for int32 indices
+beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
+one after another: on one stream, or ordered by events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
-from ..arch import Arch, arch_of_capability
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
+from ..integer import as_integer
 from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..kernels.registry import find_kernel
-from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights
+from ..problem import Problem, ProblemError, integer_between
+from ..quant import INDEX_DTYPES, ExpertWeights
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
 from .cuda_kernel import CudaKernel
@@ -31,7 +30,7 @@ from .custom_op import mega_moe as mega_moe_op
 from .custom_op import mega_moe_out, register
 from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
-from .symmetric_memory import SymmetricBuffer
+from .symmetric_memory import SymmetricBuffer, device_arch
 from .watchdog import check_watchdog_ns
 
 
@@ -75,17 +74,16 @@ class MegaMoE(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_weights(problem, weights)
-        check_watchdog_ns(watchdog_ns)
+        watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.problem, self.selection = problem, Selection(problem, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
         if symmetric is not None and symmetric.problem != problem:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
-        arch = device_arch(weights.fc1.device)
-        self.symmetric = SymmetricBuffer.allocate(problem, arch, group) if symmetric is None else symmetric
+        self.symmetric = SymmetricBuffer.allocate(problem, group=group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
         if weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
-        target = Target(arch, usable_sms(device, reserved_sms), gpu_name(device))
+        target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
         configs = self.selection.configs(target)
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
@@ -107,31 +105,30 @@ class MegaMoE(torch.nn.Module):
         topk_weights: torch.Tensor,
         *,
         x_sf: torch.Tensor | None = None,
-        num_tokens_bound: int | None = None,
-        padded_tokens: int | None = None,
+        num_tokens_bound: SupportsIndex | None = None,
+        padded_tokens: SupportsIndex | None = None,
         out: torch.Tensor | None = None,
         check: bool = False,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden], or [padded_tokens, hidden].
 
         x                 bf16 [T, hidden] without x_sf; else e4m3 [T, hidden] with x_sf as `Inputs` has it
-        topk_idx          int64 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
+        topk_idx          int64 or int32 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
         topk_weights      float32 [T, topk]
         num_tokens_bound  at least the tokens of every rank, padding included, and the same on every rank: chooses the kernel
         padded_tokens     T or more: rows of y, zero past the T-th, for a caller that needs one shape for several numbers of tokens
         out               where y goes
-        check             also refuse a topk_idx that is out of range or twice in a row; this waits for the device, so neither in a graph
-                          nor under torch.compile
+        check             also refuse a topk_idx that is out of range or twice in a row, and NaN and infinities in x, x_sf and the top-k
+                          weights of slots that are not masked, with which the token's y is not specified; this waits for the device, so
+                          neither in a graph nor under torch.compile
 
         Raises `ProblemError` before anything is launched.
         """
-        for name, value in (("num_tokens_bound", num_tokens_bound), ("padded_tokens", padded_tokens)):
-            if value is not None and value < 0:
-                raise ProblemError(name, value, "None, or at least this rank's tokens")
+        numbers = [_number("num_tokens_bound", num_tokens_bound), _number("padded_tokens", padded_tokens)]
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
-            Inputs(x, torch.empty(0), topk_idx, topk_weights).check_experts(self.problem)
-        numbers = [-1 if value is None else value for value in (num_tokens_bound, padded_tokens)]
+            # BF16 tokens have no scales.
+            Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
         if out is None:
             return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
@@ -156,7 +153,8 @@ class MegaMoE(torch.nn.Module):
         bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
         if x_sf is None:
             assert self.pre_dispatch is not None
-            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), topk_idx.data_ptr(), topk_weights.data_ptr())
+            indices = topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
+            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), indices.data_ptr(), topk_weights.data_ptr())
             if rows:
                 self.pre_dispatch((*pointers, tokens, rows))
         else:
@@ -174,7 +172,7 @@ class MegaMoE(torch.nn.Module):
                 raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
             problem.check_num_tokens(tokens, "x.shape[0]")
             check_tensor("x", x, torch.bfloat16, (tokens, problem.hidden))
-            check_tensor("topk_idx", topk_idx, torch.int64, (tokens, problem.topk))
+            check_tensor("topk_idx", topk_idx, INDEX_DTYPES, (tokens, problem.topk))
             check_tensor("topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
             if x.data_ptr() % 16:
                 raise ProblemError("x.data_ptr()", x.data_ptr(), "a multiple of 16")
@@ -207,27 +205,27 @@ class MegaMoE(torch.nn.Module):
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
 
 
+def _number(name: str, value: SupportsIndex | None) -> int:
+    """What the operators take: -1 for None.  Raises `ProblemError`."""
+    if value is None:
+        return -1
+    # An int of torch.compile, which may stand for any, is taken as it is.
+    number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
+    if number is None or number < 0:
+        raise ProblemError(name, value, "None, or at least this rank's tokens")
+    return number
+
+
 def gpu_name(device: torch.device) -> str:
     """What the tables of measured configurations call a GPU."""
     name: str = torch.cuda.get_device_name(device)
     return name
 
 
-def device_arch(device: torch.device) -> Arch:
-    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel."""
-    capability = torch.cuda.get_device_capability(device)
-    arch = arch_of_capability(capability)
-    if arch is None or arch.name not in find_kernel("mega_moe").configs:
-        raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
-    return arch
-
-
 def usable_sms(device: torch.device, reserved: int) -> int:
     """CTAs of the grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
-    total = torch.cuda.get_device_properties(device).multi_processor_count
-    if not 0 <= reserved <= total - 2:
-        raise ProblemError("reserved_sms", reserved, f"between 0 and {total - 2}")
-    return (total - reserved) // 2 * 2
+    most = torch.cuda.get_device_properties(device).multi_processor_count - 2
+    return (most + 2 - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
 
 
 def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -28,8 +28,7 @@ class RankKernel:
         self, artifact: Artifact, symmetric: SymmetricBuffer, weights: ExpertWeights | RankBuffers, watchdog_ns: int = WATCHDOG_NS
     ) -> None:
         config = artifact.config
-        check_watchdog_ns(watchdog_ns)
-        self.config, self.symmetric, self.watchdog_ns = config, symmetric, watchdog_ns
+        self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
         with symmetric.binding(config.num_sms):
             if isinstance(weights, RankBuffers):
                 self.buffers = weights.rebound(config, symmetric.sym, symmetric.watchdog)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
-from ..problem import Problem, ProblemError
+from ..problem import Problem, ProblemError, integer_between
 from ..target import Target
 
 
@@ -22,12 +23,11 @@ class Selection:
     Raises `ProblemError` when a bound is not between 1 and max_tokens_per_rank.
     """
 
-    def __init__(self, problem: Problem, bounds: Sequence[int] = ()) -> None:
+    def __init__(self, problem: Problem, bounds: Sequence[SupportsIndex] = ()) -> None:
         self.problem = problem
-        for bound in bounds:
-            if not 1 <= bound <= problem.max_tokens_per_rank:
-                raise ProblemError("bounds", bound, f"between 1 and max_tokens_per_rank = {problem.max_tokens_per_rank}")
-        self.bounds = sorted({*bounds, problem.max_tokens_per_rank})
+        most = problem.max_tokens_per_rank
+        given = [integer_between("bounds", bound, 1, most, f"between 1 and max_tokens_per_rank = {most}") for bound in bounds]
+        self.bounds = sorted({*given, most})
 
     def configs(self, target: Target) -> dict[int, MegaMoeConfig]:
         """Configuration of every bound; neighbours may share one."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 import torch
 
 from ..artifact.artifact import Artifact
+from ..integer import as_integer
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from ..quant import ExpertWeights
 from ..sim import GlobalMemory, Launch, Report, Simulator
@@ -20,12 +23,13 @@ CPU = torch.device("cpu")
 class SimulatedMoE:
     """An expert-parallel MoE layer whose ranks are simulated.  Buffers persist over calls, as they do on GPUs.
 
+    artifact     the compiled kernel of a MoE layer
     weights      per rank, the local experts' weights as `quant` makes them
     seed, race   scheduling seed and race detector of the simulator
     watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
     progress     called about once a second with warp instructions and seconds so far
 
-    Raises `ProblemError` or ValueError when weights or watchdog_ns do not fit.
+    Raises `ProblemError` or ValueError when an argument does not fit.
     """
 
     def __init__(
@@ -33,19 +37,24 @@ class SimulatedMoE:
         artifact: Artifact,
         weights: Sequence[ExpertWeights],
         *,
-        seed: int = 0,
+        seed: SupportsIndex = 0,
         race: bool = True,
-        watchdog_ns: int = WATCHDOG_NS,
+        watchdog_ns: SupportsIndex = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        check_watchdog_ns(watchdog_ns)
+        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, MegaMoeConfig):
+            given = type(artifact.config if isinstance(artifact, Artifact) else artifact).__name__
+            raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
+        number = as_integer(seed)
+        if number is None:
+            raise ProblemError("seed", seed, "an integer")
+        self.watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.artifact = artifact
         self.problem = artifact.config.problem
         self._check_weights(weights)
-        self.watchdog_ns = watchdog_ns
         self.ranks = [RankBuffers(artifact.config, w) for w in weights]
         self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64)
-        self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=seed, race=race, progress=progress)
+        self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=number, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
         """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).

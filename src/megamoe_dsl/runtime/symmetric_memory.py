@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ..arch import Arch
+from ..arch import Arch, arch_of_capability
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
 from .watchdog import new_record, who_waits
 
@@ -25,6 +26,22 @@ def disable_multicast() -> None:
     """NVLink multicast stays off: call before the process group is made (NCCL reads its variable then).  A user's own value wins."""
     for name, value in MULTICAST_OFF.items():
         os.environ.setdefault(name, value)
+
+
+def device_arch(device: torch.device) -> Arch:
+    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel."""
+    capability = torch.cuda.get_device_capability(device)
+    arch = arch_of_capability(capability)
+    if arch is None or arch.name not in find_kernel("mega_moe").configs:
+        raise ProblemError("device", f"{device}, compute capability {capability[0]}.{capability[1]}", "a GPU with a kernel: 9.0 or 10.0")
+    return arch
+
+
+def require_usable(device: torch.device) -> torch.device:
+    """The device.  Raises `ProblemError` when it is CUDA's and there is none."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ProblemError("device", str(device), "a CUDA device, and torch finds none here: SimulatedMoE runs the kernel without one")
+    return device
 
 
 @dataclass
@@ -53,21 +70,30 @@ class SymmetricBuffer:
         self.watchdog = new_record(self.sym.device)
 
     @classmethod
-    def allocate(cls, problem: Problem, arch: Arch, group: Any = None, device: torch.device | str | None = None) -> SymmetricBuffer:
+    def allocate(
+        cls, problem: Problem, arch: Arch | None = None, group: Any = None, device: torch.device | str | None = None
+    ) -> SymmetricBuffer:
         """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
 
-        arch    of the kernels that use the buffer
+        arch    of the kernels that use the buffer; None for that of the GPU
         group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
                 where torch.distributed is not needed
         device  where the buffer of one rank without a group lies
 
-        Raises `ProblemError` when the group has another size or a rank brings another problem.
+        Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
+        rank brings another problem.
         """
-        size = symmetric_buffer(problem, arch).size
         if group is None and problem.num_ranks == 1:
-            sym = torch.zeros(size, dtype=torch.uint8, device="cuda" if device is None else device)
+            place = require_usable(torch.device("cuda" if device is None else device))
+            size = symmetric_buffer(problem, arch or device_arch(place)).size
+            sym = torch.zeros(size, dtype=torch.uint8, device=place)
             return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
         import torch.distributed as dist
+
+        if group is None and not (dist.is_available() and dist.is_initialized()):
+            how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
+            raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
+        require_usable(torch.device("cuda"))
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         disable_multicast()
@@ -81,6 +107,7 @@ class SymmetricBuffer:
             if theirs != problem:
                 raise ProblemError("problem", problem, f"the same on every rank; rank {other} has {theirs!r}")
         here = torch.device("cuda", torch.cuda.current_device())
+        size = symmetric_buffer(problem, arch or device_arch(here)).size
         sym = symmetric_memory.empty(size, dtype=torch.uint8, device=here)
         sym.zero_()
         handle = symmetric_memory.rendezvous(sym, group)
@@ -93,6 +120,7 @@ class SymmetricBuffer:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of this rank's part."""
         return self.sym.numel()
 
     @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import torch
 
+from ..integer import as_integer
 from ..layouts.watchdog import RECORD
 from ..problem import ProblemError
 
@@ -23,7 +24,9 @@ class WatchdogError(RuntimeError):
 class HasRecord(Protocol):
     """Anything whose record a kernel may have written."""
 
-    def watchdog_message(self) -> str | None: ...
+    def watchdog_message(self) -> str | None:
+        """What the record says, None when it is empty."""
+        ...
 
 
 def new_record(device: torch.device) -> torch.Tensor:
@@ -31,10 +34,12 @@ def new_record(device: torch.device) -> torch.Tensor:
     return torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
 
 
-def check_watchdog_ns(limit: int) -> None:
-    """Raises `ProblemError` unless a kernel can wait so long."""
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit < 1 << 63:
+def check_watchdog_ns(limit: SupportsIndex) -> int:
+    """The limit as an int.  Raises `ProblemError` unless a kernel can wait so long."""
+    number = as_integer(limit)
+    if number is None or not 0 < number < 1 << 63:
         raise ProblemError("watchdog_ns", limit, "a whole number of nanoseconds, from 1 to 2^63 - 1")
+    return number
 
 
 @contextmanager

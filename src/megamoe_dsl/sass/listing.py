@@ -42,6 +42,7 @@ class Instruction:
 
     @property
     def kind(self) -> str:
+        """One of `KINDS`, or integer."""
         return kind_of(self.opcode)
 
 
@@ -65,6 +66,7 @@ KINDS: tuple[tuple[str, str], ...] = (
 
 @lru_cache(maxsize=1024)
 def kind_of(opcode: str) -> str:
+    """The kind of an opcode: the first of `KINDS` whose pattern is its operation, or integer."""
     operation = opcode.split(".", 1)[0]
     return next((kind for kind, pattern in KINDS if re.fullmatch(pattern, operation)), "integer")
 
@@ -83,12 +85,17 @@ class Listing:
         return counts["LDL"], counts["STL"]
 
 
+NVDISASM = {"nvidia": "**/bin/nvdisasm*", "triton": "backends/nvidia/bin/nvdisasm*"}
+"""Packages that may bring nvdisasm, and where they have it: NVIDIA's wheel, a dependency, and Triton, beside torch's CUDA builds."""
+
+
 def find_nvdisasm() -> str:
-    """nvdisasm of the `nvidia-cuda-nvdisasm` wheel, or the one on PATH.  Raises `DisassemblyError`."""
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for found in sorted(Path(folder).glob("**/bin/nvdisasm*")):
-            return str(found)
+    """Path of an nvdisasm: of one of the packages `NVDISASM`, or on PATH.  Raises `DisassemblyError` that says what to install."""
+    for package, pattern in NVDISASM.items():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for found in sorted(Path(folder).glob(pattern)):
+                return str(found)
     found_on_path = shutil.which("nvdisasm")
     if found_on_path is None:
         raise DisassemblyError("nvdisasm is not installed: `pip install nvidia-cuda-nvdisasm`, or put a CUDA toolkit's bin on PATH")

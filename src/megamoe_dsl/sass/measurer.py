@@ -94,6 +94,7 @@ class Measurer:
         return around or Loop(own, self.flow.side(own, other) & tile.body)
 
     def measure(self, key: str, role: str, unit: str, loop: Loop, units: float, without: Iterable[Loop] = ()) -> Measure:
+        """A loop's instructions, without those of loops `without`, over the units of work of one iteration."""
         indices = loop.body.difference(*(inner.body for inner in without))
         kinds = Counter(self.code[i].kind for i in indices)
         per_unit = {kind: count / units for kind, count in kinds.most_common()}
@@ -111,6 +112,7 @@ class Measurer:
         return [self.measure(f"{key}_k_block", role, "K block", loop, blocks), tile]
 
     def dispatch(self) -> Measure:
+        """A pulled token: the loop with its two bulk copies."""
         return self.measure("dispatch_token", "dispatch", "token", self.inner("pull.", UBLKCP=2), 1)
 
     def combine(self) -> list[Measure]:

@@ -31,10 +31,12 @@ class Scoreboards:
 
     @classmethod
     def of(cls, code: bytes, address: int) -> Scoreboards:
+        """Of the instruction at an address: bits 116 to 121 and 110 to 112 of its 128."""
         word = int.from_bytes(code[address : address + INSTRUCTION_BYTES], "little")
         return cls(word >> 116 & 0x3F, word >> 110 & 7)
 
     def waits_for(self, other: Scoreboards) -> bool:
+        """Whether this instruction waits for the result of the other."""
         return bool(self.waits >> other.sets & 1)
 
 

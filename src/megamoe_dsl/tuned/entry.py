@@ -48,6 +48,7 @@ class Entry:
 
     @property
     def share(self) -> Share:
+        """What a GPU has of the layer that was measured."""
         return Share(self.hidden, self.intermediate, self.experts_per_rank, self.num_sms)
 
     @property

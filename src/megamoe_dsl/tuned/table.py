@@ -71,6 +71,7 @@ class Table:
 
     @cached_property
     def by_share(self) -> dict[Share, list[Entry]]:
+        """Entries of each share, in the table's order."""
         found: dict[Share, list[Entry]] = {}
         for one in self.entries:
             found.setdefault(one.share, []).append(one)

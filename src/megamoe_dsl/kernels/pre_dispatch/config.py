@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...arch import ARCHES, Arch
-from ...config_error import require, require_integer
+from ...config_error import require, require_integers
 from ...problem import Problem
 from ...target import Target
 
@@ -32,7 +32,7 @@ class PreDispatchConfig:
     arch_name: str
 
     def __post_init__(self) -> None:
-        require_integer("num_sms", self.num_sms)
+        require_integers(self, "num_sms")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
 

@@ -55,6 +55,7 @@ class Layout:
 
     @property
     def rank(self) -> int:
+        """Number of modes; 1 for a bare integer."""
         return len(self.shape) if isinstance(self.shape, tuple) else 1
 
     @property

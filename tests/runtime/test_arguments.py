@@ -1,0 +1,127 @@
+"""What a layer takes and refuses, before it does anything: kinds of arguments, missing devices, NaN and infinities, other dtypes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.reference import mega_moe
+from megamoe_dsl.runtime.buffers import Inputs, check_weights
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+
+PROBLEMS = {recipe: Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe=recipe) for recipe in ("fp8xfp4", "fp8xfp8")}
+CONFIGS = {
+    "fp8xfp4": Sm100Config.choose(PROBLEMS["fp8xfp4"], 8, num_sms=2),
+    "fp8xfp8": Sm90Config.choose(PROBLEMS["fp8xfp8"], 8, num_sms=2),
+}
+TOKENS = 5
+NAN = {torch.uint8: 0xFF, torch.float8_e4m3fn: 0x7F}  # the others take a float
+
+
+@pytest.fixture(params=PROBLEMS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return random_case(PROBLEMS[request.param], [TOKENS], 0)
+
+
+def inputs(case: Case, **changes: torch.Tensor) -> Inputs:
+    return replace(Inputs(case.x[0], case.x_sf[0], case.topk_idx[0], case.topk_weights[0]), **changes)
+
+
+def with_nan(values: torch.Tensor, *place: int) -> torch.Tensor:
+    changed = values.clone()
+    if values.dtype in NAN:
+        changed.view(torch.uint8)[place] = NAN[values.dtype]
+    else:
+        changed[place] = float("nan")
+    return changed
+
+
+def test_a_configuration_is_no_artifact(case: Case) -> None:
+    config = CONFIGS[case.problem.recipe]
+    with pytest.raises(ProblemError, match=f"artifact = '{type(config).__name__}': must be an Artifact of a MoE kernel"):
+        SimulatedMoE(config, case.weights)  # type: ignore[arg-type]
+    other = Artifact(PreDispatchConfig(case.problem, 2, config.arch.name), "", b"", 0.0)
+    with pytest.raises(ProblemError, match="artifact = 'PreDispatchConfig'"):
+        SimulatedMoE(other, case.weights)
+    with pytest.raises(ProblemError, match=r"seed = 0\.5: must be an integer"):
+        SimulatedMoE(Artifact(config, "", b"", 0.0), case.weights, seed=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (1, r"device = 'cuda': must be a CUDA device, and torch finds none"),
+        (2, r"group = None: must be a process group of num_ranks = 2 ranks, and there is none"),
+    ],
+)
+def test_a_layer_without_a_gpu_or_a_group_says_so(ranks: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    problem = Problem(256, 128, 4, 2, num_ranks=ranks, max_tokens_per_rank=8, recipe="fp8xfp8")
+    with pytest.raises(ProblemError, match=message):
+        MegaMoE(problem, random_case(problem, [1] * ranks, 0).weights[0])
+
+
+@pytest.mark.parametrize("name", ["x", "x_sf", "topk_weights"])
+def test_nan_in_inputs_is_refused_and_named(name: str, case: Case) -> None:
+    one = inputs(case)
+    bad = replace(one, **{name: with_nan(getattr(one, name), 3, 1)})
+    with pytest.raises(ProblemError, match=rf"^rank 0: {name}\[3, 1\] = (nan|255\.0): must be (finite|a UE8M0 byte below 255)"):
+        bad.check(case.problem, torch.device("cpu"), "rank 0: ")
+    one.check(case.problem, torch.device("cpu"))
+
+
+def test_an_infinite_weight_is_refused_unless_its_slot_is_masked(case: Case) -> None:
+    weights = case.topk_weights[0].clone()
+    weights[2, 0] = float("inf")
+    with pytest.raises(ProblemError, match=r"topk_weights\[2, 0\] = inf: must be finite"):
+        inputs(case, topk_weights=weights).check(case.problem, torch.device("cpu"))
+    masked = case.topk_idx[0].clone()
+    masked[2, 0] = -1
+    inputs(case, topk_weights=weights, topk_idx=masked).check(case.problem, torch.device("cpu"))
+
+
+def test_nan_among_weights_is_looked_for_when_asked(case: Case) -> None:
+    good = case.weights[0]
+    check_weights(case.problem, good, finite=True)
+    names = ("fc1_sf", "fc2_sf") if case.problem.recipe == "fp8xfp4" else ("fc1", "fc1_sf", "fc2", "fc2_sf")
+    for name in names:
+        bad = replace(good, **{name: with_nan(getattr(good, name), 1, 0, 0)})
+        check_weights(case.problem, bad)
+        with pytest.raises(ProblemError, match=rf"weights\.{name}\[1, 0, 0\] = (nan|255\.0): must be"):
+            check_weights(case.problem, bad, finite=True)
+
+
+def test_nan_stays_with_its_token(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    moe = SimulatedMoE(compile_kernel(CONFIGS[case.problem.recipe]), case.weights)
+    monkeypatch.setattr(Inputs, "check", lambda *arguments: None)
+    bad = inputs(case, x=with_nan(case.x[0], 3, 1), x_sf=with_nan(case.x_sf[0], 1, 1))
+    (y,), _ = moe([bad])
+    kept = [0, 2, 4]
+    assert torch.equal(y[kept], case.reference().y[0][kept])
+
+
+def test_other_dtypes_mean_the_same(case: Case) -> None:
+    """int32 indices, and UE8M0 scales under torch's own name."""
+    sf = case.x_sf[0]
+    ours = {"topk_idx": case.topk_idx[0].int()}
+    weights = case.weights[0]
+    if case.problem.recipe == "fp8xfp4":
+        sf = sf.view(torch.float8_e8m0fnu)
+        scales = (weights.fc1_sf.view(torch.float8_e8m0fnu), weights.fc2_sf.view(torch.float8_e8m0fnu))
+        weights = ExpertWeights(weights.fc1, scales[0], weights.fc2, scales[1])
+        assert weights.fc1_sf.dtype == torch.uint8 and torch.equal(weights.fc2_sf, case.weights[0].fc2_sf)
+    want = case.reference().y
+    (y,), _ = SimulatedMoE(compile_kernel(CONFIGS[case.problem.recipe]), [weights])([inputs(case, x_sf=sf, **ours)])
+    assert torch.equal(y, want[0])
+    given: tuple[Any, ...] = ([case.x[0]], [sf], [ours["topk_idx"]], [case.topk_weights[0]], [weights])
+    assert torch.equal(mega_moe(case.problem, *given)[0], want[0])
