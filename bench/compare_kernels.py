@@ -21,30 +21,24 @@ from typing import Any
 
 import torch
 
-import result_file
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
+from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.presets import preset
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
 WARM_UPS = 3
-
-
-def points_of(text: str) -> list[Point]:
-    """PRESET:TOKENS, separated by commas: one rank with its share of the preset's experts.  Raises ValueError."""
-    pairs = [one.split(":") for one in text.split(",")]
-    shares = {name: preset(name).experts_per_rank for name, _ in pairs}
-    return [Point(name, int(tokens), 1, shares[name]) for name, tokens in pairs]
 
 
 def kernels_of(point: Point, folders: Sequence[Path]) -> list[tuple[Path, Sm90Config]]:
@@ -103,11 +97,11 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, settings: Settings) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
-    layer, shape = None, ""
+    layer, shape = None, None
     for index, point in enumerate(points):
-        if layer is None or shape != point.preset:
+        if layer is None or shape != point.layer:
             layer = None  # frees the last shape's weights first
-            layer, shape = Layer(point.problem, None), point.preset
+            layer, shape = Layer(point.problem, None), point.layer
         report(index, compare(point, layer, settings))
 
 
@@ -131,15 +125,15 @@ def table(record: dict[str, Any], baseline: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
-    parser.add_argument("--points", type=points_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every kernel")
+    parser.add_argument("--points", type=shares_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="turns of every kernel")
     parser.add_argument(
         "--earlier-batches",
-        type=int,
+        type=at_least(0),
         default=BATCHES,
         help="with other routings, whose tokens then lie in a tile's rows; 0 leaves zeros there",
     )
-    parser.add_argument("--watchdog-ms", type=int, default=5000, help="limit of every wait in a kernel")
+    parser.add_argument("--watchdog-ms", type=at_least(1), default=5000, help="limit of every wait in a kernel")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
     given = parser.parse_args()
@@ -158,7 +152,7 @@ def main() -> None:
     job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
         run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
-    print(f"wrote {result_file.save(given.out, 'compare_kernels', records)}")
+    print(f"wrote {save(given.out, 'compare_kernels', records)}")
     sys.exit(any("error" in one for one in records))
 
 

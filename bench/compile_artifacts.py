@@ -18,8 +18,10 @@ from pathlib import Path
 from megamoe_dsl.artifact.cache import require_writable
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_given
+from megamoe_dsl.bench.point_options import CompileOptions
+from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import ProblemError
@@ -61,22 +63,22 @@ def build(folder: Path, config: Sm90Config) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compiles SM90 kernels into a folder.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--preset", default="flash,pro")
-    parser.add_argument("--tokens", default="1,8,64,512,2048,8192")
-    parser.add_argument("--ranks", default="8")
-    parser.add_argument("--experts-per-rank", type=int)
+    add_options(parser.add_argument, CompileOptions)
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=V[,V...]", help="values of a configuration field")
-    parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
+    options = read_options(CompileOptions, given)
     try:
         settings = dict(read_setting(one) for one in given.set)
     except ValueError as error:
         parser.error(f"--set {error}")
-    configs = [config for point in points_given(parser, given) for config in variants(point, settings)]
     try:
-        require_writable("folder", given.folder)
+        with naming_options(CompileOptions):
+            points = points_of(options)
+            require_writable("folder", given.folder)
     except ProblemError as error:
         parser.error(str(error))
+    configs = [config for point in points for config in variants(point, settings)]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(build, itertools.repeat(given.folder), configs):
             print(line, flush=True)

@@ -23,10 +23,10 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-import result_file
-from compare_kernels import points_of
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.points import shares_of
+from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.sass.flow import Flow
 from megamoe_dsl.sass.listing import Listing
@@ -121,7 +121,7 @@ def table(found: dict[str, Counter[str]], least: float = 0.01) -> Iterable[str]:
 def report_of(text: str) -> tuple[Point, Path]:
     """PRESET:TOKENS=REPORT.  Raises ValueError."""
     name, _, report = text.partition("=")
-    (point,) = points_of(name)
+    (point,) = shares_of(name)
     return point, Path(report)
 
 
@@ -145,7 +145,7 @@ def main() -> None:
         records = [judge(*one) for one in given.reports]
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(f"wrote {result_file.save(given.out, 'stalls', records)}")
+    print(f"wrote {save(given.out, 'stalls', records)}")
 
 
 if __name__ == "__main__":

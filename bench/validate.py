@@ -8,12 +8,14 @@ racecheck, memcheck
             compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
+host_time   what a call costs the host, beside a torch addition and the baseline
 trace       the same points, by role
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
 
-It needs what its scripts need: megamoe_dsl on the path, and on the host torch and cuda-bindings.  Every step runs whatever became of those
-before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the end of what it said.
+It needs megamoe_dsl on the path, and on the host torch, cuda-bindings and pytest, which runs the checks of tests/gpu.  Every step runs
+whatever became of those before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the
+end of what it said.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Timer
 
-import result_file
-from megamoe_dsl.bench.session import without_folders
-from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS
+from megamoe_dsl.bench.result_file import save, without_folders
 from megamoe_dsl.presets import PRESETS
 
-BENCH = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 TOKENS = "1,8,64,512,2048,8192"
 RANKS = 8
 PREPARE_LIMIT_S = 1800
 LINES_KEPT = 60
-MAIN_LOOPS = ("once_m8", "once_m128", "once_pairs")  # tokens as the wgmma's columns, as its rows, and two CTAs at work together
+ONE_LAUNCH = "once"  # cases of silicon.py: tokens as the wgmma's columns, as its rows, and two CTAs at work together
+SANITIZER_WATCHDOG_S = 600
+PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
 Command = list[str]
 
 
@@ -73,36 +75,47 @@ class Outcome:
 
 def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Step]:
     """All of them, for a host with `gpus` GPUs."""
-    at = {name: str(folder / name) for name in ("silicon", "layer", "kernels", "traced", "eighths")}
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "host_time")}
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
-    both = ["--preset", ",".join(PRESETS), "--tokens", TOKENS, "--ranks", str(RANKS)]
     beside = [] if baseline is None else ["--baseline", str(baseline)]
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
+    soak = ["--soak-preset", ",".join(PRESETS), "--soak-tokens", TOKENS]
+
+    def prepared(what: str, *more: str) -> tuple[Command, ...]:
+        return ([script("tests/gpu/prepare.py"), what, "--kernels", at["checks"], "--gpus", str(gpus), *more],)
+
+    def checked(file: str, *more: str, on: int = gpus) -> Command:
+        return [*PYTEST, script(f"tests/gpu/{file}"), "--kernels", at["checks"], "--gpus", str(on), *more]
 
     def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
-        return tuple(["compile_artifacts.py", at[into], *one, "--ranks", on, *more] for one in shares)
+        return tuple([script("bench/compile_artifacts.py"), at[into], *one, "--ranks", on, *more] for one in shares)
+
+    def host_time(what: str) -> Command:
+        return [script("bench/host_time.py"), what, at["host_time"]]
 
     def measured(kernels: str, on: str, *more: str) -> tuple[Command, ...]:
-        return tuple(["mega_moe_sm90.py", *one, "--ranks", on, "--artifacts", at[kernels], "--out", str(out), *more] for one in shares)
+        command = [script("bench/mega_moe_sm90.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
+        return tuple([*command, *one] for one in shares)
 
-    once = tuple(["silicon.py", "once", at["silicon"], case] for case in MAIN_LOOPS)
-    quantise = ["check_layer.py", at["layer"], "--ranks", "1", "--checks", "pre_dispatch_bytes"]
-    whole_layer = ["check_layer.py", at["layer"], "--ranks", ",".join(ranks)]
+    once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1)
+    quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
+    soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", "1000", "--soak-out", str(out))
     return [
-        Step("silicon", (["silicon.py", "prepare", at["silicon"]],), (["silicon.py", "check", at["silicon"]],), 180),
-        Step("layer", ([*whole_layer, "--compile"],), (whole_layer,), 300),
-        *(Step(tool, (), (*once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
+        Step("silicon", prepared("silicon"), (checked("test_silicon.py"),), 180),
+        Step("layer", prepared("layer"), (checked("test_layer_on_gpus.py"),), 300),
+        *(Step(tool, (), (once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
+        Step("host_time", (host_time("prepare"),), ([*host_time("run"), *beside, "--out", str(out)],), 240),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
-        Step(
-            "soak_ranks",
-            (["compile_artifacts.py", at["eighths"], *both, "--set", f"num_sms={NUM_SMS * gpus // RANKS}"],),
-            (["soak_ranks.py", "--artifacts", at["eighths"], *both, "--gpus", str(gpus), "--launches", "1000", "--out", str(out)],),
-            400,
-        ),
+        Step("soak_ranks", prepared("soak", *soak), (soaked,), 400),
     ]
+
+
+def script(path: str) -> str:
+    """A file of this repository, from wherever it is asked for."""
+    return str(ROOT / path)
 
 
 def sanitizer(tool: str) -> tuple[str, ...]:
@@ -155,8 +168,7 @@ def validate(what: str, chosen: list[Step]) -> list[Outcome]:
             print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
             continue
         commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
-        for script, *arguments in commands:
-            found.append(execute(step.name, [*before, sys.executable, str(BENCH / script), *arguments], limit_s))
+        found += [execute(step.name, [*before, sys.executable, *command], limit_s) for command in commands]
     return found
 
 
@@ -167,7 +179,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=4, choices=(1, 2, 4, 8), help="of the host")
     parser.add_argument("--only", help="steps, separated by commas")
     parser.add_argument("--baseline", type=Path, help="folder with the baseline's packages")
-    parser.add_argument("--out", type=Path, default=BENCH / "results", help="folder of the JSON files")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="folder of the JSON files")
     given = parser.parse_args()
     found = steps(given.folder, given.gpus, given.baseline, given.out)
     names = [step.name for step in found]
@@ -177,7 +189,7 @@ def main() -> None:
             parser.error(f"--only {name}: must be one of {', '.join(names)}")
     outcomes = validate(given.what, [step for step in found if step.name in only])
     if given.what == "run":
-        print(f"wrote {result_file.save(given.out, 'validate', [asdict(one) for one in outcomes])}")
+        print(f"wrote {save(given.out, 'validate', [asdict(one) for one in outcomes])}")
     sys.exit(not all(one.well for one in outcomes))
 
 

@@ -1,8 +1,11 @@
 """Parts of the benchmark that need no GPU: points, roofline, jobs that fail or hang, the report."""
 
+import json
 import os
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,22 +13,26 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench import host
+from megamoe_dsl.bench import arguments, host
 from megamoe_dsl.bench import point as point_module
-from megamoe_dsl.bench import session as session_module
-from megamoe_dsl.bench.arguments import parse, passed
+from megamoe_dsl.bench.arguments import main, session_of
 from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
+from megamoe_dsl.bench.options import add_options, options_of, read_options
+from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point, summarise
+from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.bench.report import row
-from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.result_file import packages, without_folders
+from megamoe_dsl.bench.results import Results, is_point
 from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
-from megamoe_dsl.bench.session import Session, packages, without_folders
+from megamoe_dsl.bench.session import Session
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
@@ -34,39 +41,96 @@ from megamoe_dsl.target import Target
 
 
 @pytest.fixture
-def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """Sessions that commands ask for, on a host with eight GPUs; none is run."""
+    found: list[Session] = []
+
+    def run(session: Session, host: Host) -> Results:
+        host.check(session.points)
+        found.append(session)
+        return Results("run.json", "none", ())
+
     monkeypatch.setattr(Host, "find", Host.measured)
+    monkeypatch.setattr(arguments, "run_session", run)
+    return found
 
 
-@pytest.mark.usefixtures("eight_gpus")
-def test_points_of_the_command_line() -> None:
-    session = parse(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
+def test_points_of_the_command_line(asked: list[Session]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
+    (session,) = asked
+    assert done.value.code == 0
     assert [one.name for one in session.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
     assert len(session.points) == 8 and session.soak == 9 and session.baseline is None
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--preset", "flush", "preset = 'flush': must be one of flash, pro"),
-        ("--tokens", "8,many", "tokens = '8,many': must be numbers separated by commas"),
-        ("--tokens", "-1", "tokens = -1"),
-        ("--ranks", "7", "num_experts = 256: must be "),
-        ("--ranks", "16", "ranks = 16: must be at most 8, the GPUs of this host"),
-        ("--soak", "-3", "soak = -3: must be 0 or a number of launches"),
-        ("--remote", "1.5", "remote = 1.5: must be None, or between 0 and 1"),
-        ("--watchdog-ms", "0", "watchdog_ms = 0: must be at least 1"),
-        ("--baseline", "nowhere", "baseline = 'nowhere': must be None or a folder with the baseline's unpacked wheels"),
-        ("--trace", "--soak=3", "trace = True: must be False with a soak"),
-        ("--out", __file__, f"out = {__file__!r}: must be a folder that can be written ("),
-    ],
-)
-@pytest.mark.usefixtures("eight_gpus")
-def test_points_that_are_none_are_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+BAD = [
+    ("--preset=flush", "--preset = 'flush': must be one of flash, pro"),
+    ("--tokens=8,many", "--tokens = '8,many': must be numbers separated by commas"),
+    ("--tokens=-1", "--tokens = -1: must be at least 0"),
+    ("--tokens=99999999", "--tokens = 99999999: must be less than 2^27 / 48: pool rows are counted in 32 bits"),
+    ("--ranks=7", "--ranks = 7: must be a divisor of 256, the number of experts"),
+    ("--ranks=0", "--ranks = 0: must be at least 1"),
+    ("--soak=-3", "--soak = -3: must be 0 or a number of launches"),
+    ("--remote=1.5", "--remote = 1.5: must be None, or between 0 and 1"),
+    ("--watchdog-ms=0", "--watchdog-ms = 0: must be at least 1"),
+    ("--baseline=nowhere", "--baseline = 'nowhere': must be a folder with unpacked wheels, deep_gemm among them"),
+    ("--trace --soak=3", "--trace = True: must be False with a soak"),
+    (f"--out={__file__}", f"--out = {__file__!r}: must be a folder that can be written ("),
+    ("--hidden=512", "--intermediate = None: must be given, or taken from a --preset"),
+    ("--hidden=500 --preset=flash", "--hidden = 500: must be a multiple of 256"),
+    ("--hidden=512 --intermediate=256 --experts=8 --topk=9", "--topk = 9: must be at most --experts = 8"),
+    ("--experts=64 --experts-per-rank=8", "--experts-per-rank = 8: must be left out with --experts"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[options for options, _ in BAD])
+def test_bad_options_are_named_as_typed_before_gpus_are_looked_for(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host, "local_target", lambda: pytest.fail("looked for GPUs"))
     with pytest.raises(SystemExit) as refused:
-        parse(["--artifacts", "kernels", option, value])
+        main(options.split())
     assert refused.value.code == 2
     assert message in capsys.readouterr().err
+    result = CliRunner().invoke(app, ["bench", *options.split()])
+    assert result.exit_code == 2
+    assert f"error: {message}" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_more_ranks_than_gpus_are_refused(asked: list[Session]) -> None:
+    result = CliRunner().invoke(app, ["bench", "--ranks", "16"])
+    assert (result.exit_code, asked) == (2, [])
+    assert result.stderr == "error: --ranks = 16: must be at most 8, the GPUs of this host\n"
+
+
+@pytest.mark.parametrize(("kind", "command"), [(BenchOptions, "bench"), (TuneOptions, "tune")])
+def test_both_command_lines_have_the_declared_options(kind: type, command: str) -> None:
+    declared = {one.flag: (one.default, one.text) for one in options_of(kind)}
+    parser = ArgumentParser()
+    add_options(parser.add_argument, kind)
+    standard = {one.option_strings[0]: one for one in parser._actions if one.dest != "help"}
+    typed = {one.opts[0]: one for one in get_command(app).commands[command].params if one.opts[0] in declared}
+    assert standard.keys() == declared.keys() == typed.keys()
+    for flag, (default, text) in declared.items():
+        assert (standard[flag].default, typed[flag].default, typed[flag].help) == (default, default, text)
+        assert str(standard[flag].help).startswith(text)
+    assert read_options(kind, parser.parse_args([])) == kind()
+
+
+def test_a_shape_of_ones_own(asked: list[Session]) -> None:
+    """Its points have a name, carry the shape into records, and are read back from there."""
+    shape = ["--hidden", "7168", "--intermediate", "2048", "--experts", "384", "--topk", "8"]
+    assert CliRunner().invoke(app, ["bench", *shape, "--tokens", "8"]).exit_code == 0
+    (point,) = asked[0].points
+    assert point.name == "H7168 I2048 E384 top8 EP8 M=8"
+    assert (point.problem.hidden, point.problem.intermediate, point.problem.num_experts, point.problem.topk) == (7168, 2048, 384, 8)
+    assert Point(**json.loads(json.dumps(asdict(point)))) == point and is_point(asdict(point))
+    assert not is_point({"preset": None, "tokens": 8, "ranks": 8, "hidden": 7168})
+    replaced = points_of(PointOptions(preset="flash", topk=8, tokens="8", experts_per_rank=4))
+    assert [one.name for one in replaced] == ["flash top8 El4 EP8 M=8"]
+    assert (replaced[0].problem.hidden, replaced[0].problem.topk, replaced[0].problem.num_experts) == (4096, 8, 32)
+    assert [one.preset for one in points_of(TuneOptions(tokens="1"))] == ["flash", "pro"]
 
 
 def test_a_host_without_gpus_is_told_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,37 +215,24 @@ def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
 @pytest.mark.parametrize(("ranks", "remote"), [("1", 0.5), ("2", 0.0), ("2", 1.0), ("2", -1.0)])
 def test_a_remote_fraction_needs_other_ranks_and_both_kinds(ranks: str, remote: float) -> None:
     with pytest.raises(ProblemError, match=f"remote = {remote}: must be None, or between 0 and 1"):
-        points_of("flash", "8", ranks, None, remote)
+        points_of(PointOptions(tokens="8", ranks=ranks), remote)
 
 
 def test_a_remote_fraction_needs_experts_enough() -> None:
     with pytest.raises(ProblemError, match=r"remote = 0\.5: must be None with fewer than 4 topk = 24 experts per rank"):
-        points_of("flash", "8", "2", 23, 0.5)
-    assert [point.remote for point in points_of("flash", "8", "2", 24, 0.5)] == [0.5]
+        points_of(PointOptions(tokens="8", ranks="2", experts_per_rank=23), 0.5)
+    assert [point.remote for point in points_of(PointOptions(tokens="8", ranks="2", experts_per_rank=24), 0.5)] == [0.5]
 
 
-@pytest.mark.usefixtures("eight_gpus")
-def test_a_remote_fraction_comes_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = parse(["--artifacts", "kernels", "--ranks", "2", "--remote", "0.75"])
-    assert {point.remote for point in given.points} == {0.75}
-    assert {point.remote for point in parse(["--artifacts", "kernels"]).points} == {None}
-    asked: list[Session] = []
-
-    def run(session: Session) -> Results:
-        asked.append(session)
-        return Results("run.json", "none", ())
-
-    monkeypatch.setattr(session_module, "run_session", run)
-    folders = ["--artifacts", str(tmp_path / "kernels"), "--out", str(tmp_path / "out")]
-    assert CliRunner().invoke(app, ["bench", "--ranks", "2", "--remote", "0.75", *folders]).exit_code == 0
-    assert {point.remote for point in asked[0].points} == {0.75}
+def test_a_remote_fraction_comes_from_the_command_line(asked: list[Session]) -> None:
+    for remote in ([], ["--remote", "0.75"]):
+        assert CliRunner().invoke(app, ["bench", "--ranks", "2", *remote]).exit_code == 0
+    assert [{point.remote for point in one.points} for one in asked] == [{None}, {0.75}]
 
 
-@pytest.mark.usefixtures("eight_gpus")
-def test_a_soak_has_routings_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--artifacts", "kernels", "--ranks", "2", "--remote", "0.75", "--soak", "10"])
-    assert "remote = 0.75: must be None with a soak" in capsys.readouterr().err
+def test_a_soak_has_routings_of_its_own() -> None:
+    with pytest.raises(ProblemError, match=r"remote = 0\.75: must be None with a soak"):
+        session_of(BenchOptions(ranks="2", remote=0.75, soak=10))
 
 
 def test_a_point_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

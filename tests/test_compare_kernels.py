@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,13 @@ import pytest
 import torch
 
 import compare_kernels
-import result_file
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import history
+from megamoe_dsl.bench import history, result_file
 from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.history import BATCHES
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
@@ -40,10 +41,19 @@ def test_results_are_written_without_paths_of_this_machine(tmp_path: Path, monke
 
 
 def test_points_are_shares_of_eight_ranks() -> None:
-    assert compare_kernels.points_of("flash:512,pro:8") == [Point("flash", 512, 1, 32), Point("pro", 8, 1, 48)]
-    for bad in ("flash", "flash:x", "other:8"):
-        with pytest.raises(ValueError):
-            compare_kernels.points_of(bad)
+    assert shares_of("flash:512,pro:8") == [Point("flash", 512, 1, 32), Point("pro", 8, 1, 48)]
+    for bad in ("flash", "flash:x", "flash:0", "other:8"):
+        with pytest.raises(ArgumentTypeError, match=f"{bad!r}: must be PRESET:TOKENS, separated by commas, with presets among flash, pro"):
+            shares_of(bad)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "x", "1.5"])
+def test_numbers_below_the_least_are_refused(text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare_kernels.py", "--repeats", text, "old"])
+    with pytest.raises(SystemExit) as refused:
+        compare_kernels.main()
+    assert refused.value.code == 2
+    assert f"argument --repeats: {text!r}: must be a number, at least 1" in capsys.readouterr().err
 
 
 class TinyPoint(Point):

@@ -8,7 +8,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LINKED = (*PAGES, ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
-FILES = [f"/{file.relative_to(ROOT).as_posix()}" for top in ("src", "bench", "tests", "examples") for file in (ROOT / top).rglob("*.*")]
+FILES = [
+    f"/{file.relative_to(ROOT).as_posix()}"
+    for top in ("src", "bench", "studies", "tests", "examples")
+    for file in (ROOT / top).rglob("*.*")
+]
 ELSEWHERE = {"mega/__init__.py"}  # DeepGEMM's
 
 

@@ -1,4 +1,4 @@
-"""The soak of more ranks than GPUs (bench/soak_ranks.py), with the simulator in place of GPUs: what it finds, and what it says of it."""
+"""The soak of more ranks than GPUs (tests/gpu/soak_ranks.py), the simulator in place of GPUs: what it finds, and what it says of it."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def test_a_wrong_launch_is_found_and_where_it_went_wrong(gpus: SimulatedRanks, t
 
 def test_snapshots_need_room(gpus: SimulatedRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 40))
-    with pytest.raises(MemoryError, match=r"--snapshots: .* MiB per GPU are needed, 1 are free; take fewer tokens"):
+    with pytest.raises(MemoryError, match=r"--soak-snapshots: .* MiB per GPU are needed, 1 are free; take fewer tokens"):
         soak(tmp_path, snapshots=True)

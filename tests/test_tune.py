@@ -1,7 +1,7 @@
 """`megamoe tune`: candidates, verdicts on timed points, and the command."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
         assert configs_of(store, POINT, host, True) == [chosen] == configs_of(store, POINT, host, False)
         assert asked == [chosen] * 2
     for config in (FIRST, FIRST.replace(num_sms=100)):
-        store.save(Artifact(config, "sm_90a", ".entry", b"cubin", 1.0))
+        store.save(Artifact(config, ".entry", b"cubin", 1.0))
     assert configs_of(store, POINT, host, True) == [FIRST]
     assert configs_of(store, POINT, replace(host, num_sms=100), True) == [FIRST.replace(num_sms=100)]
 
@@ -183,14 +183,16 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
         (["--from", "none.json"], "results = 'none.json': must be a JSON file that `megamoe bench` wrote"),
         (["--from", __file__], "must be a JSON file that `megamoe bench` wrote"),
         (["--from", "none.json", "--compile-only"], "--from = 'none.json': must be left out with --compile-only"),
-        (["--preset", "flush"], "preset = 'flush': must be one of flash, pro"),
-        (["--tokens", "8,x"], "tokens = '8,x': must be numbers separated by commas"),
-        (["--tokens", "-8"], "tokens = -8: must be between 0 and max_tokens_per_rank = 1"),
-        (["--ranks", "7"], "num_experts = 256: must be a multiple of num_ranks = 7"),
-        (["--compile-only", "--tokens", "8", "--artifacts", __file__], f"artifacts = {__file__!r}: must be a folder that can be written"),
+        (["--preset", "flush"], "--preset = 'flush': must be one of flash, pro"),
+        (["--tokens", "8,x"], "--tokens = '8,x': must be numbers separated by commas"),
+        (["--tokens", "8,0"], "--tokens = 0: must be at least 1"),
+        (["--ranks", "7"], "--ranks = 7: must be a divisor of 256, the number of experts"),
+        (["--watchdog-ms", "0", "--compile-only"], "--watchdog-ms = 0: must be at least 1"),
+        (["--compile-only", "--tokens", "8", "--artifacts", __file__], f"--artifacts = {__file__!r}: must be a folder that can be written"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_workers, "compile_into", lambda *_: pytest.fail("compiled"))
     result = runner.invoke(app, ["tune", *arguments])
     assert result.exit_code == 2
     assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
@@ -228,7 +230,7 @@ def test_a_bad_file_after_a_good_one_changes_no_table(bad: dict[str, Any], tmp_p
     assert result.exit_code == 2 and not tables.exists()
     assert result.stderr == f"error: results = {str(files[1])!r}: must be a JSON file that `megamoe bench` wrote\n"
     result = runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", __file__])
-    assert result.exit_code == 2 and "tables = " in result.stderr and not result.stdout
+    assert result.exit_code == 2 and "--tables = " in result.stderr and not result.stdout
     assert runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", str(tables)]).exit_code == 0
     assert len(Table.read(DEFAULT_GPU, tables).entries) == 1
 
@@ -255,20 +257,37 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
 
 
+def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its candidates are compiled; a record of it ends in the table, where every layer with such a share finds it."""
+    asked: list[Sm90Config] = []
+    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
+    shape = {"hidden": 7168, "intermediate": 2048, "experts": 384, "topk": 8}
+    options = [f"--{name}={value}" for name, value in shape.items()]
+    result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    point = Point(None, 64, 8, **shape)
+    assert asked == candidates(point.problem, 64, Host.measured())
+    chosen, other = asked[0], asked[-1]
+    variants = {variant_name(one): times(us) for one, us in ((chosen, 100), (other, 90))}
+    entry = judge(EMPTY, {"name": point.name, "point": json.loads(json.dumps(asdict(point))), "variants": variants}, "run.json").entry
+    assert entry is not None and entry.us == 90 and Sm90Config.measured(point.problem, entry) == other
+    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (7168, 2048, 48, 8)
+
+
 @pytest.mark.parametrize("option", ["out", "tables"])
 def test_a_folder_that_cannot_be_written_is_refused_before_compiling(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_workers, "compile_into", lambda *_: pytest.fail("compiled"))
     monkeypatch.setattr(Host, "find", Host.measured)
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "8", f"--{option}", __file__])
     assert result.exit_code == 2
-    assert f"{option} = {__file__!r}: must be a folder that can be written (" in result.stderr
+    assert f"--{option} = {__file__!r}: must be a folder that can be written (" in result.stderr
 
 
 def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are timed in turns; the exit code says whether all points were right."""
     asked: list[session.Session] = []
 
-    def run(one: session.Session) -> Results:
+    def run(one: session.Session, host: Host) -> Results:
         asked.append(one)
         return Results("run.json", "NVIDIA H100", (record({FIRST: times(100), LESS: times(95)}), {"name": "other", "error": "trapped"}))
 

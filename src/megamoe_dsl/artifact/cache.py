@@ -80,3 +80,8 @@ def require_writable(field: str, folder: Path) -> None:
     """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
     if error := why_not_writable(folder):
         raise ProblemError(field, str(folder), f"a folder that can be written ({error.strerror or error})")
+
+
+def require_place(field: str, folder: Path) -> None:
+    """As `require_writable`, for the part of the path that is there: makes no folder."""
+    require_writable(field, next(one for one in (folder, *folder.absolute().parents) if one.exists()))

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..arch import SM90
+from ..problem import ProblemError
 from ..target import Target, local_target
 from .point import Point
 
 
-class HostError(RuntimeError):
+class HostError(ProblemError):
     """This host cannot run what was asked for."""
 
 
@@ -27,7 +28,7 @@ class Host:
         """Raises `HostError` where the first GPU is none for the SM90 kernel."""
         target = local_target()
         if target is None or target.arch != SM90:
-            raise HostError("GPUs = 0: must be Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
+            raise HostError("GPUs", 0, "Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
         import torch
 
         return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count())
@@ -42,4 +43,4 @@ class Host:
         """Raises `HostError` for a point with more ranks than GPUs."""
         for point in points:
             if point.ranks > self.gpus:
-                raise HostError(f"ranks = {point.ranks}: must be at most {self.gpus}, the GPUs of this host")
+                raise HostError("ranks", point.ranks, f"at most {self.gpus}, the GPUs of this host")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ..quant import ExpertWeights
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
-from .baselines.deep_gemm import DeepGemm
+from .baselines import Baseline, load_baseline
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
 from .roofline import Load, count_work
@@ -33,33 +34,63 @@ BASELINE = "baseline"
 BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
 
 
+SHAPE = ("hidden", "intermediate", "experts", "topk")
+"""Fields of a point that replace those of its preset."""
+LETTERS = dict(zip(SHAPE, ("H", "I", "E", "top"), strict=True))
+
+
 @dataclass(frozen=True)
 class Point:
-    """A shape by preset name, tokens per rank, ranks.
+    """A shape, tokens per rank, ranks.
 
-    experts_per_rank  replaces the preset's: 32 of Flash on one rank are its share of eight
+    preset            whose shape it is, or None for one that is given in full
+    experts_per_rank  replaces the experts: 32 of Flash on one rank are its share of eight
     remote            fraction of the slots that goes to other ranks' experts: with 7/8 two ranks send over NVLink what eight would; None
                       routes uniformly
+    hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     """
 
-    preset: str
+    preset: str | None
     tokens: int
     ranks: int
     experts_per_rank: int | None = None
     remote: float | None = None
+    hidden: int | None = None
+    intermediate: int | None = None
+    experts: int | None = None
+    topk: int | None = None
 
     @property
     def name(self) -> str:
-        share = "" if self.experts_per_rank is None else f" El{self.experts_per_rank}"
-        remote = "" if self.remote is None else f" R{self.remote:g}"
-        return f"{self.preset}{share} EP{self.ranks}{remote} M={self.tokens}"
+        """flash El32 EP2 R0.875 M=512, or H4096 I2048 E256 top6 EP8 M=8"""
+        shape = [f"{LETTERS[name]}{getattr(self, name)}" for name in SHAPE if getattr(self, name) is not None]
+        share = [] if self.experts_per_rank is None else [f"El{self.experts_per_rank}"]
+        remote = [] if self.remote is None else [f"R{self.remote:g}"]
+        preset = [] if self.preset is None else [self.preset]
+        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, f"M={self.tokens}"])
+
+    @property
+    def all_experts(self) -> int | None:
+        """Experts over all ranks where that is given; None where it follows from the ranks."""
+        if self.experts_per_rank is not None:
+            return None
+        return preset(self.preset).num_experts if self.experts is None and self.preset is not None else self.experts
 
     @property
     def problem(self) -> Problem:
-        changes: dict[str, Any] = {"num_ranks": self.ranks, "recipe": "fp8xfp8", "activation_clamp": CLAMP}
+        """Raises `ProblemError`, and TypeError where a shape without a preset lacks a field."""
+        given = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changes |= {"num_ranks": self.ranks, "recipe": "fp8xfp8", "activation_clamp": CLAMP}
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
-        return preset(self.preset).problem(max(1, self.tokens), **changes)
+        capacity = max(1, self.tokens)
+        return Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
+
+    @property
+    def layer(self) -> Problem:
+        """What points of one layer have in common: the problem for one token."""
+        return replace(self.problem, max_tokens_per_rank=1)
 
     @property
     def load(self) -> Load:
@@ -81,10 +112,11 @@ class Layer:
         if dist.get_rank() == 0:
             others = range(1, problem.num_ranks)
             self.all_weights = [self.weights, *(random_weights(problem, other, SEED, "cuda") for other in others)]
-        self.baseline, self.baseline_error = None, None
+        self.baseline: Baseline | None = None
+        self.baseline_error: str | None = None
         if site is not None:
             try:
-                self.baseline = DeepGemm(site, problem, self.weights)
+                self.baseline = load_baseline(Path(site), problem, self.weights)
             except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
                 self.baseline_error = repr(error)[:300]
         self.shared: RankBuffers | None = None
@@ -126,7 +158,7 @@ def measure_point(
         synchronize()
         for name, own in outputs.items():
             record["variants"][name]["difference_to_baseline"] = relative_difference(own, y)
-        record["baseline"] = {"symmetric_bytes": layer.baseline.num_bytes}
+        record["baseline"] = {"version": layer.baseline.version, "symmetric_bytes": layer.baseline.num_bytes}
     elif layer.baseline_error is not None:
         record["baseline_error"] = layer.baseline_error
     for _ in range(3):

@@ -1,38 +1,60 @@
-"""Points as command lines name them: presets, tokens per rank and ranks, each a list separated by commas."""
+"""Points as command lines name them: presets or a shape, tokens per rank and ranks, lists separated by commas."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentTypeError
 
 from ..cases.routing import check_remote
+from ..presets import PRESETS
 from ..presets import preset as find_preset
 from ..problem import ProblemError
-from .point import Point
+from .point import SHAPE, Point
+from .point_options import PointOptions
 
 
-def points_of(presets: str, tokens: str, ranks: str, experts_per_rank: int | None, remote: float | None) -> list[Point]:
-    """Every combination, as `Point`s whose problems are valid.  Raises `ProblemError`."""
-    names, counts, groups = presets.split(","), numbers("tokens", tokens), numbers("ranks", ranks)
-    for name in names:
-        find_preset(name)
-    points = [Point(name, count, group, experts_per_rank, remote) for group in groups for name in names for count in counts]
+def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:
+    """Every combination, as `Point`s whose problems are valid, with this `remote` and at least so many tokens.  Raises `ProblemError`."""
+    counts, groups = numbers("tokens", given.tokens, least_tokens), numbers("ranks", given.ranks, 1)
+    shape = {name: getattr(given, name) for name in SHAPE}
+    if given.experts is not None and given.experts_per_rank is not None:
+        raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
+    names = names_of(given, shape)
+    points = [Point(name, count, group, given.experts_per_rank, remote, **shape) for group in groups for name in names for count in counts]
     for point in points:
-        point.problem.check_num_tokens(point.tokens, "tokens")
+        if point.all_experts is not None and point.all_experts % point.ranks:
+            raise ProblemError("ranks", point.ranks, f"a divisor of {point.all_experts}, the number of experts")
         check_remote(point.problem, remote)
     return points
 
 
-def points_given(parser: ArgumentParser, given: Namespace, remote: float | None = None) -> list[Point]:
-    """Those of the options preset, tokens, ranks and experts_per_rank, with this `remote`; exits with a message when they are none."""
-    try:
-        return points_of(given.preset, given.tokens, str(given.ranks), given.experts_per_rank, remote)
-    except ProblemError as error:
-        parser.error(str(error))
+def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | list[None]:
+    """Presets; None alone for a shape that needs none.  Raises `ProblemError` for an unknown name and for a shape in parts."""
+    if given.preset is None and any(value is not None for value in shape.values()):
+        for name, value in shape.items():
+            if value is None and (name != "experts" or given.experts_per_rank is None):
+                raise ProblemError(name, None, "given, or taken from a --preset")
+        return [None]
+    names = (given.preset or given.DEFAULT_PRESETS).split(",")
+    for name in names:
+        find_preset(name)
+    return names
 
 
-def numbers(field: str, text: str) -> list[int]:
+def shares_of(text: str) -> list[Point]:
+    """A type for argparse: PRESET:TOKENS, separated by commas, are one rank each with its share of the preset's experts."""
+    pairs = [one.partition(":")[::2] for one in text.split(",")]
+    if not all(name in PRESETS and tokens.isdecimal() and int(tokens) for name, tokens in pairs):
+        raise ArgumentTypeError(f"{text!r}: must be PRESET:TOKENS, separated by commas, with presets among {', '.join(PRESETS)}")
+    return [Point(name, int(tokens), 1, PRESETS[name].experts_per_rank) for name, tokens in pairs]
+
+
+def numbers(field: str, text: str, least: int) -> list[int]:
     """8,64 as [8, 64].  Raises `ProblemError`."""
     try:
-        return [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
         raise ProblemError(field, text, "numbers separated by commas") from None
+    for one in found:
+        if one < least:
+            raise ProblemError(field, one, f"at least {least}")
+    return found

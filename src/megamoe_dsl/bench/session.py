@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import math
-import platform
-import re
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from ..artifact.cache import require_writable
-from ..artifact.store import ArtifactError, ArtifactStore, dsl_version, source_digest
+from ..artifact.cache import require_place, require_writable
+from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..kernels.registry import find_kernel
 from ..problem import ProblemError
-from ..tuned import DEFAULT_GPU
+from .baselines import find_baseline
 from .host import Host
 from .point import Layer, Point, measure_point
 from .process_group import Worker, run_jobs
 from .report import HEADINGS, row
+from .result_file import heading, result_path, write
 from .results import Results
-from .roofline import measured_gpu
 from .soak import soak_point
 from .trace import trace_point
 from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
-FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^\s/"']+/)*(?=[^\s/])""")
 
 
 @dataclass(frozen=True)
 class Session:
     """Options of a run.
 
-    host           whose GPUs it runs on
     artifacts      folder of compiled kernels; missing ones are compiled when the DSL is installed
     out            folder of the JSON files
-    baseline           folder with the baseline's wheels, or None
+    baseline       folder with the baseline's wheels, or None
     variants       time every kernel in the folder that fits a point, not only the configured one
     soak           0, or consecutive launches per point to compare instead of timing
     trace          say where the time of a launch goes, from a traced kernel, instead of timing
@@ -54,7 +43,6 @@ class Session:
     """
 
     points: list[Point]
-    host: Host
     artifacts: Path
     out: Path
     baseline: str | None = None
@@ -66,8 +54,7 @@ class Session:
     other_sources: bool = False
 
     def __post_init__(self) -> None:
-        """Makes the folder `out` if need be.  Raises `HostError` and `ProblemError`."""
-        self.host.check(self.points)
+        """Raises `ProblemError`."""
         if self.soak < 0:
             raise ProblemError("soak", self.soak, "0 or a number of launches")
         for point in self.points:
@@ -77,9 +64,9 @@ class Session:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
         if self.soak and self.trace:
             raise ProblemError("trace", self.trace, "False with a soak")
-        if self.baseline is not None and not Path(self.baseline).is_dir():
-            raise ProblemError("baseline", self.baseline, "None or a folder with the baseline's unpacked wheels")
-        require_writable("out", self.out)
+        if self.baseline is not None:
+            find_baseline(Path(self.baseline))
+        require_place("out", self.out)
 
 
 def configs_of(
@@ -121,10 +108,9 @@ def work(
     store = ArtifactStore(session.artifacts)
     layer, shape = None, None
     for index, (point, configs) in enumerate(jobs):
-        if layer is None or shape != (point.preset, point.ranks, point.experts_per_rank):
+        if layer is None or shape != point.layer:
             layer = None  # frees the last shape's weights first
-            layer = Layer(point.problem, None if session.soak or session.trace else session.baseline)
-            shape = (point.preset, point.ranks, point.experts_per_rank)
+            layer, shape = Layer(point.problem, None if session.soak or session.trace else session.baseline), point.layer
         if session.soak:
             record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak)
         elif session.trace:
@@ -134,70 +120,22 @@ def work(
         report(index, record)
 
 
-def finite(value: Any) -> Any:
-    """JSON values without NaN and infinities, which JSON has no words for: strings instead."""
-    if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [finite(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def run_session(session: Session, host: Host) -> Results:
+    """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; returns what is in it.
 
-
-def without_folders(text: str) -> str:
-    """The text with the last name alone of every absolute path in it: where things lie on a machine is nobody else's business."""
-    return FOLDERS.sub("", text)
-
-
-def command_line() -> list[str]:
-    """This process's command, without the folders of absolute paths."""
-    return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
-
-
-def heading(baseline: str | None = None) -> dict[str, Any]:
-    """What every results file begins with: when, with which command, and on what."""
-    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(baseline)}
-
-
-def versions(baseline: str | None = None) -> dict[str, Any]:
-    """What the figures depend on; `baseline` is the folder of its packages.  Kernels say themselves which DSL made them."""
-    import torch
-
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        driver = "unknown"
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "gpus": torch.cuda.device_count(),
-        "driver": driver,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "sources": source_digest(find_kernel("mega_moe")),
-        "ceilings": measured_gpu(torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU),
-        "baseline": packages(baseline),
-    }
-
-
-def packages(folder: str | None) -> dict[str, str]:
-    """Names and versions of the packages that are unpacked in a folder."""
-    found = distributions(path=[folder]) if folder is not None else ()
-    return {one.metadata["Name"]: one.version for one in found}
-
-
-def run_session(session: Session) -> Results:
-    """Runs all points, prints a line for each, writes the JSON file; returns what is in it."""
-    host, store = session.host, ArtifactStore(session.artifacts)
+    Raises `HostError` for points that the host has too few GPUs for, and `ProblemError` where `out` cannot be written."""
+    host.check(session.points)
+    require_writable("out", session.out)
+    store = ArtifactStore(session.artifacts)
     records: list[dict[str, Any]] = []
     head = heading(session.baseline)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
-    path = session.out / f"mega_moe_sm90-{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    path = result_path(session.out, f"mega_moe_sm90-{kind}")
 
     def save(point: Point, record: dict[str, Any]) -> None:
-        records.append(finite({"name": point.name, **record}))
-        print(row({"name": point.name, **record}), flush=True)
-        path.write_text(json.dumps({**head, "records": records}, indent=1) + "\n")
+        records.append({"name": point.name, **record})
+        print(row(records[-1]), flush=True)
+        write(path, head, records)
 
     jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
     if head["ceilings"] != host.gpu:

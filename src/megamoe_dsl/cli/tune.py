@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..bench.options import naming_options
+from ..bench.point_options import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
 from .bench import FAILED
 from .errors import one_line_errors
 from .inspect import wide_console
-from .points import RUN, ExpertsPerRank, PresetNames, RankCounts, RemoteFraction, TokenCounts
+from .options import takes
 from .tables import ruled
 
 if TYPE_CHECKING:
@@ -23,20 +25,12 @@ if TYPE_CHECKING:
     from ..bench.results import Results
     from ..bench.verdict import Verdict
 
-TOKENS = ",".join(str(1 << n) for n in range(14))
 TABLE = "Table"
 
 
+@takes(TuneOptions)
 def tune(
-    preset: PresetNames = "flash,pro",
-    tokens: TokenCounts = TOKENS,
-    ranks: RankCounts = "8",
-    experts_per_rank: ExpertsPerRank = None,
-    remote: RemoteFraction = None,
-    artifacts: Annotated[Path, typer.Option(help="Folder of compiled kernels.", rich_help_panel=RUN)] = Path(".megamoe"),
-    compile_only: Annotated[bool, typer.Option("--compile-only", help="Only make the kernels.", rich_help_panel=RUN)] = False,
-    watchdog_ms: Annotated[int, typer.Option(help="Limit of every wait in a kernel.", rich_help_panel=RUN)] = 5000,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON files.", rich_help_panel=RUN)] = Path("bench/results"),
+    given: TuneOptions,
     results: Annotated[
         list[Path] | None, typer.Option("--from", metavar="FILE...", help="Time nothing: take what runs have found.", rich_help_panel=TABLE)
     ] = None,
@@ -50,30 +44,30 @@ def tune(
 
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
     """
-    with one_line_errors():
+    with one_line_errors(), naming_options(TuneOptions):
+        from ..artifact.cache import require_place
         from ..bench.host import Host
+        from ..bench.passed import passed
         from ..bench.points import points_of
         from ..bench.results import Results
+        from ..bench.session import Session, run_session
 
         files = [*(results or []), *(more or [])]
-        if files and compile_only:
+        if files and given.compile_only:
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
         if files:
             enter([Results.read(file) for file in files], tables)
             return
-        points = points_of(preset, tokens, ranks, experts_per_rank, remote)
-        if compile_only:
-            compile_candidates(points, Host.measured(), artifacts, needed=True)
+        points = points_of(given, given.remote, least_tokens=1)
+        session = Session(points, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
+        if given.compile_only:
+            compile_candidates(points, Host.measured(), given.artifacts, needed=True)
             return
-
-        from ..artifact.cache import require_writable
-        from ..bench.arguments import passed
-        from ..bench.session import Session, run_session
-
-        session = Session(points, Host.find(), artifacts, out, variants=True, watchdog_ms=watchdog_ms)
-        require_writable("tables", tables)
-        compile_candidates(points, session.host, artifacts, needed=False)
-        found = run_session(session)
+        require_place("--tables", tables)
+        host = Host.find()
+        host.check(points)
+        compile_candidates(points, host, given.artifacts, needed=False)
+        found = run_session(session, host)
         enter([found], tables)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)
@@ -116,7 +110,7 @@ def enter(runs: list[Results], folder: Path) -> None:
         judged.append((found.name, verdicts))
     changed = [table for gpu, table in after.items() if table != before[gpu]]
     if changed:
-        require_writable("tables", folder)
+        require_writable("--tables", folder)
     for name, verdicts in judged:
         print_verdicts(name, verdicts)
     for table in changed:

@@ -1,33 +1,24 @@
-"""More ranks than GPUs: all ranks of a layer in one process, a stream and an equal share of its GPU's SMs each, over baseline access.
-
-    python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --set num_sms=66     where the DSL is
-    python bench/soak_ranks.py --artifacts FOLDER --preset flash,pro --tokens 8,512 --ranks 8 --launches 1000  e.g. on four GPUs
+"""More ranks than GPUs: all ranks of a layer in one process, a stream and an equal share of its GPU's SMs each, over peer access.
 
 Consecutive launches with changing token counts - full, none, none on some ranks, one, random; uneven and masked routing - are compared to
 the bit with the first launch on the same inputs, and that one, on sampled tokens, with the reference.  All kernels in the folder for a
 point take turns.  What it does not show is speed: ranks share GPUs.  It needs torch and cuda-bindings only.
 
-`--snapshots` copies what every launch leaves in the pools, and says of one that differs which stage did first, in whose rows and channels.
+Snapshots copy what every launch leaves in the pools, and say of one that differs which stage did first, in whose rows and channels.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import result_file
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.points import points_given
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
 from megamoe_dsl.bench.variant import variant_name
@@ -35,7 +26,7 @@ from megamoe_dsl.cases import TokenInputs, random_inputs
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
-from ranks_on_gpus import CONCURRENT, Rank, let_gpus_see_each_other, ranks_of, synchronize, synchronize_all
+from ranks_on_gpus import Rank, ranks_of, synchronize, synchronize_all
 
 
 def check_room(ranks: Sequence[Rank]) -> None:
@@ -44,7 +35,7 @@ def check_room(ranks: Sequence[Rank]) -> None:
     sharing = [rank.device for rank in ranks].count(ranks[0].device)
     needed, free = bytes_each * sharing * (SETS + LAUNCHES_IN_FLIGHT), torch.cuda.mem_get_info(ranks[0].device)[0]
     if needed > free:
-        raise MemoryError(f"--snapshots: {needed >> 20} MiB per GPU are needed, {free >> 20} are free; take fewer tokens")
+        raise MemoryError(f"--soak-snapshots: {needed >> 20} MiB per GPU are needed, {free >> 20} are free; take fewer tokens")
 
 
 @dataclass(frozen=True)
@@ -134,35 +125,3 @@ def launch_all(ranks: Sequence[Rank], given: InputSet, number: int, which: int, 
         rank.compare(number, out, wanted)
         if snapshots:
             rank.keep(number, which)
-
-
-def main() -> None:
-    os.environ.update(CONCURRENT)
-    parser = argparse.ArgumentParser(description="Many launches of more ranks than GPUs, in one process.")
-    parser.add_argument("--artifacts", type=Path, required=True, help="folder of compiled kernels")
-    parser.add_argument("--preset", default="flash")
-    parser.add_argument("--tokens", default="64", help="capacity per rank, separated by commas")
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--experts-per-rank", type=int)
-    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="a divisor of the ranks; all of this host's by default")
-    parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("--snapshots", action="store_true", help="say where in a launch it went wrong; slower")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
-    given = parser.parse_args()
-    if not 1 <= given.gpus <= torch.cuda.device_count() or given.ranks % given.gpus:
-        parser.error(f"--gpus {given.gpus}: must be a divisor of --ranks {given.ranks}, at most {torch.cuda.device_count()}")
-    points = points_given(parser, given)
-    devices = [torch.device("cuda", index) for index in range(given.gpus)]
-    let_gpus_see_each_other(devices)
-    records: list[dict[str, Any]] = []
-    for point in points:
-        found = soak(point, devices, ArtifactStore(given.artifacts), given.launches, given.snapshots)
-        records.append({"name": point.name, "gpus": given.gpus, **found})
-        print(point.name, ", ".join(f"{key} {value}" for key, value in found["soak"].items()), flush=True)
-        torch.cuda.empty_cache()
-    print(f"wrote {result_file.save(given.out, 'soak_ranks', records)}")
-    sys.exit(any(one["soak"]["mismatches"] or one["soak"]["wrong_sets"] for one in records))
-
-
-if __name__ == "__main__":
-    main()

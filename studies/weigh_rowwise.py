@@ -1,8 +1,8 @@
 """Weighs a `rowwise` FP8 recipe, whose main loop needs no scales, against the package's promotion every 128 of K (docs/rowwise.md).
 
-    python bench/weigh_rowwise.py compile FOLDER                                     where the DSL is
+    python studies/weigh_rowwise.py compile FOLDER                                   where the DSL is
     python bench/compare_kernels.py --points flash:2048,pro:2048 FOLDER/promoted FOLDER/unpromoted     on a GPU
-    python bench/weigh_rowwise.py accuracy                                           anywhere, five minutes on two cores
+    python studies/weigh_rowwise.py accuracy                                         anywhere, five minutes on two cores
 
 `compile` makes each kernel twice: as it is, and with a main loop that accumulates all of K in the tensor core (unpromoted.py).  The second
 leaves all scales out, so that its results are wrong: it is for timing.
@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-import result_file
-from compare_kernels import points_of
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.points import shares_of
+from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.presets import preset
 from rowwise_recipe import DATA, RECIPES, distance, draw, unquantised
@@ -89,7 +90,7 @@ def weigh_all(presets: list[str], tokens: int, draws: int, out: Path) -> None:
             found = [one for seed in range(draws) for one in weigh(name, data, tokens, seed, device)]
             records += found
             print("\n".join(rows(found)), flush=True)
-    print(f"wrote {result_file.save(out, 'rowwise-accuracy', records)}")
+    print(f"wrote {save(out, 'rowwise-accuracy', records)}")
 
 
 def main() -> None:
@@ -97,11 +98,11 @@ def main() -> None:
     modes = parser.add_subparsers(dest="mode", required=True)
     compiling = modes.add_parser("compile", help="kernels with and without promotion, for bench/compare_kernels.py")
     compiling.add_argument("folder", type=Path)
-    compiling.add_argument("--points", type=points_of, default=POINTS, help="PRESET:TOKENS, separated by commas")
+    compiling.add_argument("--points", type=shares_of, default=POINTS, help="PRESET:TOKENS, separated by commas")
     accuracy = modes.add_parser("accuracy", help="relative errors against float64 on unquantised values")
     accuracy.add_argument("--preset", default="flash,pro")
-    accuracy.add_argument("--tokens", type=int, default=16, help="of a draw")
-    accuracy.add_argument("--draws", type=int, default=3, help="of tokens and weights; the table has their means")
+    accuracy.add_argument("--tokens", type=at_least(1), default=16, help="of a draw")
+    accuracy.add_argument("--draws", type=at_least(1), default=3, help="of tokens and weights; the table has their means")
     accuracy.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if given.mode == "accuracy":

@@ -1,4 +1,4 @@
-"""Several ranks of a layer in one process: buffers, kernels and a stream each, on GPUs that they may share, over baseline access."""
+"""Several ranks of a layer in one process: buffers, kernels and a stream each, on GPUs that they may share, over peer access."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Rank:
 
 
 def let_gpus_see_each_other(devices: Sequence[torch.device]) -> None:
-    """torch enables baseline access with the first copy."""
+    """torch enables peer access with the first copy."""
     for one in devices:
         for other in devices:
             if one != other:

@@ -1,4 +1,4 @@
-"""The weighing of a rowwise recipe (bench/weigh_rowwise.py): its arithmetic, the kernel without promotion, and the page."""
+"""The weighing of a rowwise recipe (studies/weigh_rowwise.py): its arithmetic, the kernel without promotion, and the page."""
 
 import json
 import re

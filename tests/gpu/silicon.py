@@ -1,29 +1,18 @@
 """The simulator against silicon: the same kernels on the same tiny inputs, y compared byte for byte.
 
-    python bench/silicon.py prepare FOLDER            where the DSL is: compiles, simulates, writes one file per case
-    python bench/silicon.py check FOLDER [PATTERN]    on a GPU host: needs torch and cuda-bindings only
-    python bench/silicon.py once FOLDER [CASE]        one single-rank launch, for compute-sanitizer:
-        compute-sanitizer --tool memcheck|racecheck --kernel-name kernel_substring=mega_moe python bench/silicon.py once FOLDER
-
-Cases of several ranks run twice: all ranks on one GPU, a stream each, and, where there are as many GPUs, one process per GPU with symmetric
-memory.  Exact cases must have the simulator's bytes.  With random data `ex2.approx` and `rcp.approx` of silicon may end in another last bit
-than the simulator's, which rounds correctly, and flip a code of the requantised activations: then y must stay within what that explains
-(`reference.error_bound` with sums exact), and the elements that differ are counted.
+Cases are made where the DSL is (`prepare_point`: compiles, simulates, writes a file) and run where the GPUs are, with torch and
+cuda-bindings only.  Those of several ranks run twice: all ranks on one GPU, a stream each, and, where there are as many GPUs, one process
+per GPU with symmetric memory.  Exact cases must have the simulator's bytes.  With random data `ex2.approx` and `rcp.approx` of silicon may
+end in another last bit than the simulator's, which rounds correctly, and flip a code of the requantised activations: then y must stay
+within what that explains (`reference.error_bound` with sums exact), and the elements that differ are counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import os
 import pickle
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +21,6 @@ import torch
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
-from megamoe_dsl.bench.process_group import Worker, run_jobs
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.kernels.registry import find_kernel
@@ -40,13 +28,9 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
-from ranks_on_gpus import CONCURRENT
 
 SOURCES = source_digest(find_kernel("mega_moe"))
 SUFFIX = ".silicon.gz"
-WATCHDOG_NS = 20 * 10**9
-SANITIZER_WATCHDOG_NS = 600 * 10**9
-ONCE = "once_m8"
 
 
 @dataclass(frozen=True)
@@ -63,6 +47,10 @@ class Point:
     topk: int = 2
     num_sms: int = 4
     cluster: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return len(self.counts[0])
 
     @property
     def problem(self) -> Problem:
@@ -136,17 +124,16 @@ def bound_of(case: Case, given: list[Inputs]) -> list[torch.Tensor]:
     return error_bound(case.problem, x, x_sf, topk_idx, topk_weights, case.weights, sums_exact=True, accumulate="hopper")
 
 
-def prepare(folder: Path, jobs: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for line in pool.map(partial(prepare_point, folder), points()):
-            print(line, flush=True)
-
-
 def read(folder: Path, name: str) -> dict[str, Any]:
-    record: dict[str, Any] = pickle.loads(gzip.decompress((folder / f"{name}{SUFFIX}").read_bytes()))
+    """A case.  Raises LookupError where it was not prepared, or from other sources."""
+    path = folder / f"{name}{SUFFIX}"
+    if not path.exists():
+        raise LookupError(f"{folder} has no case {name}: run prepare.py where the DSL is")
+    record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
     if record["sources"] != SOURCES:
-        sys.exit(f"{folder}: {name} was prepared from other sources, whose buffers may be laid out otherwise: run `prepare` again")
+        raise LookupError(
+            f"{folder}: {name} was prepared from other sources, whose buffers may be laid out otherwise: run prepare.py again"
+        )
     return record
 
 
@@ -163,7 +150,7 @@ def empty_output(tokens: int, hidden: int) -> torch.Tensor:
     return torch.full((max(1, tokens), hidden), float("nan"), dtype=torch.bfloat16, device="cuda")
 
 
-def run_on_one_gpu(record: dict[str, Any], watchdog_ns: int = WATCHDOG_NS) -> list[list[torch.Tensor]]:
+def run_on_one_gpu(record: dict[str, Any], watchdog_ns: int) -> list[list[torch.Tensor]]:
     """y of every launch and rank; the ranks' kernels run side by side, each in its stream."""
     from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
     from megamoe_dsl.runtime.watchdog import naming_the_wait
@@ -196,8 +183,8 @@ def run_on_one_gpu(record: dict[str, Any], watchdog_ns: int = WATCHDOG_NS) -> li
     return results
 
 
-def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], None], *, folder: Path) -> None:
-    """One process of several, a GPU each: the cases `names`, through symmetric memory."""
+def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], None], *, ranks: int, folder: Path, watchdog_ns: int) -> None:
+    """One process of `ranks`, a GPU each: the cases `names`, which have as many, through symmetric memory."""
     import torch.distributed as dist
 
     from megamoe_dsl.runtime.rank_kernel import RankKernel
@@ -207,7 +194,7 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
         record = read(folder, name)
         case = record["case"]
         symmetric = SymmetricBuffer.allocate(case.problem, SM90)
-        kernel = RankKernel(record["artifact"], symmetric, on_gpu(case.weights[rank]), WATCHDOG_NS)
+        kernel = RankKernel(record["artifact"], symmetric, on_gpu(case.weights[rank]), watchdog_ns)
         mine = []
         for counts in record["point"]["counts"]:
             kernel.buffers.load(inputs_on_gpu(part_of(case, counts)[rank]))
@@ -252,68 +239,3 @@ def judge(record: dict[str, Any], got: list[list[torch.Tensor]]) -> Verdict:
             unequal += int(differs.sum())
             violations += int((differs & ~within).sum())
     return Verdict(elements, unequal, violations)
-
-
-def check(folder: Path, pattern: str) -> bool:
-    """All cases in the folder; whether all passed."""
-    names = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(pattern + SUFFIX))
-    if not names:
-        sys.exit(f"{folder} has no case {pattern}: run `prepare` first")
-    os.environ.update(CONCURRENT)  # before CUDA is there
-    passed = True
-    by_ranks: dict[int, list[str]] = {}
-    for name in names:
-        record = read(folder, name)
-        ranks = record["case"].problem.num_ranks
-        verdict = judge(record, run_on_one_gpu(record))
-        print(f"{name:20s} {ranks} rank(s), one GPU: {verdict.line}", flush=True)
-        passed &= not verdict.violations
-        by_ranks.setdefault(ranks, []).append(name)
-    for ranks, some in by_ranks.items():
-        if ranks > 1:
-            passed &= check_processes(folder, ranks, some)
-    return passed
-
-
-def check_processes(folder: Path, ranks: int, names: list[str]) -> bool:
-    """One process per GPU; cases for more GPUs than there are count as passed, and a line says that they did not run."""
-    if torch.cuda.device_count() < ranks:
-        print(f"{', '.join(names)}: not run with a GPU per rank: {torch.cuda.device_count()} GPU(s) for {ranks} ranks", flush=True)
-        return True
-    failed = []
-
-    def on_record(name: str, entry: dict[str, Any]) -> None:
-        line = f"WRONG: {entry['error']}" if "error" in entry else Verdict(**entry).line
-        print(f"{name:20s} {ranks} ranks, {ranks} GPUs: {line}", flush=True)
-        if "error" in entry or entry["violations"]:
-            failed.append(name)
-
-    with tempfile.TemporaryDirectory() as scratch:
-        run_jobs(Worker(partial(work, folder=folder), ranks), names, Path(scratch), 120.0, on_record, WATCHDOG_NS / 1e9)
-    return not failed
-
-
-def once(folder: Path, name: str) -> bool:
-    record = read(folder, name)
-    print(f"{name}: kernel {record['artifact'].entry}", flush=True)
-    verdict = judge(record, run_on_one_gpu(record, SANITIZER_WATCHDOG_NS))
-    print(f"{name}: {verdict.line}", flush=True)
-    return not verdict.violations
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Compares silicon with the simulator, byte for byte.")
-    parser.add_argument("mode", choices=("prepare", "check", "once"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("which", nargs="?", help="check: a pattern of case names; once: a case of one rank")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of `prepare`")
-    given = parser.parse_args()
-    if given.mode == "prepare":
-        prepare(given.folder, given.jobs)
-        return
-    passed = check(given.folder, given.which or "*") if given.mode == "check" else once(given.folder, given.which or ONCE)
-    sys.exit(not passed)
-
-
-if __name__ == "__main__":
-    main()

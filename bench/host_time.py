@@ -1,0 +1,95 @@
+"""Host time per call of the layer, of its kernel, of a torch addition and of the baseline, on one GPU.
+
+    python bench/host_time.py prepare FOLDER                      where the DSL is: compiles the kernels
+    python bench/host_time.py run FOLDER [--baseline SITE]        on a GPU: torch and cuda-bindings are enough
+
+Points are one rank with its share of a preset's experts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.artifact.workers import compile_into
+from megamoe_dsl.bench.baselines import find_baseline
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.host_time import CALLS, REPEATS, lines_of, measure_host
+from megamoe_dsl.bench.layer_configs import layer_configs
+from megamoe_dsl.bench.options import at_least
+from megamoe_dsl.bench.point import Layer, Point
+from megamoe_dsl.bench.points import shares_of
+from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
+from megamoe_dsl.target import Target
+
+LIMIT_S = 180.0
+
+
+def configs_of(points: list[Point]) -> list[Any]:
+    """Kernels of the layers at these points, as chosen on the GPU that the tables know and on one that they do not."""
+    host = Host.measured()
+    return list(
+        dict.fromkeys(
+            config for one in points for gpu in (host.gpu, None) for config in layer_configs(one.problem, Target(SM90, host.num_sms, gpu))
+        )
+    )
+
+
+def work(
+    rank: int,
+    points: list[Point],
+    report: Callable[[int, dict[str, Any]], None],
+    *,
+    folder: Path,
+    site: str | None,
+    how_often: dict[str, int],
+) -> None:
+    """The worker process: a process group of one rank, which the baseline asks for."""
+    for index, point in enumerate(points):
+        report(index, measure_host(point, Layer(point.problem, site), ArtifactStore(folder), **how_often))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run"))
+    parser.add_argument("folder", type=Path, help="of compiled kernels")
+    parser.add_argument("--points", type=shares_of, default="flash:1,flash:8", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--baseline", help="folder with the baseline's unpacked wheels")
+    parser.add_argument("--calls", type=at_least(1), default=CALLS, help="between two looks at the clock")
+    parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="of which the median is taken")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    given = parser.parse_args()
+    if given.what == "prepare":
+        compile_into(given.folder, configs_of(given.points), 2)
+        return
+    try:
+        if given.baseline is not None:
+            find_baseline(Path(given.baseline))
+        Host.find()
+    except ProblemError as error:
+        parser.error(str(error))
+    records: list[dict[str, Any]] = []
+
+    def show(point: Point, record: dict[str, Any]) -> None:
+        records.append({"name": point.name, **record})
+        print("\n".join(lines_of(records[-1])), flush=True)
+
+    job = partial(work, folder=given.folder, site=given.baseline, how_often={"count": given.calls, "repeats": given.repeats})
+    with tempfile.TemporaryDirectory() as folder:
+        run_jobs(Worker(job, 1), given.points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
+    print(f"wrote {save(given.out, 'host_time', records, given.baseline)}")
+    sys.exit(any("error" in one or one["errors"] for one in records))
+
+
+if __name__ == "__main__":
+    main()

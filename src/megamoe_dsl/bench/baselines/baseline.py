@@ -1,0 +1,42 @@
+"""What the benchmark asks of another project's kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import torch
+
+from ...cases import TokenInputs
+from ...problem import Problem
+from ...quant import ExpertWeights
+
+
+class Baseline(Protocol):
+    """One layer of it, on this rank's GPU.  `allocate`, `load` and `free` are called by all ranks together.
+
+    PACKAGE  what it is imported as, and is found by in a folder of unpacked wheels
+    version  of that package
+    """
+
+    PACKAGE: ClassVar[str]
+    version: str
+
+    def __init__(self, site: Path, problem: Problem, weights: ExpertWeights) -> None:
+        """Imports the package from the folder `site`, and brings this rank's weights into its order."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the symmetric buffer of one rank."""
+
+    def allocate(self, problem: Problem) -> None:
+        """Makes a buffer for `problem.max_tokens_per_rank` tokens; `problem` may differ from the first one in that field only."""
+
+    def load(self, inputs: TokenInputs) -> None:
+        """Copies this rank's tokens into the buffer, once earlier launches on all ranks are done with it."""
+
+    def __call__(self, y: torch.Tensor) -> None:
+        """Launches on torch's current stream: y, bf16 [tokens, hidden], of the tokens in the buffer.  May be captured into a graph."""
+
+    def free(self) -> None:
+        """Frees the buffer, if there is one."""

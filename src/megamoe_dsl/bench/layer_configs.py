@@ -1,0 +1,17 @@
+"""Every kernel that a `MegaMoE` layer runs, for machines that compile them for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..kernels.kernel import KernelConfig
+from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..problem import Problem
+from ..runtime.selection import Selection
+from ..target import Target
+
+
+def layer_configs(problem: Problem, target: Target, bounds: Sequence[int] = ()) -> list[KernelConfig]:
+    """Configurations that the layer asks its store for on such a GPU: of every bound, and of what quantises BF16 tokens."""
+    kernels = Selection(problem, bounds).configs(target).values()
+    return [*dict.fromkeys(kernels), PreDispatchConfig.choose(problem, target)]

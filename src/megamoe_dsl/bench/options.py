@@ -1,0 +1,98 @@
+"""Command-line options, declared once as fields of a dataclass; argparse and pytest (`add_options`) and typer (cli/options.py) take theirs
+from there.  Imports no torch, so that a command's help is there at once."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from ..config_error import ConfigError
+from ..problem import ProblemError
+
+Kind = TypeVar("Kind")
+
+TYPED = {"num_ranks": "ranks", "num_experts": "experts", "max_tokens_per_rank": "tokens"}
+"""Fields of a problem, and the options that they come from."""
+
+
+def option(default: Any, text: str, panel: str = "Run", shown: str | None = None) -> Any:
+    """A field of a dataclass of options: its default, its help text, the heading that it is listed under, and what is shown as the default
+    where that is not the value."""
+    return field(default=default, metadata={"text": text, "panel": panel, "shown": shown})
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.  `type` makes a value, `annotation` says whether it may be None; a bool is a switch, off by default."""
+
+    name: str
+    type: type
+    annotation: Any
+    default: Any
+    text: str
+    panel: str
+    shown: str | None
+
+    @property
+    def flag(self) -> str:
+        """experts_per_rank: --experts-per-rank"""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def argument(self) -> dict[str, Any]:
+        """Keywords of argparse's `add_argument`."""
+        if self.type is bool:
+            return {"action": "store_true", "help": self.text}
+        shown = self.shown if self.shown is not None else self.default
+        note = "" if shown is None else f" [default: {shown}]"
+        return {"type": self.type, "default": self.default, "help": f"{self.text}{note}".replace("%", "%%")}
+
+
+def options_of(kind: type) -> list[Option]:
+    """Options of a dataclass, in the order of its fields."""
+    hints = get_type_hints(kind)
+    found = []
+    for one in fields(kind):
+        (made_with,) = [kind for kind in get_args(hints[one.name]) if kind is not type(None)] or [hints[one.name]]
+        found.append(Option(one.name, made_with, hints[one.name], one.default, **one.metadata))
+    return found
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type for argparse: integers from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
+        return int(text)
+
+    return read
+
+
+def add_options(add: Callable[..., Any], kind: type) -> None:
+    """Declares the options of a dataclass with `add`, which takes what argparse's `add_argument` takes."""
+    for one in options_of(kind):
+        add(one.flag, **one.argument)
+
+
+def read_options(kind: type[Kind], given: Namespace) -> Kind:
+    """The dataclass of what was given; an option that nobody declared has its default."""
+    return kind(**{one.name: getattr(given, one.name, one.default) for one in options_of(kind)})
+
+
+@contextmanager
+def naming_options(kind: type) -> Iterator[None]:
+    """Errors that are raised inside name the options of `kind` as they are typed: `--watchdog-ms` for `watchdog_ms`."""
+    flags = {one.name: one.flag for one in options_of(kind)}
+    flags |= {theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}
+    try:
+        yield
+    except (ProblemError, ConfigError) as error:
+        if error.field not in flags:
+            raise
+        allowed = re.sub(rf"\b({'|'.join(TYPED)})\b", lambda found: flags.get(found[0], found[0]), error.allowed)
+        raise type(error)(flags[error.field], error.value, allowed) from None

@@ -1,0 +1,74 @@
+"""The options of everything that times points, and those of a run on GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from .options import option
+
+POINTS = "Points"
+PRESETS = "Shapes by name, as in flash,pro; the options of a shape replace their fields."
+TOKENS = "Tokens per rank, as in 8,64,512."
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """Which points (points.py).  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
+
+    DEFAULT_PRESETS: ClassVar[str] = "flash"
+
+    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
+    hidden: int | None = option(None, "Channels of x and y.", POINTS)
+    intermediate: int | None = option(None, "Channels between the two linears.", POINTS)
+    experts: int | None = option(None, "Experts over all ranks.", POINTS)
+    topk: int | None = option(None, "Experts per token.", POINTS)
+    experts_per_rank: int | None = option(
+        None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", POINTS
+    )
+    tokens: str = option("8,64,512,2048,8192", TOKENS, POINTS)
+    ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", POINTS)
+
+
+@dataclass(frozen=True)
+class CompileOptions(PointOptions):
+    """bench/compile_artifacts.py."""
+
+    DEFAULT_PRESETS = "flash,pro"
+
+    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
+    tokens: str = option("1,8,64,512,2048,8192", TOKENS, POINTS)
+
+
+@dataclass(frozen=True)
+class RunOptions(PointOptions):
+    """Where kernels come from and results go."""
+
+    remote: float | None = option(None, "Fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic.", POINTS)
+    artifacts: Path = option(Path(".megamoe"), "Folder of compiled kernels.")
+    watchdog_ms: int = option(5000, "Limit of every wait in a kernel, in milliseconds.")
+    out: Path = option(Path("bench/results"), "Folder of the JSON files.")
+
+
+@dataclass(frozen=True)
+class BenchOptions(RunOptions):
+    """`megamoe bench`, which is bench/mega_moe_sm90.py."""
+
+    baseline: str | None = option(None, "Folder with the baseline's unpacked wheels.")
+    variants: bool = option(False, "Time every kernel in the folder that fits a point.")
+    no_graphs: bool = option(False, "Back-to-back launches only.")
+    soak: int = option(0, "Compare so many consecutive launches instead of timing.")
+    trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
+    other_sources: bool = option(False, "Take kernels of other sources too, if buffers are laid out alike.")
+
+
+@dataclass(frozen=True)
+class TuneOptions(RunOptions):
+    """`megamoe tune`."""
+
+    DEFAULT_PRESETS = "flash,pro"
+
+    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
+    tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, POINTS)
+    compile_only: bool = option(False, "Only make the kernels.")

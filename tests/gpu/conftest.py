@@ -1,0 +1,36 @@
+"""pytest -m gpu tests/gpu: where Hopper GPUs are.  Torch, cuda-bindings and pytest are enough there; prepare.py runs where the DSL is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from gpu_options import SOAK_RANKS, GpuOptions
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.options import add_options, naming_options, read_options
+from megamoe_dsl.problem import ProblemError
+from ranks_on_gpus import CONCURRENT
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser.getgroup("checks on GPUs").addoption, GpuOptions)
+
+
+@pytest.fixture(scope="session")
+def options(request: pytest.FixtureRequest) -> GpuOptions:
+    """What the command line says; the defaults where it could not say anything, because the tests were found in a parent folder."""
+    return read_options(GpuOptions, request.config.option)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def host(options: GpuOptions) -> Host:
+    """This host, with the GPUs to use.  Raises `HostError` and `ProblemError`."""
+    os.environ.update(CONCURRENT)  # before CUDA is there
+    found = Host.find()
+    gpus = found.gpus if options.gpus is None else options.gpus
+    with naming_options(GpuOptions):
+        if not 1 <= gpus <= found.gpus or SOAK_RANKS % gpus:
+            raise ProblemError("gpus", gpus, f"a divisor of {SOAK_RANKS}, at most {found.gpus}")
+    return replace(found, gpus=gpus)

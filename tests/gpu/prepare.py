@@ -1,0 +1,70 @@
+"""Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
+
+    python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
+    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; `soak`: of the soak
+
+Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+import layer_checks
+import silicon
+from gpu_options import SOAK_RANKS, GpuOptions
+from megamoe_dsl.artifact.cache import load_one, require_writable
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.artifact.workers import compile_into
+from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
+from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
+from megamoe_dsl.problem import ProblemError
+
+WHAT = ("silicon", "layer", "soak")
+
+
+def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
+    """Configurations of the layer's checks and of the soak on so many GPUs.  Raises `ProblemError`."""
+    layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(ranks)]
+    soak = [Sm90Config.choose(one.problem, one.tokens, num_sms=NUM_SMS * gpus // SOAK_RANKS) for one in options.soak_points()]
+    return list(dict.fromkeys([*(layer if "layer" in what else ()), *(soak if "soak" in what else ())]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help=f"of {', '.join(WHAT)}; everything by default")
+    add_options(parser.add_argument, GpuOptions)
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="processes")
+    given = parser.parse_args()
+    options, what = read_options(GpuOptions, given), given.what or list(WHAT)
+    gpus = options.gpus or torch.cuda.device_count()
+    try:
+        with naming_options(GpuOptions):
+            for one in what:
+                if one not in WHAT:
+                    raise ProblemError("what", one, f"one of {', '.join(WHAT)}")
+            if gpus < 1 or SOAK_RANKS % gpus:
+                raise ProblemError("gpus", options.gpus, f"a divisor of {SOAK_RANKS}, given where there are no GPUs")
+            wanted = kernels(what, options, gpus)
+            require_writable("kernels", options.kernels)
+    except ProblemError as error:
+        parser.error(str(error))
+    store = ArtifactStore(options.kernels)
+    missing = [config for config in wanted if load_one(store, config) is None]
+    print(f"{len(missing)} of {len(wanted)} kernels to compile", flush=True)
+    if missing:
+        compile_into(options.kernels, missing, given.jobs)
+    if "silicon" in what:
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            for line in pool.map(partial(silicon.prepare_point, options.kernels), silicon.points()):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

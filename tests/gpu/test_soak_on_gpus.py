@@ -1,0 +1,51 @@
+"""Many launches of eight ranks on fewer GPUs (soak_ranks.py), in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_options import GpuOptions
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.options import read_options
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.result_file import save
+from ranks_on_gpus import let_gpus_see_each_other
+from soak_ranks import soak
+
+pytestmark = pytest.mark.gpu
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    points = read_options(GpuOptions, metafunc.config.option).soak_points()
+    metafunc.parametrize("point", points, ids=[one.name.replace(" ", "_") for one in points])
+
+
+@pytest.fixture(scope="module")
+def devices(host: Host) -> list[torch.device]:
+    found = [torch.device("cuda", index) for index in range(host.gpus)]
+    let_gpus_see_each_other(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def records(options: GpuOptions) -> Iterator[list[dict[str, Any]]]:
+    """What the points gave; written when all are through."""
+    found: list[dict[str, Any]] = []
+    yield found
+    if options.soak_out is not None:
+        print(f"wrote {save(options.soak_out, 'soak_ranks', found)}")
+
+
+def test_launches_on_equal_inputs_are_equal(
+    point: Point, options: GpuOptions, devices: list[torch.device], records: list[dict[str, Any]]
+) -> None:
+    found = soak(point, devices, ArtifactStore(options.kernels), options.soak_launches, options.soak_snapshots)
+    torch.cuda.empty_cache()
+    records.append({"name": point.name, "gpus": len(devices), **found})
+    print(point.name, ", ".join(f"{key} {value}" for key, value in found["soak"].items()))
+    assert (found["soak"]["mismatches"], found["soak"]["wrong_sets"]) == (0, 0), found["differences"][:4]

@@ -1,0 +1,79 @@
+"""Other projects' kernels (bench/baselines): how they are found, and what they are asked for; a package of the same functions stands in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megamoe_dsl.bench.baselines import BASELINES, find_baseline, load_baseline
+from megamoe_dsl.bench.baselines.deep_gemm import DeepGemm
+from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.problem import Problem, ProblemError
+
+MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8", activation_clamp=10.0)
+TOKENS = 2
+
+PACKAGE = """
+from types import SimpleNamespace
+import torch
+
+__version__ = "0.1.5"
+asked = []
+
+def transform_weights_for_mega_moe_sm90(first, second):
+    asked.append("transform")
+    return (first[0].clone(), first[1]), second
+
+def get_symm_buffer_for_mega_moe(group, experts, tokens, topk, hidden, intermediate):
+    asked.append(f"allocate {experts} {tokens} {topk} {hidden} {intermediate}")
+    x = torch.zeros(tokens + 5, hidden, dtype=torch.float8_e4m3fn)
+    return SimpleNamespace(
+        buffer=SimpleNamespace(nbytes=1000), x=x, x_sf=torch.zeros(tokens + 5, hidden // 128), destroy=lambda: asked.append("destroy"),
+        topk_idx=torch.zeros(tokens + 5, topk, dtype=torch.int64), topk_weights=torch.zeros(tokens + 5, topk),
+    )
+
+def fp8_mega_moe(y, first, second, buffer, activation_clamp):
+    asked.append(f"launch {activation_clamp}")
+    y.copy_(buffer.topk_weights[: len(y), :1])
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the package."""
+    (tmp_path / "deep_gemm").mkdir()
+    (tmp_path / "deep_gemm" / "__init__.py").write_text(PACKAGE)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "deep_gemm", raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    yield tmp_path
+    sys.modules.pop("deep_gemm", None)
+
+
+def test_a_layer_of_the_baseline(site: Path) -> None:
+    inputs, weights = random_inputs(MOE, 0, TOKENS, 1), random_weights(MOE, 0, 1)
+    layer = load_baseline(site, MOE, weights)
+    assert isinstance(layer, DeepGemm) and layer.version == "0.1.5"
+    layer.allocate(MOE)
+    layer.load(inputs)
+    assert layer.num_bytes == 1000 and torch.equal(layer.buffer.x_sf[:TOKENS], inputs.x_sf) and not layer.buffer.x_sf[TOKENS:].any()
+    y = torch.empty(TOKENS, MOE.hidden)
+    layer(y)
+    assert torch.equal(y[:, 0], inputs.topk_weights[:, 0])
+    layer.free()
+    layer.free()  # of nothing
+    assert layer.library.asked == ["transform", "allocate 4 3 2 512 256", "launch 10.0", "destroy"]
+
+
+def test_a_folder_without_a_baseline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"baseline = '.*': must be a folder with unpacked wheels, deep_gemm among them"):
+        find_baseline(tmp_path)
+    for kind in BASELINES:
+        (tmp_path / kind.PACKAGE).mkdir()
+        assert find_baseline(tmp_path) is kind
