@@ -28,7 +28,7 @@ from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
 from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.roofline import count_work
 from megamoe_dsl.bench.session import POINT_LIMIT_S
@@ -151,7 +151,7 @@ def main() -> None:
     settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000)
     job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
+        run_jobs(RankWorker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
     print(f"wrote {save(given.out, 'compare_kernels', records)}")
     sys.exit(any("error" in one for one in records))
 

@@ -27,7 +27,7 @@ from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.result_file import packages, without_folders
 from megamoe_dsl.bench.results import Results, is_point
@@ -312,7 +312,7 @@ def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("megamoe_dsl.bench.process_group.MARGIN_S", 0.5)
     seen: list[tuple[Any, dict[str, Any]]] = []
     jobs = [1, "die", 2, "hang", "exit", "wait", 3]
-    run_jobs(Worker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
+    run_jobs(RankWorker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
     assert [job for job, _ in seen] == jobs
     records = dict(seen)
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}

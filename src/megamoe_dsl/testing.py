@@ -102,7 +102,7 @@ def token_counts(draw: st.DrawFn, experts: int, block_m: int, *, max_blocks: int
 
 
 @dataclass(frozen=True)
-class Routing:
+class TokenRouting:
     """`topk_idx[rank][token][slot]`: a global expert, or `MASKED`.  A token names an expert at most once."""
 
     problem: Problem
@@ -132,7 +132,7 @@ class Routing:
 
 
 @st.composite
-def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> Routing:
+def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> TokenRouting:
     """Routings of up to `max_tokens` tokens a rank (and no more than the problem's capacity).
 
     Ranks may have no tokens; slots may be masked; half of the examples are skewed: all ranks draw from the same few experts.  Shrinks to
@@ -142,15 +142,15 @@ def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> Routi
     lengths = [draw(st.integers(0, most)) for _ in range(problem.num_ranks)]
     reach = draw(st.integers(1, problem.num_experts)) if draw(st.booleans()) else problem.num_experts
     slots = st.lists(st.integers(0, reach), min_size=problem.topk, max_size=problem.topk)  # 0 masks, n names expert n - 1
-    return Routing(problem, tuple(tuple(_distinct(draw(slots)) for _ in range(n)) for n in lengths))
+    return TokenRouting(problem, tuple(tuple(_distinct(draw(slots)) for _ in range(n)) for n in lengths))
 
 
-def worst_routing(problem: Problem, rank: int = 0) -> Routing:
+def worst_routing(problem: Problem, rank: int = 0) -> TokenRouting:
     """Every token of every rank on as many experts of `rank` as top-k allows: what the pool must hold.  The other slots are masked."""
     local = problem.experts_per_rank
     named = tuple(rank * local + n for n in range(problem.max_experts_per_token))
     token = named + (MASKED,) * (problem.topk - len(named))
-    return Routing(problem, ((token,) * problem.max_tokens_per_rank,) * problem.num_ranks)
+    return TokenRouting(problem, ((token,) * problem.max_tokens_per_rank,) * problem.num_ranks)
 
 
 def _distinct(choices: list[int]) -> tuple[int, ...]:

@@ -133,6 +133,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def print_inspection(console: Console, inspection: Inspection) -> None:
+    """All tables of an inspection that have rows."""
     artifact = inspection.artifact
     console.print(problem_table(artifact.config.problem), config_table(artifact.config), artifact_table(artifact), sep="\n")
     tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
