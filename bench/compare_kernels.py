@@ -30,7 +30,7 @@ from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.bench.roofline import count_work
+from megamoe_dsl.bench.roofline import bound_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
@@ -68,7 +68,7 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     symmetric = SymmetricBuffer.allocate(problem, SM90)
     inputs = point.draw(SEED)
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
-    least = count_work(problem, point.load, torch.cuda.get_device_name())
+    least = bound_of(problem, point.load, torch.cuda.get_device_name())
     found = {f"{folder.name} {variant_name(config)}": (folder, config) for folder, config in kernels_of(point, settings.folders)}
     kernels = {name: layer.bind(ArtifactStore(folder), config, symmetric, settings.watchdog_ns) for name, (folder, config) in found.items()}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device=inputs.x.device) for name in kernels}
