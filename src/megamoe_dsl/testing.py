@@ -3,8 +3,7 @@
 Every strategy shrinks towards its least interesting value, named in its docstring, so a failing example is minimal in each field.
 
     @given(problems())             def test_layout(problem): ...
-    @given(configs())              def test_plan(config): ...
-    @given(configs_sm90())         def test_plan(config): ...
+    @given(configs())              def test_plan(config): ...          of either architecture; configs_sm100(), configs_sm90() of one
     @given(st.data())              def test_routing(data): routing = data.draw(routings(data.draw(problems())))
     @given(layouts("bijective"))   def test_inverse(layout): ...
 """
@@ -19,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("megamoe_dsl.testing needs hypothesis: pip install 'megamoe_dsl[testing]'", name=error.name) from error
 
+from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
@@ -55,7 +55,7 @@ def problems(
 
 
 @st.composite
-def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
+def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
     """Valid configurations of any tier, whatever the heuristics would choose.
 
     Shrinks to the shrunk problem, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the deepest ring.
@@ -91,6 +91,11 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
         draw(st.sampled_from((0, 2))),
         draw(st.sampled_from(cluster_sizes(moe, block_m, num_sms))),
     )
+
+
+def configs(problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> st.SearchStrategy[MegaMoeConfig]:
+    """Valid configurations of either architecture; shrinks to one of SM100."""
+    return st.one_of(configs_sm100(problem, max_sms=max_sms), configs_sm90(problem, max_sms=max_sms))
 
 
 @st.composite
