@@ -36,6 +36,7 @@ class Artifact:
 
     @property
     def arch(self) -> Arch:
+        """Of its configuration."""
         return self.config.arch
 
     @property

@@ -31,29 +31,49 @@ from ..device.warp import named_barrier
 
 
 class RankContext(Protocol):
-    """What a barrier needs to know of a kernel.
-
-    sm          the CTA's index in the grid of `num_sms`
-    watchdog    of its waits, which it records as `grid_wait` and `rank_wait`
-    at          address of an element of this rank's symmetric buffer
-    peer        base address of a rank's symmetric buffer; at_peer the address of an element there
-    """
+    """What a barrier needs to know of a kernel."""
 
     @property
-    def sm(self) -> Any: ...
+    def sm(self) -> Any:
+        """The CTA's index in the grid."""
+        ...
+
     @property
-    def num_sms(self) -> int: ...
+    def num_sms(self) -> int:
+        """CTAs of the grid."""
+        ...
+
     @property
-    def num_ranks(self) -> int: ...
+    def num_ranks(self) -> int:
+        """Ranks that meet."""
+        ...
+
     @property
-    def watchdog(self) -> Watchdog: ...
+    def watchdog(self) -> Watchdog:
+        """Of the barrier's waits."""
+        ...
+
     @property
-    def grid_wait(self) -> IntEnum: ...
+    def grid_wait(self) -> IntEnum:
+        """What the watchdog records of the wait for this rank's CTAs."""
+        ...
+
     @property
-    def rank_wait(self) -> IntEnum: ...
-    def at(self, name: str, *index: Any) -> Any: ...
-    def peer(self, rank: Any) -> Any: ...
-    def at_peer(self, base: Any, name: str, *index: Any) -> Any: ...
+    def rank_wait(self) -> IntEnum:
+        """What the watchdog records of the wait for the other ranks."""
+        ...
+
+    def at(self, name: str, *index: Any) -> Any:
+        """Address of an element of this rank's symmetric buffer."""
+        ...
+
+    def peer(self, rank: Any) -> Any:
+        """Base address of a rank's symmetric buffer."""
+        ...
+
+    def at_peer(self, base: Any, name: str, *index: Any) -> Any:
+        """Address of an element of the symmetric buffer that starts at `base`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,7 @@ class Group:
     thread: Int32
 
     def sync(self) -> None:
+        """All threads of the group."""
         named_barrier(self.name, self.size)
 
 

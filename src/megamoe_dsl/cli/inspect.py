@@ -152,6 +152,7 @@ def print_summary(console: Console, artifact: Artifact) -> None:
 
 
 def print_inspection(console: Console, inspection: Inspection) -> None:
+    """All tables of an inspection that have rows."""
     print_summary(console, inspection.artifact)
     tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
     for table in (one(inspection) for one in tables):

@@ -47,6 +47,7 @@ class Stage:
         return Stage(plan, cluster, smem, Ring.start(depth))
 
     def next(self) -> Stage:
+        """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:
@@ -55,10 +56,12 @@ class Stage:
 
     @property
     def full(self) -> Any:
+        """Shared address of the mbarrier that says that the stage is loaded."""
         return self.shared("full_barrier")
 
     @property
     def empty(self) -> Any:
+        """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
     def wait_full(self) -> None:

@@ -41,9 +41,11 @@ class TileQueue:
 
     @staticmethod
     def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
+        """The first of so many places."""
         return TileQueue(plan, cluster, smem, Ring.start(places))
 
     def next(self) -> TileQueue:
+        """The place after it."""
         return replace(self, ring=self.ring.next())
 
     def shared(self, name: str) -> Any:

@@ -4,13 +4,12 @@ from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
 from ..sass.measurer import InspectionError, Measure
 from ..sass.overtaken_loads import OvertakenLoad
 from .annotated_ptx import annotate
-from .baseline import Baseline, find_baseline
+from .baseline import StaticBaseline, find_baseline
 from .difference import Change, differences
 from .inspection import Inspection
 from .registers import RegisterUse
 
 __all__ = [
-    "Baseline",
     "Change",
     "DisassemblyError",
     "Inspection",
@@ -20,6 +19,7 @@ __all__ = [
     "Measure",
     "OvertakenLoad",
     "RegisterUse",
+    "StaticBaseline",
     "annotate",
     "differences",
     "disassemble",

@@ -11,14 +11,22 @@ from .raster import place_in_bands
 
 
 class DensePlan(Protocol):
-    """What the order reads of a configuration: rows of a block, column blocks, and the row blocks of a band."""
+    """What the order reads of a configuration."""
 
     @property
-    def block_m(self) -> int: ...
+    def block_m(self) -> int:
+        """Rows of a block."""
+        ...
+
     @property
-    def n_blocks(self) -> int: ...
+    def n_blocks(self) -> int:
+        """Column blocks."""
+        ...
+
     @property
-    def group_m(self) -> int: ...
+    def group_m(self) -> int:
+        """Row blocks of a band."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,15 +47,19 @@ class DenseOrder:
 
     @property
     def num_steps(self) -> int:
+        """One."""
         return 1
 
     def first_sizes(self, zero: Int) -> OneSize:
+        """Of the only step."""
         return self.sizes(zero)
 
     def part(self, step: Int) -> Int:
+        """The step itself."""
         return step
 
     def sizes(self, part: Int) -> OneSize:
+        """All blocks, or none past the only step."""
         return OneSize(ceil_div(self._rows(part), self.config.block_m) * self.config.n_blocks)
 
     def _rows(self, step: Int) -> Int:
@@ -55,6 +67,7 @@ class DenseOrder:
         return select(step == 0, self.rows, 0)
 
     def block(self, step: Int, local: Int, sizes: OneSize) -> DenseBlock:
+        """The block, with rows of the whole matrix."""
         config, rows = self.config, self._rows(step)
         m_block, n_block = place_in_bands(local, config.group_m, ceil_div(rows, config.block_m), config.n_blocks)
         return DenseBlock(m_block, n_block, minimum(rows - m_block * config.block_m, config.block_m))

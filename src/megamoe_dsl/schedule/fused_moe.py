@@ -38,36 +38,53 @@ class LocalExperts(Protocol):
     """What the order reads of a problem."""
 
     @property
-    def experts_per_rank(self) -> int: ...
+    def experts_per_rank(self) -> int:
+        """Local experts."""
+        ...
 
 
 class FusedMoePlan(Protocol):
-    """What the order reads of a configuration.
-
-    lookahead         experts that Linear1 is ahead of Linear2
-    block_m           tokens of a block
-    fc1_n_blocks      weight blocks of an expert's Linear1; fc2_n_blocks of its Linear2
-    group_m           token blocks of a band
-    num_clusters      clusters of the grid
-    blocks_per_fetch  consecutive numbers that a cluster takes at a time
-    """
+    """What the order reads of a configuration."""
 
     @property
-    def problem(self) -> LocalExperts: ...
+    def problem(self) -> LocalExperts:
+        """The layer."""
+        ...
+
     @property
-    def lookahead(self) -> int: ...
+    def lookahead(self) -> int:
+        """Experts that Linear1 is ahead of Linear2."""
+        ...
+
     @property
-    def block_m(self) -> int: ...
+    def block_m(self) -> int:
+        """Tokens of a block."""
+        ...
+
     @property
-    def fc1_n_blocks(self) -> int: ...
+    def fc1_n_blocks(self) -> int:
+        """Weight blocks of an expert's Linear1."""
+        ...
+
     @property
-    def fc2_n_blocks(self) -> int: ...
+    def fc2_n_blocks(self) -> int:
+        """Weight blocks of an expert's Linear2."""
+        ...
+
     @property
-    def group_m(self) -> int: ...
+    def group_m(self) -> int:
+        """Token blocks of a band."""
+        ...
+
     @property
-    def num_clusters(self) -> int: ...
+    def num_clusters(self) -> int:
+        """Clusters of the grid."""
+        ...
+
     @property
-    def blocks_per_fetch(self) -> int: ...
+    def blocks_per_fetch(self) -> int:
+        """Consecutive numbers that a cluster takes at a time."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,7 @@ class PhaseSizes:
 
     @property
     def total(self) -> Int:
+        """Of both phases."""
         return self.fc1 + self.fc2
 
 
@@ -116,9 +134,11 @@ class FusedMoeOrder:
 
     @property
     def num_steps(self) -> int:
+        """One for each expert, and as many more as Linear2 comes later."""
         return self.config.problem.experts_per_rank + self.config.lookahead
 
     def first_sizes(self, zero: Int) -> PhaseSizes:
+        """Linear1 of the first expert; no Linear2 yet."""
         return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
 
     def part(self, step: Int) -> tuple[Int, Int]:
@@ -127,6 +147,7 @@ class FusedMoeOrder:
         return step, select(step < config.lookahead, config.problem.experts_per_rank, step - config.lookahead)
 
     def sizes(self, part: tuple[Int, Int]) -> PhaseSizes:
+        """Blocks of the step's two experts."""
         config, (fc1_expert, fc2_expert) = self.config, part
         fc1_expert = minimum(fc1_expert, config.problem.experts_per_rank)
         return PhaseSizes(self._size(fc1_expert, config.fc1_n_blocks), self._size(fc2_expert, config.fc2_n_blocks))
@@ -136,6 +157,7 @@ class FusedMoeOrder:
         return ceil_div(self.table.tokens(expert), self.config.block_m) * n_blocks
 
     def block(self, step: Int, local: Int, sizes: PhaseSizes) -> Block:
+        """The block, its phase and expert included."""
         config = self.config
         phase, number = self._part(local, sizes)
         is_fc1 = phase == FC1

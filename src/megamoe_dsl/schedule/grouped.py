@@ -15,7 +15,9 @@ class GroupedPlan(DensePlan, Protocol):
     """What the order reads of a configuration: that of a dense GEMM for each expert, and how many experts there are."""
 
     @property
-    def num_experts(self) -> int: ...
+    def num_experts(self) -> int:
+        """Experts of the table."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,23 @@ class GroupedOrder:
 
     @property
     def num_steps(self) -> int:
+        """One for each expert."""
         return self.config.num_experts
 
     def first_sizes(self, zero: Int) -> OneSize:
+        """Of the first expert."""
         return self.sizes(zero)
 
     def part(self, step: Int) -> Int:
+        """The expert, who has the step's number."""
         return step
 
     def sizes(self, part: Int) -> OneSize:
+        """The expert's blocks."""
         return OneSize(ceil_div(self.table.tokens(part), self.config.block_m) * self.config.n_blocks)
 
     def block(self, step: Int, local: Int, sizes: OneSize) -> GroupedBlock:
+        """The block, within its expert and within the matrix."""
         config, tokens = self.config, self.table.tokens(step)
         m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
         valid_m = minimum(tokens - m_block * config.block_m, config.block_m)

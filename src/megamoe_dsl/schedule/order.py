@@ -12,7 +12,9 @@ class StepSizes(Protocol):
     """How many blocks a step has, `total` of them; an order keeps here what it does not want to compute again for every block."""
 
     @property
-    def total(self) -> Int: ...
+    def total(self) -> Int:
+        """Blocks of the step."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Order(Protocol):
     """
 
     @property
-    def num_steps(self) -> int: ...
+    def num_steps(self) -> int:
+        """Steps of the sequence."""
+        ...
 
     def first_sizes(self, zero: Int) -> StepSizes:
         """Of step 0; `zero` is that number, of the walk's kind of integer."""

@@ -66,6 +66,7 @@ class Scheduler:
 
     # --- host iteration
     def advance_to_valid(self) -> Self:
+        """The first position from here on that is not invalid."""
         position = self
         while position.invalid():
             position = position.advance()

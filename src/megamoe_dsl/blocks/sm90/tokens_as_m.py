@@ -44,6 +44,7 @@ class RowShare(MathThread):
 
     @staticmethod
     def of(me: MathThread, half: bool) -> RowShare:
+        """The share of a thread."""
         return RowShare(me.group, me.warp, me.lane, half)
 
     @property
@@ -53,14 +54,17 @@ class RowShare(MathThread):
 
     @property
     def chunks(self) -> int:
+        """Chunks of weight rows that the warpgroup multiplies."""
         return 1 if self.half else CHUNKS
 
     @property
     def first_chunk(self) -> Any:
+        """The first of them."""
         return self.group if self.half else 0
 
     @property
     def first_token(self) -> Any:
+        """The first of the warpgroup's 64 tokens."""
         return 0 if self.half else self.group * GROUP_ROWS
 
     @property
@@ -74,6 +78,7 @@ class RowShare(MathThread):
         return self.warp_token + self.row
 
     def zero(self) -> PromotedSums:
+        """Sums before the first K block."""
         return PromotedSums.zero(self.chunks, CHUNK_ROWS // 2)
 
     @cute.jit

@@ -35,6 +35,7 @@ class ColumnShare(MathThread):
 
     @staticmethod
     def of(me: MathThread, tokens: int) -> ColumnShare:
+        """The share of a thread."""
         return ColumnShare(me.group, me.warp, me.lane, tokens)
 
     @property
@@ -43,6 +44,7 @@ class ColumnShare(MathThread):
         return True
 
     def zero(self) -> PromotedSums:
+        """Sums before the first K block."""
         return PromotedSums.zero(BLOCKS, self.tokens // 2)
 
     @cute.jit
