@@ -1,6 +1,7 @@
 """Presets: importing one compiles its kernels in parallel or loads them; every number of tokens has its kernel."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -99,10 +100,16 @@ def test_a_warm_import_compiles_nothing_and_is_light(arch: str, tmp_path: Path, 
     assert found["kernels"] >= 6
 
 
-def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_preset_compiles_in_other_processes_and_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "megamoe_dsl")
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
     first = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=40)
     assert len(first.artifacts) >= 2
+    before, after = (one.getMessage() for one in caplog.records)
+    assert re.fullmatch(rf"compiling {len(first.artifacts)} kernels in \d+ processes into {re.escape(str(tmp_path))}", before)
+    assert re.fullmatch(rf"compiled {len(first.artifacts)} kernels in [\d.]+ s", after)
     for tokens in (0, 1, 7, 40):
         artifact = first.artifact(tokens)
         assert artifact.config == first.config(tokens)
