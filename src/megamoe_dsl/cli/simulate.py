@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..problem import ProblemError
 from .errors import one_line_errors
+from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .shape import (
     ArchName,
     BlockM,
@@ -96,7 +97,12 @@ def simulate(
 
         for launch in range(launches):
             check_draw(problem, rotate(counts, launch), seed + launch, mask)
+        estimate = Estimate.of(config, counts, launches, exact=not random)
+        estimate.require(config, physical_memory())
         console.print(problem_table(problem), config_table(config), sep="\n")
+        console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+        if estimate.seconds > LONG_SECONDS:
+            console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
 
         from ..artifact.compile import compile_kernel
         from ..cases import random_case
