@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,8 +29,8 @@ class Artifact:
     """
 
     config: Any
-    ptx: str
-    cubin: bytes
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
     seconds: float
     line_info: bool = False
 

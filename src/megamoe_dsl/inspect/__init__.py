@@ -3,6 +3,7 @@
 from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
 from ..sass.measurer import InspectionError, Measure
 from ..sass.overtaken_loads import OvertakenLoad
+from .annotated_ptx import annotate
 from .baseline import StaticBaseline, find_baseline
 from .difference import Change, differences
 from .inspection import Inspection
@@ -19,6 +20,7 @@ __all__ = [
     "OvertakenLoad",
     "RegisterUse",
     "StaticBaseline",
+    "annotate",
     "differences",
     "disassemble",
     "find_baseline",
