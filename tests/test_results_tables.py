@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 
 
-TIMES, TRACES = ("time-20261122-072630", "time-20261122-072714"), ("trace-20261122-002058", "trace-20261122-002113")
+TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
 
 
 @pytest.mark.parametrize(
