@@ -95,8 +95,24 @@ def test_topk_larger_than_local_experts():
 
 
 def test_topk_32():
-    """One lane per slot; half of the slots masked."""
-    prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
+    """One lane per slot; most slots masked.  Warps combine several pieces, and have room for the slots of one at a time."""
+    kernel = config(problem(6, topk=32, num_experts=40, hidden=768), num_sms=2)
+    plan = kernel.smem.combine
+    assert plan.sets == 1 and 6 * plan.pieces > kernel.num_sms * plan.warps
+    prove(kernel, [(6, 3)], mask=0.9)
+
+
+@pytest.mark.parametrize(("hidden", "intermediate"), [(4352, 128), (256, 2176)], ids=["34 scale words a row", "34 arrival bits"])
+def test_more_than_a_warp_or_a_word_holds(hidden, intermediate):
+    """Lanes copy a second round of a row's scale words; the bits of the arrival mask pass 32."""
+    prove(config(problem(3, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)), [(3,)])
+
+
+def test_more_than_128_experts():
+    """More than there are dispatch threads, and a rank has more than 64, which takes another register budget."""
+    moe = problem(49, num_ranks=1, num_experts=130, topk=8)
+    layer = prove(config(moe), [(49,), (2,)], mask=0.9, target_expert=129)
+    assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
 @pytest.mark.parametrize("local", [31, 32, 40])

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from mega_moe_runs import Layer, config, inputs, problem, prove
+from mega_moe_runs import Layer, config, inputs, lowest_gate, problem, prove
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.runtime.comparison import compare
@@ -32,6 +32,15 @@ def test_exact_silu():
     kernel = config(problem(14, fast_math=False, hidden=512))
     layer = prove(kernel, [(14, 6), (5, 5)])
     assert "div.rn.f32" in layer.moe.artifact.ptx and "rcp.approx" not in layer.moe.artifact.ptx
+
+
+def test_exact_silu_of_gates_far_below_zero():
+    """exp(-gate) is infinite in FP32: the gate counts as zero, and makes no NaN."""
+    moe = problem(3, num_experts=4, activation_clamp=10.0, fast_math=False)
+    case = random_case(moe, (3, 2), 0, exact=False)
+    case = dataclasses.replace(case, x_sf=[scales + 6 for scales in case.x_sf])
+    assert lowest_gate(case) < -89
+    Layer.of(config(moe), case).check(case)
 
 
 def random_layer(fast_math: bool = True) -> tuple[Layer, Case]:

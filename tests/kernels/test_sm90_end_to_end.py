@@ -11,6 +11,7 @@ from mega_moe_runs import Layer, first_tokens, inputs, received, without_masks
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.mega_moe.layouts.tile import DISPATCH_WARPS
 from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
@@ -81,6 +82,14 @@ def test_told_alone_and_together(block_m):
     prove(config(problem(most + 1, topk=8), block_m=block_m), [(most, most + 1), (most + 1, most)], mask=0.8)
 
 
+def test_one_slot_more_than_sm_0_tells_alone():
+    """The last slot is in use."""
+    moe = problem(55, num_ranks=1, topk=7)
+    case = hopper_case(moe, (55,), 3, mask=0.8)
+    assert ALONE + 1 == 55 * 7 and int(case.topk_idx[0][-1, -1]) >= 0
+    prove(config(moe, block_m=32), [(55,)], seed=3, mask=0.8)
+
+
 @pytest.mark.parametrize("block_m", [8, 128])
 def test_no_tokens_at_all(block_m):
     """All ranks empty: nothing to do, all barriers still pass; before and after a launch with tokens."""
@@ -136,8 +145,11 @@ def test_topk_larger_than_local_experts(block_m):
 
 
 def test_topk_32():
-    """One lane per slot; half of the slots masked."""
-    prove(config(problem(6, topk=32, num_experts=40)), [(6, 3)], mask=0.5)
+    """One lane per slot; most slots masked.  Warps combine several pieces, and have room for the slots of one at a time."""
+    kernel = config(problem(6, topk=32, num_experts=40, hidden=768), num_sms=2)
+    plan = kernel.smem.combine
+    assert plan.sets == 1 and 6 * plan.pieces > kernel.num_sms * plan.warps
+    prove(kernel, [(6, 3)], mask=0.9)
 
 
 @pytest.mark.parametrize("local", [31, 32, 40])
@@ -146,6 +158,13 @@ def test_more_than_a_warp_of_local_experts(local):
     moe = problem(8, num_experts=2 * local, topk=6)
     layer = prove(config(moe, lookahead=1 if local == 31 else local // 2), [(8, 5)])
     assert sum(counts[-1] + counts[0] for counts in layer.received) > 0
+
+
+def test_more_than_128_experts():
+    """More than there are dispatch threads: told together and alone; the last expert has tokens."""
+    moe = problem(49, num_ranks=1, num_experts=130, topk=8)
+    layer = prove(config(moe, block_m=8), [(49,), (2,)], mask=0.9, target_expert=129)
+    assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
 @pytest.mark.parametrize(("block_m", "num_sms"), [(16, 2), (16, 3), (16, 7), (128, 3)])
@@ -175,9 +194,13 @@ def test_ring_depths(block_m, stages):
 
 @pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [(8, 4352, 128), (128, 4352, 128), (8, 256, 4096)])
 def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
-    """A lane holds the weight scales of K blocks l and l + 32; 32 bits of the arrival mask."""
-    moe = problem(3, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)
-    prove(config(moe, block_m=block_m, num_sms=3), [(3,)], exact=False)
+    """A lane holds the weight scales of K blocks l and l + 32; 32 bits of the arrival mask.  A warp moves two rows of 17 chunks through
+    four slots."""
+    tokens = 13 if hidden > 4096 else 3
+    moe = problem(tokens, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)
+    kernel = config(moe, block_m=block_m, num_sms=3)
+    assert tokens == 3 or (hidden // kernel.smem.pull_chunk % kernel.smem.pull_slots and tokens > DISPATCH_WARPS * kernel.num_sms)
+    prove(kernel, [(tokens,)], exact=False)
 
 
 @pytest.mark.parametrize("block_m", [32, 128])
@@ -234,9 +257,13 @@ def test_eight_ranks_without_a_pause(block_m):
     layer.check_workspace()
 
 
-@pytest.mark.parametrize("launches_so_far", [(1 << 32) - 2, (1 << 32) // 3, (1 << 31) // 2], ids=["epoch", "CTAs", "ranks"])
+@pytest.mark.parametrize(
+    "launches_so_far",
+    [(1 << 32) - 2, (1 << 32) // 3, (1 << 31) // 2, (1 << 30) - 1, (1 << 31) // 3],
+    ids=["epoch", "CTAs", "ranks", "sign of ranks", "sign of CTAs"],
+)
 def test_counters_that_wrap(launches_so_far):
-    """Counters only grow, modulo 2^32: 132 CTAs' arrivals pass it after half an hour of launches of 60 us."""
+    """Counters only grow, modulo 2^32: 132 CTAs' arrivals pass it after half an hour of launches of 60 us, and 2^31 after half of it."""
     most = ALONE // 8 + 1
     counts = [(most, 1), (1, most), (3, 0)]
     moe = problem(most, topk=8)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from mega_moe_runs import Layer, inputs
+from mega_moe_runs import Layer, inputs, lowest_gate
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.cases import Case
@@ -31,6 +31,16 @@ def test_other_combinations_of_clamp_and_silu(exact):
         kernel = config(problem(10, hidden=512, activation_clamp=clamp, fast_math=fast_math), block_m=block_m)
         layer = prove(kernel, [(10, 4)], exact=exact)
         assert ("div.rn.f32" in layer.moe.artifact.ptx) == (not fast_math)
+
+
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_exact_silu_of_gates_far_below_zero(block_m):
+    """As of SM100: no NaN where exp(-gate) is infinite."""
+    moe = problem(3, num_experts=4, activation_clamp=10.0, fast_math=False)
+    case = hopper_case(moe, (3, 2), 0, exact=False)
+    case = dataclasses.replace(case, x_sf=[scales * 256 for scales in case.x_sf])
+    assert lowest_gate(case) < -89
+    Layer.of(config(moe, block_m=block_m), case).check(case)
 
 
 def test_exact_data_is_exact_with_any_sums():

@@ -102,13 +102,32 @@ def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedK
         values = given["x"].float().view(TOKENS, -1, 128) * given.pop("x_sf").unsqueeze(-1)
         given["x"] = values.view(TOKENS, -1).bfloat16()
     gpu.tensors = visible(moe, y=torch.empty(0), **given)
-    moe.memory.view("topk_idx").fill_(1)  # what an earlier launch may have left
+    leave_tokens(moe)
     y = torch.full((rows, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
     gpu.tensors["y"] = y
     moe(**given, num_tokens_bound=8, padded_tokens=rows, out=y)
     assert y[:TOKENS].isfinite().all() and y[:TOKENS].any() and not y[TOKENS:].any()
     if quantised:
         assert torch.equal(y[:TOKENS], case.reference().y[0])
+
+
+def leave_tokens(moe: MegaMoE) -> None:
+    """What an earlier launch may have left: tokens whose result is not zero."""
+    for name, value in {"x": 1.0, "x_sf": 1.0, "topk_weights": 1.0}.items():
+        moe.memory.view(name).fill_(value)
+    moe.memory.view("topk_idx").copy_(torch.arange(2).expand(PROBLEM.max_tokens_per_rank, 2))
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_nothing_but_padding_is_zero(moe: MegaMoE, gpu: type[SimulatedKernel], quantised: bool) -> None:
+    leave_tokens(moe)
+    none = torch.empty(0, PROBLEM.hidden, dtype=torch.float8_e4m3fn if quantised else torch.bfloat16)
+    y = torch.full((3, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
+    # No addresses of tensors without elements: the kernel of BF16 inputs must not read them.
+    gpu.tensors = visible(moe, y=y)
+    scales = torch.empty(0, PROBLEM.hidden // 128) if quantised else None
+    moe(none, torch.empty(0, 2, dtype=torch.int64), torch.empty(0, 2), x_sf=scales, num_tokens_bound=8, padded_tokens=3, out=y)
+    assert not y.any()
 
 
 def test_no_tokens_is_a_launch_too(moe: MegaMoE, gpu: type[SimulatedKernel]) -> None:

@@ -62,14 +62,17 @@ def silu(gate: Any, fast: bool) -> Any:
     """gate / (1 + exp(-gate)).
 
     Fast: exp2 and reciprocal approximations, gate * rcp(1 + ex2(-gate * log2 e)).  Otherwise the exponent's rounding error is carried
-    into the result and the division is rounded to nearest.
+    into the result and the division is rounded to nearest; a power that is infinite, or zero with an infinite error, stays as it is.
     """
     exponent = gate * Float32(-LOG2E)
     power = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", exponent)
     if fast:
         return gate * emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
     error = emit_to(Float32, "{{\n\t.reg .f32 n;\n\tneg.f32 n, {3};\n\tfma.rn.f32 {0}, {1}, {2}, n;\n\t}}", gate, Float32(-LOG2E), exponent)
-    power = emit_to(Float32, "fma.rn.f32 {0}, {1}, {2}, {1};", power, error * Float32(LN2))
+    corrected = (
+        "{{\n\t.reg .pred p;\n\t.reg .f32 c;\n\tfma.rn.f32 c, {1}, {2}, {1};\n\tsetp.nan.f32 p, c, c;\n\tselp.f32 {0}, {1}, c, p;\n\t}}"
+    )
+    power = emit_to(Float32, corrected, power, error * Float32(LN2))
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", gate, power + Float32(1.0))
 
 

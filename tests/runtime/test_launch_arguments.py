@@ -1,0 +1,106 @@
+"""What reaches a GPU's driver, with a driver that only listens: widths as in the PTX, this rank's number, addresses within allocations."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.kernels.kernel import KernelConfig
+from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
+from megamoe_dsl.runtime.cuda_kernel import CudaKernel
+from megamoe_dsl.runtime.layer import usable_sms
+from megamoe_dsl.runtime.rank_kernel import RankKernel
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+MOE = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
+CONFIG = Sm90Config.choose(MOE, 8, num_sms=2)
+CONFIGS = [CONFIG, Sm100Config.choose(Problem(256, 128, 4, 2, max_tokens_per_rank=8), 8, num_sms=2), PreDispatchConfig(MOE, 2, "sm_90a")]
+PARAMETER = re.compile(r"\.param \.[bus](\d+) ")
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """Values and C types of every launch."""
+    found: list[tuple[tuple[int, ...], tuple[Any, ...]]] = []
+
+    def call(function: Any, *arguments: Any) -> Any:
+        if function.__name__ == "cuLaunchKernelEx":
+            found.append(arguments[2])
+        return 1000  # a handle, or clusters that run at once
+
+    monkeypatch.setattr(cuda_kernel, "call", call)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=131))
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_arguments_are_as_wide_as_the_kernels_parameters(config: KernelConfig, launches: list[Any]) -> None:
+    artifact = compile_kernel(config)
+    declared = [int(bits) // 8 for bits in PARAMETER.findall(artifact.ptx[: artifact.ptx.index("{")])]
+    assert len(declared) == len(artifact.kernel.arguments(config).names) and {4, 8} <= set(declared)
+    CudaKernel(artifact)(range(len(declared)))
+    ((values, types),) = launches
+    assert values == tuple(range(len(declared)))
+    assert [ctypes.sizeof(kind) for kind in types] == declared
+
+
+def test_a_launch_has_the_number_of_its_rank(launches: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
+    artifact = Artifact(CONFIG, ".entry kernel", b"", 0.0)
+    names = artifact.kernel.arguments(CONFIG).names
+    for rank in range(2):
+        sym = torch.zeros(symmetric_buffer(MOE, SM90).size, dtype=torch.uint8)
+        peers = torch.tensor([7, 8])
+        kernel = RankKernel(artifact, SymmetricBuffer(MOE, rank, sym, peers), random_weights(MOE, rank, 0))
+        kernel(torch.empty(3, MOE.hidden, dtype=torch.bfloat16))
+        given = dict(zip(names, launches.pop()[0], strict=True))
+        assert (given["rank"], given["num_tokens"]) == (rank, 3)
+        assert (given["sym"], given["peers"]) == (sym.data_ptr(), peers.data_ptr())
+
+
+def test_peers_are_the_buffers_not_the_allocations_they_lie_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch gives the addresses of allocations; a buffer begins at the same offset in each."""
+    from torch.distributed import _symmetric_memory as torch_symmetric_memory
+
+    offset, rank, cpu = 512, 1, torch.device("cpu")
+    size = symmetric_buffer(MOE, SM90).size
+    allocation = torch.ones(offset + size, dtype=torch.uint8)
+    bases = [1 << 40, allocation.data_ptr()]
+    for name, value in {"is_initialized": True, "get_world_size": 2, "get_rank": rank, "barrier": None}.items():
+        monkeypatch.setattr(dist, name, lambda *_, value=value: value)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, own, group: found.__setitem__(slice(None), [own] * 2))
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=None))
+    monkeypatch.setattr(torch_symmetric_memory, "empty", lambda *_, **options: allocation[offset:])
+    monkeypatch.setattr(torch_symmetric_memory, "rendezvous", lambda *_: SimpleNamespace(buffer_ptrs=bases))
+    monkeypatch.setattr(symmetric_memory, "require_usable", lambda device: device)
+    monkeypatch.setattr(torch, "device", lambda *_: cpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    symmetric = SymmetricBuffer.allocate(MOE, SM90)
+    assert symmetric.peers.tolist() == [(1 << 40) + offset, symmetric.sym.data_ptr()]
+    assert symmetric.rank == rank and not symmetric.sym.any() and allocation[:offset].all()
+
+
+@pytest.mark.parametrize(("sms", "reserved", "used"), [(132, 0, 132), (131, 0, 130), (132, 1, 130), (132, 129, 2)])
+def test_grids_are_even(monkeypatch: pytest.MonkeyPatch, sms: int, reserved: int, used: int) -> None:
+    """CTAs work in pairs, or may."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=sms))
+    assert usable_sms(torch.device("cpu"), reserved) == used
