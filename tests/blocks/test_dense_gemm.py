@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -21,9 +22,10 @@ def multiply(m: int, n: int, k: int, block_m: int, tiled: bool, num_sms: int) ->
 
     config = GemmConfig(n, k, block_m, tiled, num_sms)
     zero = Int64(0)
-    compiled = cute.compile(
-        gemm, config, GemmArguments(zero, zero, zero, Int32(0)), driver.CUstream(0), options="--gpu-arch=sm_90a --keep-ptx"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--gpu-arch=sm_90a --keep-ptx --dump-dir={folder}"
+        compiled = cute.compile(gemm, config, GemmArguments(zero, zero, zero, Int32(0)), driver.CUstream(0), options=options)
+        ptx = compiled.__ptx__
     generator = torch.Generator().manual_seed(m)
     a, b = (torch.randint(-3, 4, (rows, k), generator=generator).float() for rows in (m, n))
     sfa, sfb = (torch.exp2(torch.randint(-2, 3, (rows, k // 128), generator=generator)) for rows in (m, n // 128))
@@ -49,7 +51,7 @@ def multiply(m: int, n: int, k: int, block_m: int, tiled: bool, num_sms: int) ->
     arguments = (tensors["maps"].data_ptr(), tensors["sfb"].data_ptr(), d.data_ptr(), m)
     block = (32 * (FIRST_MATH_WARP + MATH_WARPS), 1, 1)
     launch = Launch((num_sms, 1, 1), block, (1, 1, 1), dynamic_smem=config.region.size, args=arguments, rank=0)
-    report = Simulator(compiled.__ptx__, memory).run([launch])
+    report = Simulator(ptx, memory).run([launch])
     assert not report.findings
     dequantised = [x * s.repeat_interleave(128, 1) for x, s in ((a, sfa), (b, sfb.repeat_interleave(128, 0)))]
     return d, dequantised[0] @ dequantised[1].T

@@ -6,7 +6,7 @@ SMEM is not compared: more of it is deeper rings, and what counts is that it fit
 import golden_figures as figures
 import pytest
 
-from megamoe_dsl.inspect import Baseline, find_baseline
+from megamoe_dsl.inspect import StaticBaseline, find_baseline
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 
 TILES = [tier.block_m for tier in TIERS]
@@ -24,7 +24,7 @@ WORSE: dict[str, tuple[tuple[int, ...], str]] = {
 """Measures that are larger than the baseline's, at which tiles, and why."""
 
 
-def baseline_of(block_m: int) -> Baseline:
+def baseline_of(block_m: int) -> StaticBaseline:
     baseline = find_baseline(figures.config_of("sm_100a", "flash", block_m))
     assert baseline is not None
     return baseline

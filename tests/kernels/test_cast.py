@@ -1,6 +1,7 @@
 """Arithmetic in registers, value by value: a kernel that applies one function of `device.cast` to a list of floats, in the simulator."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,10 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
         kernel(name, x, out).launch(grid=(1, 1, 1), block=(BLOCK, 1, 1))
 
     def run(name: str, x: torch.Tensor) -> torch.Tensor:
-        compiled = cute.compile(launch, name, Int64(0), Int64(0), options="--gpu-arch=sm_100a --keep-ptx")
+        with tempfile.TemporaryDirectory() as folder:
+            options = f"--gpu-arch=sm_100a --keep-ptx --dump-dir={folder}"
+            compiled = cute.compile(launch, name, Int64(0), Int64(0), options=options)
+            ptx = compiled.__ptx__
         padded = -(-len(x) // BLOCK) * BLOCK
         given, out = torch.zeros(padded), torch.empty(padded, dtype=torch.int32)
         given[: len(x)] = x
@@ -53,7 +57,7 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
         memory.add(given, name="x", read_only=True)
         memory.add(out, name="out", initialised=False)
         grid, block = (padded // BLOCK, 1, 1), (BLOCK, 1, 1)
-        Simulator(compiled.__ptx__, memory).run([Launch(grid, block, (1, 1, 1), 0, (given.data_ptr(), out.data_ptr()))])
+        Simulator(ptx, memory).run([Launch(grid, block, (1, 1, 1), 0, (given.data_ptr(), out.data_ptr()))])
         return out[: len(x)]
 
     return run
