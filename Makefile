@@ -4,6 +4,7 @@
 #   make lint      ruff and mypy
 #   make format    ruff, in place
 #   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
+#   make api       the API reference from docstrings, a static site (build/api)
 #   make pictures  the drawings that docs use (docs/pictures/drawn.txt)
 # VENV=path uses another environment, JOBS=n another number of test processes.
 
@@ -19,7 +20,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint format golden pictures
+.PHONY: install demo test lint format golden pictures api
 
 install: $(INSTALLED)
 
@@ -57,3 +58,6 @@ golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -k figures
 	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
 	git diff --stat -- tests/golden
+
+api: $(INSTALLED)
+	$(BIN)/python docs/make_api.py build/api

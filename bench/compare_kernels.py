@@ -28,9 +28,9 @@ from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
 from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.bench.roofline import count_work
+from megamoe_dsl.bench.roofline import bound_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import REPEATS, launches_of, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
@@ -68,7 +68,7 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     symmetric = SymmetricBuffer.allocate(problem, SM90)
     inputs = point.draw(SEED)
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
-    least = count_work(problem, point.load, torch.cuda.get_device_name())
+    least = bound_of(problem, point.load, torch.cuda.get_device_name())
     found = {f"{folder.name} {variant_name(config)}": (folder, config) for folder, config in kernels_of(point, settings.folders)}
     kernels = {name: layer.bind(ArtifactStore(folder), config, symmetric, settings.watchdog_ns) for name, (folder, config) in found.items()}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device=inputs.x.device) for name in kernels}
@@ -151,7 +151,7 @@ def main() -> None:
     settings = Settings(given.folders, given.repeats, given.earlier_batches, given.watchdog_ms * 1_000_000)
     job = partial(work, settings=settings)
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(Worker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
+        run_jobs(RankWorker(job, 1), given.points, Path(folder), POINT_LIMIT_S, show, given.watchdog_ms / 1e3)
     print(f"wrote {save(given.out, 'compare_kernels', records)}")
     sys.exit(any("error" in one for one in records))
 

@@ -26,7 +26,7 @@ from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Layer, Point
 from megamoe_dsl.bench.points import shares_of
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
@@ -86,7 +86,7 @@ def main() -> None:
 
     job = partial(work, folder=given.folder, site=given.baseline, how_often={"count": given.calls, "repeats": given.repeats})
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(Worker(job, 1), given.points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
+        run_jobs(RankWorker(job, 1), given.points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
     print(f"wrote {save(given.out, 'host_time', records, given.baseline)}")
     sys.exit(any("error" in one or one["errors"] for one in records))
 

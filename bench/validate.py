@@ -34,7 +34,7 @@ from pathlib import Path
 from threading import Event, Timer
 
 from megamoe_dsl.bench.result_file import save, without_folders
-from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.presets import MEASURED, PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = "1,8,64,512,2048,8192"
@@ -77,10 +77,11 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Ste
     """All of them, for a host with `gpus` GPUs."""
     at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "host_time")}
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
-    shares = [["--preset", name, "--experts-per-rank", str(one.experts_per_rank), "--tokens", TOKENS] for name, one in PRESETS.items()]
+    experts = {name: str(PRESETS[name].experts_per_rank) for name in MEASURED}
+    shares = [["--preset", name, "--experts-per-rank", count, "--tokens", TOKENS] for name, count in experts.items()]
     beside = [] if baseline is None else ["--baseline", str(baseline)]
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
-    soak = ["--soak-preset", ",".join(PRESETS), "--soak-tokens", TOKENS]
+    soak = ["--soak-preset", ",".join(MEASURED), "--soak-tokens", TOKENS]
 
     def prepared(what: str, *more: str) -> tuple[Command, ...]:
         return ([script("tests/gpu/prepare.py"), what, "--kernels", at["checks"], "--gpus", str(gpus), *more],)

@@ -3,15 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl import Sm100Config
+from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.layouts.algebra import Layout, complement, composition, join, right_inverse, same_function
 from megamoe_dsl.layouts.region import U8, Field, Region
 from megamoe_dsl.testing import configs, layouts
 
 
-def my_buffer(config: Sm100Config) -> Region:
+def my_buffer(config: MegaMoeConfig) -> Region:
     """A staging buffer: one tile per epilogue warp, 128-byte aligned."""
-    tile = Field("tile", (config.epilogue_warps, config.store_block_m * 128), U8, 128)
+    tile = Field("tile", (config.epilogue_warps, config.block_m * 128), U8, 128)
     return Region.stack("mine", Field("flags", (config.problem.experts_per_rank,), U8), tile)
 
 
@@ -22,12 +22,12 @@ def my_padded_rows(rows: int, width: int, padding: int) -> Layout:
 
 @settings(max_examples=200, deadline=None)
 @given(configs())
-def check_buffer(config: Sm100Config) -> None:
+def check_buffer(config: MegaMoeConfig) -> None:
     """In bounds and aligned, for every valid configuration."""
     region = my_buffer(config)
     for warp in range(config.epilogue_warps):
         offset = region.offset("tile", warp)
-        assert offset % 128 == 0 and offset + config.store_block_m * 128 <= region.size
+        assert offset % 128 == 0 and offset + config.block_m * 128 <= region.size
 
 
 @settings(max_examples=200, deadline=None)

@@ -27,15 +27,16 @@ from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point, summarise
 from megamoe_dsl.bench.point_options import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.result_file import packages, without_folders
 from megamoe_dsl.bench.results import Results, is_point
-from megamoe_dsl.bench.roofline import Load, count_work, measured_gpu
+from megamoe_dsl.bench.roofline import bound_of, measured_gpu
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.bench.soak import SETS, token_counts
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.cli import app
+from megamoe_dsl.kernels.mega_moe.work import Load
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 
@@ -187,7 +188,7 @@ def test_a_share_of_a_layer_on_one_rank() -> None:
 
 def test_work_of_the_published_table() -> None:
     """Flash at 512 tokens on eight ranks: 3072 pairs of 6 * 4096 * 2048 FLOP, all 32 local experts, seven eighths of y over NVLink."""
-    work = count_work(Point("flash", 512, 8).problem, Point("flash", 512, 8).load)
+    work = bound_of(Point("flash", 512, 8).problem, Point("flash", 512, 8).load)
     assert work.flop == 3072 * 6 * 4096 * 2048
     assert work.hbm_bytes == pytest.approx(32 * 3 * 4096 * 2048 + 3072 * (3 * 4096 + 2 * 2048), rel=1e-6)
     assert work.nvlink_bytes == 3072 * 7 / 8 * 4096 * 2
@@ -197,8 +198,8 @@ def test_work_of_the_published_table() -> None:
 def test_work_of_a_rank_that_routing_favours() -> None:
     """Twice the tokens are twice the FLOP; weights are read of the experts that have tokens."""
     problem, expected = Point("flash", 8, 8).problem, Point("flash", 8, 8).load
-    work = count_work(problem, Load(received=96, touched=20, remote=7 / 8))
-    assert work.flop == 2 * count_work(problem, expected).flop
+    work = bound_of(problem, Load(received=96, touched=20, remote=7 / 8))
+    assert work.flop == 2 * bound_of(problem, expected).flop
     assert work.hbm_bytes == 20 * 3 * 4096 * 2048 + 96 * (3 * 4096 + 2 * 2048)
     assert expected.received == 48 and 24 < expected.touched < 26
 
@@ -206,7 +207,7 @@ def test_work_of_a_rank_that_routing_favours() -> None:
 def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
     eight, two = Point("flash", 512, 8), Point("flash", 512, 2, experts_per_rank=32, remote=7 / 8)
     assert two.name == "flash El32 EP2 R0.875 M=512"
-    assert count_work(two.problem, two.load).nvlink_bytes == count_work(eight.problem, eight.load).nvlink_bytes
+    assert bound_of(two.problem, two.load).nvlink_bytes == bound_of(eight.problem, eight.load).nvlink_bytes
     for rank in range(2):
         idx = random_inputs(two.problem, rank, 512, 1, remote=two.remote).topk_idx
         assert ((idx // 32 != rank).double().mean() - 7 / 8).abs() < 0.03
@@ -312,7 +313,7 @@ def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("megamoe_dsl.bench.process_group.MARGIN_S", 0.5)
     seen: list[tuple[Any, dict[str, Any]]] = []
     jobs = [1, "die", 2, "hang", "exit", "wait", 3]
-    run_jobs(Worker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
+    run_jobs(RankWorker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
     assert [job for job, _ in seen] == jobs
     records = dict(seen)
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}

@@ -1,22 +1,37 @@
 """The `megamoe` command: help, errors, JSON, and what simulate says of right and wrong results."""
 
+import errno
 import json
+import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import cutlass.cute as cute
 import pytest
 from cutlass.base_dsl.common import DSLRuntimeError
+from rich.console import Console
 from typer.testing import CliRunner
 
+from megamoe_dsl import Problem, Sm90Config, Sm100Config, __version__
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli import app
+from megamoe_dsl.cli.inspect import print_inspection
+from megamoe_dsl.cli.tables import facts
 from megamoe_dsl.device import tile_queue
 from megamoe_dsl.device.mbarrier import arrive
+from megamoe_dsl.inspect import Inspection
 from megamoe_dsl.runtime import comparison
 from megamoe_dsl.runtime.comparison import RankComparison
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
+from megamoe_dsl.sass import listing
+from megamoe_dsl.sass.listing import DisassemblyError
 from megamoe_dsl.sim import Deadlock
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
@@ -42,37 +57,81 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspect", "--preset", "flush"], "preset = 'flush': must be one of flash, pro"),
-        (["inspect", "--hidden", "512"], "intermediate = None: must be given, or taken from a --preset"),
-        (["inspect", "--preset", "flash", "--hidden", "100"], "hidden = 100: must be a multiple of 256"),
-        (["inspect", "--preset", "flash", "--experts", "255"], "num_experts = 255: must be a multiple of num_ranks = 8"),
-        (["inspect", "--preset", "flash", "--topk", "33"], "topk = 33: must be at most 32"),
-        (["inspect", "--preset", "flash", "--block-m", "48"], "block_m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
-        (["inspect", "--preset", "flash", "--sms", "147"], "num_sms = 147: must be a positive multiple of 2"),
-        (["inspect", "--preset", "flash", "--clamp", "-1"], "activation_clamp = -1.0: must be None or a number between"),
-        (["inspect", "--preset", "flash", "--clamp", "1e39"], "activation_clamp = 1e+39: must be None or a number between"),
-        (["inspect", "--preset", "flash", "--arch", "sm_89"], "arch = 'sm_89': must be one of sm_100a, sm_90a"),
-        (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "block_m = 192: must be one of"),
-        (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "num_tokens = 9: must be between 0 and"),
+        (["inspect", "--preset", "flush"], "--preset = 'flush': must be one of flash, pro"),
+        (["inspect", "--hidden", "512"], "--intermediate = None: must be given, or taken from a --preset"),
+        (["inspect", "--preset", "flash", "--hidden", "100"], "--hidden = 100: must be a multiple of 256"),
+        (["inspect", "--preset", "flash", "--experts", "255"], "--experts = 255: must be a multiple of --ranks = 8"),
+        (["inspect", "--preset", "flash", "--topk", "33"], "--topk = 33: must be at most 32"),
+        (["inspect", "--preset", "flash", "--block-m", "48"], "--block-m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
+        (["inspect", "--preset", "flash", "--sms", "147"], "--sms = 147: must be a positive multiple of 2"),
+        (["inspect", "--preset", "flash", "--clamp", "-1"], "--clamp = -1.0: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--clamp", "1e39"], "--clamp = 1e+39: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--arch", "sm_89"], "--arch = 'sm_89': must be one of sm_100a, sm_90a"),
+        (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "--block-m = 192: must be one of"),
+        (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "--tokens = 9: must be between 0 and --max-tokens = 8"),
         (["inspect", "--preset", "flash", "--json", "--diff", __file__], f"--diff = {__file__!r}: must be left out with --json"),
-        (["simulate", *SMALL, "--tokens", "1,2,3"], "tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
-        (["simulate", *SMALL, "--tokens", "some"], "tokens = 'some': must be numbers separated by commas"),
-        (["simulate", *SMALL, "--mask", "1.5"], "mask = 1.5: must be between 0"),
-        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "num_ranks = 0: must be between 1 and 32"),
-        (["simulate", *SMALL, "--ranks", "-1"], "num_ranks = -1: must be between 1 and 32"),
-        (["simulate", "--preset", "flash", "--ranks", "0"], "num_ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--tokens", "1,2,3"], "--tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
+        (["simulate", *SMALL, "--tokens", "some"], "--tokens = 'some': must be numbers separated by commas"),
+        (["simulate", *SMALL, "--mask", "1.5"], "--mask = 1.5: must be between 0"),
+        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "--ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--ranks", "-1"], "--ranks = -1: must be between 1 and 32"),
+        (["simulate", "--preset", "flash", "--ranks", "0"], "--ranks = 0: must be between 1 and 32"),
         (
             [*SIMULATE, "--seed", "18446744073709551615", "--launches", "2"],
-            "seed = 18446744073709551616: must be between",
+            "--seed = 18446744073709551616: must be between",
         ),
-        ([*SIMULATE, *LONG_SUMS], "expert 0: sums of Linear1 reach"),
+        ([*SIMULATE, "--seed", "-9223372036854775809"], "--seed = -9223372036854775809: must be between -2^63 and 2^64 - 1"),
+        ([*SIMULATE, "--mask", "nan"], "--mask = nan: must be between 0 and 1"),
+        (
+            ["simulate", "--preset", "flash", "--ranks", "4", "--sms", "148"],
+            "--sms = 148: must be less, or given with --no-race: 9,472 warps on 4 ranks, the race detector tells 8,192 agents apart",
+        ),
+        (["inspect", "--preset", "flash", "--tokens", "20000000"], "--tokens = 20000000: must be less than 2^27 / 48"),
+        (["inspect", "--preset", "flash", "--max-tokens", "20000000"], "--max-tokens = 20000000: must be less than 2^27 / 48"),
+        (["inspect", *SMALL, "--stages", "99"], "--stages = 99: must be"),
+        (["inspect", *SMALL, "--ptx", "/nowhere/k.ptx"], "--ptx = '/nowhere/k.ptx': must be in a folder that is there: /nowhere is none"),
+        (["inspect", *SMALL, "--sass", "/"], "--sass = '/': must be a file, not a folder"),
+        (["layout", "smem", "--svg", "/nowhere/k.svg"], "--svg = '/nowhere/k.svg': must be in a folder that is there"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cute, "compile", None)  # all of it is known before anything is compiled
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
     assert f"error: {message}" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_data_that_is_never_exact_is_one_line_and_exit_code_2() -> None:
+    result = runner.invoke(app, [*SIMULATE, *LONG_SUMS])
+    assert result.exit_code == 2
+    assert "error: expert 0: sums of Linear1 reach" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_full_disk_names_the_file_and_leaves_none_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "swizzle.svg"
+    path.write_text("before")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fail)
+    result = runner.invoke(app, ["layout", "swizzle", "--svg", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr.strip() == f"error: {path}: No space left on device"
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_replaced_as_a_whole_and_a_device_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "here.svg", tmp_path / "link.svg"
+    target.write_text("before")
+    link.symlink_to(target)
+    for path in (link, Path("/dev/null")):
+        assert runner.invoke(app, ["layout", "swizzle", "--svg", str(path)]).exit_code == 0
+    assert link.is_symlink() and target.read_text().startswith("<?xml")
+    assert Path("/dev/null").is_char_device()
+    assert sorted(tmp_path.iterdir()) == [target, link]
 
 
 def test_inspect_json_and_files(tmp_path: Path) -> None:
@@ -84,7 +143,10 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert found["resources"]["stack_bytes"] == 0
     assert found["measures"]["mma_k_block"]["kinds"]["mma"] == 4
     assert found["baseline"] is None
-    assert ".entry" in files["ptx"].read_text()
+    ptx = files["ptx"].read_text()
+    assert ".entry" in ptx
+    (where,) = set(re.findall(r"// (mma\.py:\d+) issue_mma\n\s*\.loc", ptx)[:1])
+    assert where and ptx.count("\t.loc") == len(re.findall(r"// [\w.]+:\d+( \w+)?\n\s*\.loc", ptx))
     assert "UTCQMMA" in files["sass"].read_text()
 
     files["json"].write_text(result.stdout)
@@ -115,12 +177,50 @@ def test_inspect_shows_tables() -> None:
         assert heading in result.output
 
 
+def test_narrow_tables_lose_no_digit() -> None:
+    config = Sm90Config.choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), 16, num_sms=4)
+    found = Inspection.of(compile_kernel(config, line_info=True))
+    figure, name = 1234567.5, "a_field_of_shared_memory_with_a_long_name"
+    found = replace(found, measures=[replace(one, instructions=figure) for one in found.measures])
+    for columns in (40, 80, 200):
+        console = Console(width=columns, file=StringIO())
+        print_inspection(console, found)
+        console.print(facts("Facts", [(name, 10**60)]))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "…" not in text
+        assert columns < 80 or text.count(f" {figure} ") == len(found.measures)
+        assert "".join(re.findall(r"\d", text.partition("Facts")[2])) == str(10**60)
+
+
+def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise DisassemblyError("nvdisasm is not installed")
+
+    monkeypatch.setattr(listing, "find_nvdisasm", fail)
+    path = tmp_path / "k.ptx"
+    arguments = ["inspect", *SMALL, "--sms", "4", "--ptx", str(path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{path} is written; all that comes from SASS is left out: nvdisasm is not installed" in result.output
+    assert ".entry" in path.read_text() and "registers" in result.output
+    result = runner.invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 2 and "error: nvdisasm is not installed" in result.stderr
+
+
+def test_an_artifact_prints_short() -> None:
+    artifact = Artifact(Sm100Config.choose(Problem(256, 128, 4, 2), 3), ".entry kernel(" * 99, b"cubin" * 99, 1.0)
+    assert "Sm100Config" in repr(artifact) and "seconds=1.0" in repr(artifact)
+    assert ".entry" not in repr(artifact) and "cubin" not in repr(artifact)
+
+
 def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["inspect", *SMALL, "--arch", "sm_90a", "--sms", "4", "--tokens", "16"]
-    assert "overtaken" not in runner.invoke(app, arguments).output
+    fine = runner.invoke(app, arguments).output
+    assert "that are overtaken" not in fine and "gives their bytes away): none." in fine
     monkeypatch.setattr(tile_queue, "release", lambda barrier, word: arrive(barrier))
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    assert "listed above: the bytes may be overwritten" in result.output
     assert "Loads from SMEM that are overtaken" in result.output and "SYNCS.ARRIVE" in result.output
 
 
@@ -178,6 +278,14 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(SimulatedMoE, "__call__", fail)
     result = runner.invoke(app, SIMULATE)
     assert isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize("command", [["-m", "megamoe_dsl"], ["-c", "from megamoe_dsl.cli import main; main()"]])
+def test_the_module_is_the_command_and_says_its_version(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"megamoe_dsl {__version__}, nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')}\n"
+    done = subprocess.run([sys.executable, *command, "simulate", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: megamoe simulate" in done.stdout
 
 
 def test_imports_stay_light() -> None:

@@ -14,7 +14,7 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config, choose_lookahead, choose_registers, choose_tier
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.testing import configs, problems
+from megamoe_dsl.testing import configs_sm100, problems
 
 FLASH = Problem(4096, 2048, 256, 6, num_ranks=8, max_tokens_per_rank=32768)
 FLASH_FP8 = replace(FLASH, recipe="fp8xfp8")
@@ -158,7 +158,7 @@ def test_register_budgets():
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs())
+@given(configs_sm100())
 def test_budgets(config):
     registers = config.registers
     for count in (registers.dispatch, registers.loader, registers.epilogue):

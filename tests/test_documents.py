@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-LINKED = (*PAGES, ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
+LINKED = (*PAGES, ROOT / "README.md", ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
 FILES = [
     f"/{file.relative_to(ROOT).as_posix()}"
     for top in ("src", "bench", "studies", "tests", "examples")

@@ -20,7 +20,7 @@ def layout(*arguments, **runner):
 def test_every_picture_of_both_architectures(what, arch, shape):
     result = layout(what, "--arch", arch, "--tokens", "64", *shape)
     if arch == "sm_90a" and what in ONLY_SM100:
-        assert result.exit_code == 2 and f"error: arch = 'sm_90a': must be sm_100a for a picture of {what}: " in result.output
+        assert result.exit_code == 2 and f"error: --arch = 'sm_90a': must be sm_100a for a picture of {what}: " in result.output
     else:
         assert result.exit_code == 0, result.output
 
@@ -43,8 +43,8 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
     [
         (["smem", "--preset", "huge"], "one of flash, pro"),
         (["smem", "--hidden", "100", "--intermediate", "512", "--experts", "8", "--topk", "2"], "hidden = 100"),
-        (["smem", "--block-m", "17"], "block_m = 17"),
-        (["smem", "--block-m", "64", "--arch", "sm_90a"], "block_m = 64"),
+        (["smem", "--block-m", "17"], "--block-m = 17"),
+        (["smem", "--block-m", "64", "--arch", "sm_90a"], "--block-m = 64"),
         (["smem", "--arch", "sm_80"], "arch = 'sm_80': must be one of sm_100a, sm_90a"),
         (["pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
         (["nothing"], "is not one of"),

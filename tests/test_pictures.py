@@ -23,7 +23,7 @@ from megamoe_dsl.pictures.schedule import TILES
 from megamoe_dsl.pictures.subject import sample_counts
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
 from megamoe_dsl.presets import preset
-from megamoe_dsl.testing import configs, configs_sm90
+from megamoe_dsl.testing import configs_sm90, configs_sm100
 
 SM100 = Sm100Config.choose(preset("flash").problem(256), 256)
 SM90 = Sm90Config.choose(preset("flash").problem(256, recipe="fp8xfp8"), 256)
@@ -68,7 +68,7 @@ def test_text_fits_and_svg_is_well_formed(name, config, width):
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_configuration(name, config, data):
-    config = data.draw(configs(max_sms=16) if config is SM100 else configs_sm90(max_sms=8))
+    config = data.draw(configs_sm100(max_sms=16) if config is SM100 else configs_sm90(max_sms=8))
     picture = draw(name, config, min(config.problem.max_tokens_per_rank, 64))
     for chart in picture.charts:
         if isinstance(chart, BarChart):
@@ -255,7 +255,7 @@ def test_schedule_says_what_is_drawn(tokens):
 
 
 @settings(max_examples=100, deadline=None)
-@given(config=configs(), data=st.data())
+@given(config=configs_sm100(), data=st.data())
 def test_a_sample_is_what_a_rank_can_receive(config, data):
     problem, tokens = config.problem, data.draw(st.integers(0, config.problem.max_tokens_per_rank))
     counts = sample_counts(config, tokens, data.draw(st.integers(0, 100)))
@@ -264,7 +264,7 @@ def test_a_sample_is_what_a_rank_can_receive(config, data):
 
 
 # --- tensor memory and orders
-@given(config=configs())
+@given(config=configs_sm100())
 def test_tmem_bars_are_labelled_by_their_columns(config):
     (chart,) = draw("tmem", config).charts
     bars = [lane.bars[0] for lane in chart.lanes]

@@ -1,11 +1,14 @@
 """Presets: importing one compiles its kernels in parallel or loads them; every number of tokens has its kernel."""
 
 import json
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from megamoe_dsl import target as target_module
 from megamoe_dsl.arch import SM90
@@ -13,6 +16,7 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, compiled
 from megamoe_dsl.presets.compiled import CompiledPreset, choose, configs_up_to
@@ -35,10 +39,44 @@ def fill(folder: Path, arch: str) -> None:
     """Kernels of the Flash preset that took no time to compile."""
     target = Target.typical(arch)
     problem = PRESETS["flash"].problem(
-        compiled.MAX_TOKENS, recipe=default_recipe(find_kernel("mega_moe"), target.arch), activation_clamp=compiled.CLAMP
+        compiled.MAX_TOKENS, recipe=default_recipe(find_kernel("mega_moe"), target.arch), activation_clamp=PRESETS["flash"].clamp
     )
     for config in configs_up_to(problem, compiled.MAX_TOKENS, target):
         ArtifactStore(folder).save(fake_artifact(config))
+
+
+SHAPES = {
+    "flash": (4096, 2048, 256, 6),
+    "pro": (7168, 3072, 384, 6),
+    "deepseek-v3": (7168, 2048, 256, 8),
+    "kimi-k2": (7168, 2048, 384, 8),
+    "qwen3-235b-a22b": (4096, 1536, 128, 8),
+    "qwen3-30b-a3b": (2048, 768, 128, 8),
+    "glm-4.5": (5120, 1536, 160, 8),
+    "glm-4.5-air": (4096, 1408, 128, 8),
+    "gpt-oss-120b": (3072, 2944, 128, 4),
+    "gpt-oss-20b": (3072, 2944, 32, 4),
+}
+"""What kernels compute: hidden, intermediate, experts, top-k."""
+
+
+def test_shapes_are_the_published_ones_padded_where_a_kernel_needs_it() -> None:
+    found = {name: one.problem(128) for name, one in PRESETS.items()}
+    assert {name: (one.hidden, one.intermediate, one.num_experts, one.topk) for name, one in found.items()} == SHAPES
+    padded = [name for name, one in PRESETS.items() if (one.published_hidden, one.published_intermediate) != SHAPES[name][:2]]
+    assert padded == ["gpt-oss-120b", "gpt-oss-20b"]
+    for name in padded:
+        assert (PRESETS[name].published_hidden, PRESETS[name].published_intermediate) == (2880, 2880)
+        for field, smaller in {"hidden": 3072 - 256, "intermediate": 2944 - 128}.items():
+            assert smaller < 2880, "no smaller multiple would do"
+            with pytest.raises(ProblemError, match=f"{field} = 2880: must be a multiple of"):
+                PRESETS[name].problem(128, **{field: 2880})
+
+
+@pytest.mark.parametrize("command", ["inspect", "simulate", "layout", "export", "bench", "tune"])
+def test_help_names_every_preset(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400", "TERM": "dumb"}).output
+    assert set(PRESETS) <= set(re.findall(r"[\w.-]+\w", shown))
 
 
 @pytest.mark.parametrize("arch", ("sm_100a", "sm_90a"))
@@ -62,10 +100,16 @@ def test_a_warm_import_compiles_nothing_and_is_light(arch: str, tmp_path: Path, 
     assert found["kernels"] >= 6
 
 
-def test_a_small_preset_compiles_in_other_processes_and_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_preset_compiles_in_other_processes_and_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "megamoe_dsl")
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
     first = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=40)
     assert len(first.artifacts) >= 2
+    before, after = (one.getMessage() for one in caplog.records)
+    assert re.fullmatch(rf"compiling {len(first.artifacts)} kernels in \d+ processes into {re.escape(str(tmp_path))}", before)
+    assert re.fullmatch(rf"compiled {len(first.artifacts)} kernels in [\d.]+ s", after)
     for tokens in (0, 1, 7, 40):
         artifact = first.artifact(tokens)
         assert artifact.config == first.config(tokens)

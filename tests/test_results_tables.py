@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 
 
-TIMES, TRACES = ("time-20261122-005241", "time-20261122-005313"), ("trace-20261122-002058", "trace-20261122-002113")
+TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ TIMES, TRACES = ("time-20261122-005241", "time-20261122-005313"), ("trace-202611
         ("docs/performance.md", table, TIMES, 14),
         ("docs/performance.md", spread_table, TIMES, 14),
         ("docs/performance.md", short_table, TIMES, 8),
+        ("README.md", short_table, TIMES, 8),
         ("docs/hopper.md", table, TRACES, 14),
     ],
 )

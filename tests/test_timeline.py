@@ -15,10 +15,10 @@ from megamoe_dsl.pictures.schedule import k_blocks
 from megamoe_dsl.pictures.timeline import draw_timeline
 from megamoe_dsl.pictures.workers import in_turn, workers
 from megamoe_dsl.schedule import FC1
-from megamoe_dsl.testing import configs, configs_sm90, problems, token_counts
+from megamoe_dsl.testing import configs_sm90, configs_sm100, problems, token_counts
 
 SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=6)
-ANY = st.one_of(configs(SMALL, max_sms=12), configs_sm90(SMALL, max_sms=6))
+ANY = st.one_of(configs_sm100(SMALL, max_sms=12), configs_sm90(SMALL, max_sms=6))
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_tiles_wait_for_what_they_read(launch):
 
 
 @settings(max_examples=30, deadline=None)
-@given(config=configs(SMALL, max_sms=12), data=st.data())
+@given(config=configs_sm100(SMALL, max_sms=12), data=st.data())
 def test_sm100_takes_tiles_in_turn(config, data):
     counts = data.draw(token_counts(config.problem.experts_per_rank, config.block_m))
     launch = PaperLaunch.of(config, counts, 1)

@@ -1,31 +1,79 @@
-"""MegaMoE kernels in CuTe DSL.  Importing this package imports neither torch nor cutlass; public names load on first use."""
+"""MegaMoE kernels in CuTe DSL.  Importing this package imports neither torch nor cutlass; public names load on first use.
+
+What takes long says so through `logging.getLogger("megamoe_dsl")`: at INFO, which kernels are compiled in how many processes, and that they
+are done.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .artifact.artifact import Artifact, CompileError
+    from .artifact.compile import compile_kernel
+    from .cases import Case, random_case, random_inputs, random_weights
+    from .config_error import ConfigError
+    from .kernels.mega_moe.sm90.config import Sm90Config
+    from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
+    from .problem import Problem, ProblemError
+    from .quant import ExpertWeights
+    from .runtime.buffers import Inputs
+    from .runtime.layer import MegaMoE, mega_moe
+    from .runtime.simulated import SimulatedMoE
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Artifact": "artifact.artifact",
+    "Case": "cases",
+    "CompileError": "artifact.artifact",
+    "ConfigError": "config_error",
+    "ExpertWeights": "quant",
+    "Inputs": "runtime.buffers",
+    "MegaMoE": "runtime.layer",
     "Problem": "problem",
     "ProblemError": "problem",
+    "SimulatedMoE": "runtime.simulated",
     "Sm100Config": "kernels.mega_moe.sm100.config",
     "Sm90Config": "kernels.mega_moe.sm90.config",
-    "ConfigError": "config_error",
     "TIERS": "kernels.mega_moe.sm100.config",
-    "ExpertWeights": "quant",
-    "MegaMoE": "runtime.layer",
+    "compile_kernel": "artifact.compile",
     "mega_moe": "runtime.layer",
+    "random_case": "cases",
+    "random_inputs": "cases",
+    "random_weights": "cases",
 }
+"""Where names come from: for type checkers it says the same above."""
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [
+    "TIERS",
+    "Artifact",
+    "Case",
+    "CompileError",
+    "ConfigError",
+    "ExpertWeights",
+    "Inputs",
+    "MegaMoE",
+    "Problem",
+    "ProblemError",
+    "SimulatedMoE",
+    "Sm90Config",
+    "Sm100Config",
+    "__version__",
+    "compile_kernel",
+    "mega_moe",
+    "random_case",
+    "random_inputs",
+    "random_weights",
+]
 
+if not TYPE_CHECKING:  # to a type checker it would make every name Any
 
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _PUBLIC:
+            return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -93,6 +93,7 @@ class Problem:
 
     @property
     def formats(self) -> Recipe:
+        """The number formats of the recipe."""
         return RECIPES[self.recipe]
 
     @property

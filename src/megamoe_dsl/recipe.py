@@ -34,6 +34,7 @@ class Format:
 
     @property
     def element_bits(self) -> int:
+        """Of a value, without its scale."""
         return BITS[self.element]
 
 

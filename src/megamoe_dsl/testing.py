@@ -3,8 +3,7 @@
 Every strategy shrinks towards its least interesting value, named in its docstring, so a failing example is minimal in each field.
 
     @given(problems())             def test_layout(problem): ...
-    @given(configs())              def test_plan(config): ...
-    @given(configs_sm90())         def test_plan(config): ...
+    @given(configs())              def test_plan(config): ...          of either architecture; configs_sm100(), configs_sm90() of one
     @given(st.data())              def test_routing(data): routing = data.draw(routings(data.draw(problems())))
     @given(layouts("bijective"))   def test_inverse(layout): ...
 """
@@ -19,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("megamoe_dsl.testing needs hypothesis: pip install 'megamoe_dsl[testing]'", name=error.name) from error
 
+from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
@@ -55,7 +55,7 @@ def problems(
 
 
 @st.composite
-def configs(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
+def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
     """Valid configurations of any tier, whatever the heuristics would choose.
 
     Shrinks to the shrunk problem, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the deepest ring.
@@ -93,6 +93,11 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
     )
 
 
+def configs(problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> st.SearchStrategy[MegaMoeConfig]:
+    """Valid configurations of either architecture; shrinks to one of SM100."""
+    return st.one_of(configs_sm100(problem, max_sms=max_sms), configs_sm90(problem, max_sms=max_sms))
+
+
 @st.composite
 def token_counts(draw: st.DrawFn, experts: int, block_m: int, *, max_blocks: int = 3) -> list[int]:
     """Tokens of each expert, dense around the edges of a block.  Shrinks to no tokens at all."""
@@ -102,7 +107,7 @@ def token_counts(draw: st.DrawFn, experts: int, block_m: int, *, max_blocks: int
 
 
 @dataclass(frozen=True)
-class Routing:
+class TokenRouting:
     """`topk_idx[rank][token][slot]`: a global expert, or `MASKED`.  A token names an expert at most once."""
 
     problem: Problem
@@ -132,7 +137,7 @@ class Routing:
 
 
 @st.composite
-def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> Routing:
+def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> TokenRouting:
     """Routings of up to `max_tokens` tokens a rank (and no more than the problem's capacity).
 
     Ranks may have no tokens; slots may be masked; half of the examples are skewed: all ranks draw from the same few experts.  Shrinks to
@@ -142,15 +147,15 @@ def routings(draw: st.DrawFn, problem: Problem, *, max_tokens: int = 8) -> Routi
     lengths = [draw(st.integers(0, most)) for _ in range(problem.num_ranks)]
     reach = draw(st.integers(1, problem.num_experts)) if draw(st.booleans()) else problem.num_experts
     slots = st.lists(st.integers(0, reach), min_size=problem.topk, max_size=problem.topk)  # 0 masks, n names expert n - 1
-    return Routing(problem, tuple(tuple(_distinct(draw(slots)) for _ in range(n)) for n in lengths))
+    return TokenRouting(problem, tuple(tuple(_distinct(draw(slots)) for _ in range(n)) for n in lengths))
 
 
-def worst_routing(problem: Problem, rank: int = 0) -> Routing:
+def worst_routing(problem: Problem, rank: int = 0) -> TokenRouting:
     """Every token of every rank on as many experts of `rank` as top-k allows: what the pool must hold.  The other slots are masked."""
     local = problem.experts_per_rank
     named = tuple(rank * local + n for n in range(problem.max_experts_per_token))
     token = named + (MASKED,) * (problem.topk - len(named))
-    return Routing(problem, ((token,) * problem.max_tokens_per_rank,) * problem.num_ranks)
+    return TokenRouting(problem, ((token,) * problem.max_tokens_per_rank,) * problem.num_ranks)
 
 
 def _distinct(choices: list[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench.process_group import Worker, run_jobs
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 
 Work = Callable[..., None]
 
@@ -38,6 +38,6 @@ class Outcomes:
         def keep(name: str, record: dict[str, Any]) -> None:
             self.records[ranks, name] = record
 
-        worker = Worker(partial(self.work, ranks=ranks, **self.given), ranks)
+        worker = RankWorker(partial(self.work, ranks=ranks, **self.given), ranks)
         with tempfile.TemporaryDirectory() as folder:
             run_jobs(worker, self.chosen[ranks], Path(folder), self.limit_s, keep, self.watchdog_s)

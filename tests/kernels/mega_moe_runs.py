@@ -107,12 +107,12 @@ class Layer:
             outputs.append([torch.empty(max(1, n), case.problem.hidden, dtype=torch.bfloat16) for n in tokens])
         for rank, one in zip(self.moe.ranks, inputs(case), strict=True):
             rank.load(one)
-        memory = self.moe._memory(outputs[0])
+        memory = self.moe.visible(outputs[0])
         for number, (part, out) in enumerate(zip(parts, outputs, strict=True)):
             if number:
                 for rank, y in enumerate(out):
                     memory.add(y, name=f"y{number}", rank=rank, initialised=False)
-            launches += [self.moe._launch(rank, one, y) for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True))]
+            launches += [self.moe.launch(rank, one.num_tokens, y) for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True))]
             for rank, received_now in enumerate(received(part)):
                 self.received[rank] = [a + b for a, b in zip(self.received[rank], received_now, strict=True)]
         self.moe.simulator.memory = memory

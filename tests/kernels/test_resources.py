@@ -11,11 +11,11 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
-from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.presets import MEASURED, PRESETS
 
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MEASURED)
 def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     config = Sm100Config.choose(PRESETS[name].problem(8192), 128, block_m=block_m, num_sms=148)
     compile_fitting(name, config, SMEM_BYTES)
@@ -23,7 +23,7 @@ def test_tier_fits_the_chip(name: str, block_m: int) -> None:
     assert config.tmem.used <= config.tmem.allocated <= TMEM_COLUMNS
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MEASURED)
 def test_more_than_64_local_experts_fit_too(name: str) -> None:
     config = Sm100Config.choose(PRESETS[name].problem(128, num_ranks=2), 128, num_sms=148)
     artifact = compile_kernel(config)

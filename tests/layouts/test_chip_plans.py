@@ -15,20 +15,20 @@ from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
-from megamoe_dsl.testing import configs
+from megamoe_dsl.testing import configs_sm100
 
 PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs())
+@given(configs_sm100())
 def test_smem_plan(config):
     check_smem_plan(config.smem)
     assert config.smem.num_bytes <= SMEM_BYTES
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
+@given(configs_sm100(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
     plan = config.smem_plan(1)
     deepest = plan.max_stages(capacity)
@@ -73,7 +73,7 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs())
+@given(configs_sm100())
 def test_transactions_are_what_the_boxes_bring(config):
     """Per CTA and stage: half of the tile's tokens at one byte, all their scale words, 128 weight rows of packed nibbles and theirs."""
     plan = config.smem
@@ -105,7 +105,7 @@ def test_barrier_table(num_stages, dispatch_warps, groups):
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs())
+@given(configs_sm100())
 def test_plan_has_the_barriers_of_its_configuration(config):
     groups = config.epilogue_warpgroups
     check_barrier_table(config.smem.barriers, num_stages=config.num_stages, dispatch_warps=4, epilogue_warpgroups=groups)

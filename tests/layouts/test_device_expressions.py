@@ -30,7 +30,7 @@ from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
 from megamoe_dsl.kernels.mega_moe.sm100.tile import BLOCK_N, CLUSTER
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
-from megamoe_dsl.testing import configs
+from megamoe_dsl.testing import configs_sm100
 
 WARPS, THREADS = range(4), range(32)
 PASSES = (16, 32)  # store_block_m
@@ -83,7 +83,7 @@ def test_accumulator_columns(block_m):
 
 # --- load.py
 @settings(max_examples=200, deadline=None)
-@given(configs(), st.data())
+@given(configs_sm100(), st.data())
 def test_loader_coordinates(config, data):
     """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
     words, sf_block_m, experts = config.fc1_k_blocks, config.sf_block_m, config.problem.experts_per_rank
@@ -159,7 +159,7 @@ def test_fc1_bytes_reach_their_place_in_the_tile(tokens):
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs(), st.data())
+@given(configs_sm100(), st.data())
 def test_fc1_scale_addresses(config, data):
     """fc2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
     block, words = data.draw(st.integers(0, 100)), config.fc2_k_blocks
@@ -224,7 +224,7 @@ def test_fc2_channel_bytes():
 
 
 @settings(max_examples=200, deadline=None)
-@given(configs())
+@given(configs_sm100())
 def test_tiles_are_aligned_for_their_swizzles(config):
     """Every buffer that a swizzle acts on starts at a multiple of its period."""
     plan = config.smem

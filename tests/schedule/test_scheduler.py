@@ -25,13 +25,13 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule import FC1, FC2, Block, FusedMoeOrder, HostTable, Scheduler
-from megamoe_dsl.testing import configs, configs_sm90, problems, token_counts
+from megamoe_dsl.testing import configs_sm90, configs_sm100, problems, token_counts
 
 SMALL = problems(max_hidden=1024, max_intermediate=512, max_experts_per_rank=12, max_ranks=2, max_tokens=16)
 
 
 @st.composite
-def launches(draw, max_blocks=12, architectures=(configs, configs_sm90)):
+def launches(draw, max_blocks=12, architectures=(configs_sm100, configs_sm90)):
     """(config of either architecture, tokens per local expert).  Shrinks to SM100, no tokens, one cluster."""
     config = draw(st.one_of(*(kind(SMALL, max_sms=40) for kind in architectures)))
     return config, draw(token_counts(config.problem.experts_per_rank, config.block_m, max_blocks=max_blocks))
@@ -79,7 +79,7 @@ def test_warpgroups_deal_a_clusters_blocks_among_themselves(launch, every):
 
 
 @settings(max_examples=200, deadline=None)
-@given(launches(architectures=(configs,)))
+@given(launches(architectures=(configs_sm100,)))
 def test_mma_covers_the_valid_tokens(launch):
     config, counts = launch
     for block in FusedMoeOrder.blocks(config, counts, 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,13 +29,14 @@ class Artifact:
     """
 
     config: Any
-    ptx: str
-    cubin: bytes
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
     seconds: float
     line_info: bool = False
 
     @property
     def arch(self) -> Arch:
+        """Of its configuration."""
         return self.config.arch
 
     @property

@@ -7,10 +7,12 @@ be the one whose import started all this.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +23,20 @@ from .store import ArtifactStore, describe_config, read_config
 
 DONE = "stored"
 
+log = logging.getLogger("megamoe_dsl")
+
 
 def compile_into(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
     """Compiles every configuration whose kernel the folder lacks, `jobs` at a time.  Raises `CompileError`."""
     jobs = min(jobs, len(configs))
+    log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, jobs), folder)
+    start = time.monotonic()
+    compile_all(folder, configs, jobs)
+    log.info("compiled %d kernels in %.1f s", len(configs), time.monotonic() - start)
+
+
+def compile_all(folder: Path, configs: Sequence[KernelConfig], jobs: int) -> None:
+    """`compile_into` without a word."""
     if jobs < 2 or not sys.executable:
         for config in configs:
             ArtifactStore(folder).get(config)

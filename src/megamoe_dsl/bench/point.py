@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.work import Load
 from ..presets import preset
 from ..problem import Problem
 from ..quant import ExpertWeights
@@ -23,7 +24,7 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 from .baselines import Baseline, load_baseline
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
-from .roofline import Load, count_work
+from .roofline import bound_of
 from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
 from .variant import variant_name
 
@@ -193,7 +194,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
     """Load and bound of the rank whose bound is largest: no launch can end before it.  `stats` are the tokens of this rank's experts; all
     ranks together."""
     load = Load(int(stats.sum()), int((stats > 0).sum()), point.load.remote)
-    work = count_work(point.problem, load, torch.cuda.get_device_name())
+    work = bound_of(point.problem, load, torch.cuda.get_device_name())
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, {**asdict(load), "bound_us": work.bound_us, "bound_by": work.bound_by})
     found: dict[str, Any] = max(everyone, key=lambda one: one["bound_us"])
@@ -202,7 +203,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
 
 def summarise(record: dict[str, Any], point: Point) -> None:
     """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
-    work = count_work(point.problem, point.load, torch.cuda.get_device_name())
+    work = bound_of(point.problem, point.load, torch.cuda.get_device_name())
     checks = {name: entry["check"] for name, entry in record["variants"].items()}
     right = [name for name, check in checks.items() if check is None or check["passed"]]
     best = min(right or checks, key=lambda name: record["variants"][name]["us"]["median"])

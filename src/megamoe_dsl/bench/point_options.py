@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..presets import PRESETS as TABLE
 from .options import option
 
 POINTS = "Points"
-PRESETS = "Shapes by name, as in flash,pro; the options of a shape replace their fields."
+PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
 
 

@@ -24,7 +24,7 @@ MARGIN_S = 3.0  # for what a rank says of its failure
 
 
 @dataclass(frozen=True)
-class Worker:
+class RankWorker:
     """What a worker does: `work(rank, jobs, report)`, where rank 0 calls `report(job index, record)` after every job."""
 
     work: Callable[[int, list[Any], Callable[[int, dict[str, Any]], None]], None]
@@ -37,7 +37,7 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _run_rank(rank: int, worker: Worker, port: int, jobs: list[Any], folder: str) -> None:
+def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder: str) -> None:
     """Entry point of a worker process.  Leaves through `os._exit`: with a dead CUDA context an orderly exit can hang."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(worker.ranks)}
     os.environ.update({**environment, "LOCAL_RANK": str(rank)})
@@ -77,7 +77,7 @@ def _run_rank(rank: int, worker: Worker, port: int, jobs: list[Any], folder: str
 
 
 def run_jobs(
-    worker: Worker,
+    worker: RankWorker,
     jobs: list[Any],
     folder: Path,
     limit_s: float,
@@ -103,7 +103,7 @@ def run_jobs(
 
 
 def _run_once(
-    worker: Worker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
+    worker: RankWorker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
     context, port = get_context("spawn"), _free_port()

@@ -17,7 +17,7 @@ from ..problem import ProblemError
 from .baselines import find_baseline
 from .host import Host
 from .point import Layer, Point, measure_point
-from .process_group import Worker, run_jobs
+from .process_group import RankWorker, run_jobs
 from .report import HEADINGS, row
 from .result_file import heading, result_path, write
 from .results import Results
@@ -149,7 +149,7 @@ def run_session(session: Session, host: Host) -> Results:
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():
         with tempfile.TemporaryDirectory() as folder:
-            worker = Worker(partial(work, session=session), ranks)
+            worker = RankWorker(partial(work, session=session), ranks)
             run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
     print(f"wrote {path}")
     return Results(path.name, head["gpu"], tuple(records))

@@ -9,7 +9,7 @@ import torch
 from megamoe_dsl.cases import fp8xfp4, fp8xfp8
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
-from megamoe_dsl.cases.routing import bias_of_rank, check_tokens, draw_experts, random_routing, routing_bias
+from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import ExpertWeights, input_layout
 from megamoe_dsl.reference import linear1, requantize, route, swiglu
@@ -50,7 +50,7 @@ def random_case(
         ProblemError: when an argument does not fit `problem`, or `seed` is out of range.
         CaseError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
     """
-    generator = torch.Generator().manual_seed(integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1"))
+    generator = torch.Generator().manual_seed(check_draw(problem, tokens, seed, mask))
     make = _generators(problem)
     counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
@@ -65,6 +65,13 @@ def random_case(
             acts, acts_sf = _settle_topk_weights(case, job, generator)
             make.thin_linear2(job, acts, acts_sf)
     return case
+
+
+def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: SupportsIndex, mask: float = 0.0) -> int:
+    """The seed as an int.  Raises the `ProblemError` that `random_case` raises for these arguments, before anything is drawn."""
+    check_tokens(problem, tokens)
+    check_mask(mask)
+    return integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1")
 
 
 def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:

@@ -35,6 +35,12 @@ def check_tokens(problem: Problem, tokens: Sequence[SupportsIndex]) -> list[int]
     return [problem.check_num_tokens(count, f"tokens[{rank}]") for rank, count in enumerate(tokens)]
 
 
+def check_mask(mask: float) -> None:
+    """Raises ProblemError unless this is a fraction of the slots."""
+    if not 0.0 <= mask <= 1.0:
+        raise ProblemError("mask", mask, "between 0 and 1")
+
+
 def check_remote(problem: Problem, remote: float | None) -> None:
     """Raises ProblemError unless this can be the fraction of slots that go to other ranks' experts."""
     if remote is None:
@@ -60,8 +66,7 @@ def bias_of_rank(problem: Problem, rank: int, bias: torch.Tensor, remote: float 
 
 def draw_experts(problem: Problem, count: int, bias: torch.Tensor, generator: torch.Generator, mask: float = 0.0) -> torch.Tensor:
     """Distinct experts for the tokens of one rank: int64 [count, topk], slots in random order, a fraction `mask` of them -1."""
-    if not 0.0 <= mask <= 1.0:
-        raise ProblemError("mask", mask, "between 0 and 1")
+    check_mask(mask)
     device = generator.device
     # Gumbel noise and the largest topk: sampling without replacement with probabilities exp(bias).
     noise = -torch.empty(count, problem.num_experts, device=device).exponential_(generator=generator).log()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from .. import __version__
+from ..artifact.store import DSL, dsl_version
 from .bench import bench
 from .demo import demo
 from .export import export
@@ -29,11 +33,21 @@ app.command()(layout)
 app.command()(tune)
 
 
+def print_version(asked: bool) -> None:
+    """Of the package, and of the DSL that kernels are compiled with."""
+    if asked:
+        dsl = dsl_version()
+        typer.echo(f"megamoe_dsl {__version__}, {f'{DSL} {dsl}' if dsl else f'no {DSL}'}")
+        raise typer.Exit
+
+
 @app.callback()
-def _group() -> None:
-    """Keeps the commands named when there is only one."""
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print versions and exit.", is_eager=True, callback=print_version)] = False,
+) -> None:
+    """Options before a command."""
 
 
 def main() -> None:
     """Entry point of the `megamoe` script."""
-    app()
+    app(prog_name="megamoe")

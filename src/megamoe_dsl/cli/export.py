@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .errors import one_line_errors
+from .errors import capacity_option, one_line_errors
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -51,7 +51,7 @@ def export(
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
-    with one_line_errors():
+    with one_line_errors(capacity_option(max_tokens)):
         architecture = asked_arch(arch)
         problem = build_problem(
             tokens if max_tokens is None else max_tokens,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from ..problem import ProblemError
-from .errors import one_line_errors
+from .errors import capacity_option, one_line_errors
+from .output_file import require_writable_file, write_whole
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -34,10 +36,12 @@ from .shape import (
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
+    from ..artifact.artifact import Artifact
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
 PIPE_WIDTH = 120
+ANY_WIDTH = 10_000
 KINDS_SHOWN = {
     "mma": "mma",
     "utccp": "cp",
@@ -67,8 +71,8 @@ def inspect(
     arch: ArchName = None,
     kernel: KernelName = DEFAULT_KERNEL,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
-    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
-    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", dir_okay=False, rich_help_panel=OUTPUT)] = None,
+    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines and functions.", rich_help_panel=OUTPUT)] = None,
+    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
     diff: Annotated[
         Path | None, typer.Option(help="Compare with a file that --json wrote.", dir_okay=False, exists=True, rich_help_panel=OUTPUT)
@@ -79,9 +83,11 @@ def inspect(
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
-    with one_line_errors():
+    with one_line_errors(capacity_option(max_tokens)):
         if as_json and diff is not None:
             raise ProblemError("--diff", str(diff), "left out with --json")
+        require_writable_file("--ptx", ptx)
+        require_writable_file("--sass", sass)
         before = None if diff is None else read_json(diff)
         architecture = asked_arch(arch)
         problem = build_problem(
@@ -98,15 +104,23 @@ def inspect(
         config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
 
         from ..artifact.compile import compile_kernel
-        from ..inspect import Inspection, differences
+        from ..inspect import DisassemblyError, Inspection, annotate, differences
 
-        with Console(stderr=True).status("compiling and reading SASS"):
+        with Console(stderr=True).status("compiling"):
             artifact = compile_kernel(config, line_info=True)
-            inspection = Inspection.of(artifact)
         if ptx is not None:
-            ptx.write_text(artifact.ptx, encoding="utf-8")
+            write_whole(ptx, annotate(artifact.ptx))
+        try:
+            with Console(stderr=True).status("reading SASS"):
+                inspection = Inspection.of(artifact)
+        except DisassemblyError as error:
+            if ptx is None or sass is not None or as_json or diff is not None:
+                raise
+            print_summary(console, artifact)
+            console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
+            return
         if sass is not None:
-            sass.write_text(artifact.sass, encoding="utf-8")
+            write_whole(sass, artifact.sass)
         if as_json:
             typer.echo(json.dumps(inspection.as_dict(), indent=2))
         elif diff is not None and before is not None:
@@ -132,14 +146,20 @@ def read_json(path: Path) -> dict[str, object]:
     return found
 
 
-def print_inspection(console: Console, inspection: Inspection) -> None:
-    artifact = inspection.artifact
+def print_summary(console: Console, artifact: Artifact) -> None:
+    """What is known without SASS."""
     console.print(problem_table(artifact.config.problem), config_table(artifact.config), artifact_table(artifact), sep="\n")
+
+
+def print_inspection(console: Console, inspection: Inspection) -> None:
+    """All tables of an inspection that have rows."""
+    print_summary(console, inspection.artifact)
     tables = (register_table, smem_table, tmem_table, barrier_table, overtaken_table)
     for table in (one(inspection) for one in tables):
         if table.row_count:
             console.print(table)
-    console.print(measure_table(inspection))
+    console.print(Text(overtaken_text(len(inspection.artifact.overtaken_loads))), soft_wrap=True)
+    console.print(measure_table(inspection, console))
     console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
     baseline = inspection.baseline
     if baseline is not None:
@@ -191,19 +211,32 @@ def overtaken_table(inspection: Inspection) -> Table:
     return table
 
 
-def measure_table(inspection: Inspection) -> Table:
+def overtaken_text(count: int) -> str:
+    """The same in words, where all is well too."""
+    found = "none" if not count else f"{count}, listed above: the bytes may be overwritten before the load has read them"
+    return f"Overtaken loads (from SMEM, not waited for by the arrival that gives their bytes away): {found}."
+
+
+def measure_table(inspection: Inspection, console: Console) -> Table:
+    """`measure_columns` with as many kinds as the console has room for, the last ones among the others; digits are never cut."""
+    kinds = list(KINDS_SHOWN)
+    while True:
+        table = measure_columns(inspection, kinds)
+        if not kinds or Measurement.get(console, console.options.update(max_width=ANY_WIDTH), table).maximum <= console.width:
+            return table
+        kinds.pop()
+
+
+def measure_columns(inspection: Inspection, shown: list[str]) -> Table:
     """Instructions of each role per unit of work, by kind, beside the baseline where it was measured."""
     baseline = inspection.baseline
-    table = ruled(
-        "Instructions per unit of work", "role", "per", "all", *(["baseline"] if baseline else []), *KINDS_SHOWN.values(), "other"
-    )
-    for column in table.columns:
-        column.no_wrap = True
+    headings = [KINDS_SHOWN[kind] for kind in shown]
+    table = ruled("Instructions per unit of work", "role", "per", "all", *(["baseline"] if baseline else []), *headings, "other")
     for one in inspection.measures:
         theirs = baseline.measures.get(one.key) if baseline else None
         worse = theirs is not None and one.instructions > theirs
         total = Text(number(one.instructions), style="bold red" if worse else "bold")
-        kinds = [one.kinds.get(kind, 0.0) for kind in KINDS_SHOWN]
+        kinds = [one.kinds.get(kind, 0.0) for kind in shown]
         other = one.instructions - sum(kinds)
         beside = [number(theirs)] if baseline else []
         table.add_row(one.role, one.unit, total, *beside, *(number(count or None) for count in (*kinds, other)))
@@ -227,8 +260,6 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
         console.print(Text(f"Nothing differs from {path}."))
         return
     table = ruled(f"Against {path}", "what", "before", "after")
-    for column in table.columns:
-        column.overflow = "fold"
     table.columns[0].min_width = min(max(len(one.path) for one in changes), console.width // 2)  # names in one piece, where they fit
     for one in changes:
         table.add_row(one.path, str(one.before), str(one.after))

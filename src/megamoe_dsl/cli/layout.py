@@ -12,6 +12,7 @@ from rich.console import Console
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .errors import one_line_errors
+from .output_file import require_writable_file, write_whole
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -61,6 +62,7 @@ def layout(
     """Draw a buffer, an on-chip plan, an order, the schedule or a launch; of the flash preset unless another problem is given."""
     console = Console()
     with one_line_errors():
+        require_writable_file("--svg", svg)
         if preset is None and hidden is None:
             preset = DEFAULT_PRESET
         shape = {"hidden": hidden, "intermediate": intermediate, "num_experts": experts, "topk": topk}
@@ -90,5 +92,5 @@ def show(console: Console, picture: Picture, svg: Path | None) -> None:
     if svg is None:
         console.print(render(picture, console.width))
     else:
-        svg.write_text(to_svg(picture), encoding="utf-8")
+        write_whole(svg, to_svg(picture))
         console.print(f"{picture.title}: {svg}", soft_wrap=True)

@@ -13,7 +13,7 @@ from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
-from ..presets import preset
+from ..presets import PRESETS, preset
 from ..problem import MAX_RANKS, Problem, ProblemError
 from ..target import ARCH_VARIABLE, Target, find_arch
 
@@ -35,7 +35,9 @@ Experts = Annotated[int | None, typer.Option(help="Experts over all ranks.", ric
 Topk = Annotated[int | None, typer.Option(help="Experts per token.", rich_help_panel=SHAPE)]
 Ranks = Annotated[int | None, typer.Option(help="GPUs of the NVLink domain.", rich_help_panel=SHAPE)]
 Clamp = Annotated[float | None, typer.Option(help="Activation clamp; none by default.", rich_help_panel=SHAPE)]
-PresetName = Annotated[str | None, typer.Option("--preset", help="flash or pro; other options replace its fields.", rich_help_panel=SHAPE)]
+PresetName = Annotated[
+    str | None, typer.Option("--preset", help=f"{either(list(PRESETS))}; other options replace its fields.", rich_help_panel=SHAPE)
+]
 BlockM = Annotated[
     int | None,
     typer.Option("--block-m", help=f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", rich_help_panel=TILE),

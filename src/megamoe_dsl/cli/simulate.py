@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ..problem import ProblemError
 from .errors import one_line_errors
+from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .shape import (
     ArchName,
     BlockM,
@@ -31,6 +33,7 @@ from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..cases import Case
+    from ..kernels.mega_moe.config import MegaMoeConfig
     from ..runtime.comparison import RankComparison
     from ..runtime.simulated import SimulatedMoE
     from ..sim import Report
@@ -88,7 +91,18 @@ def simulate(
             num_ranks=num_ranks,
         )
         config = build_config(problem, max(counts), architecture, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        if not no_race:
+            require_agents(config)
+        from ..cases import check_draw
+
+        for launch in range(launches):
+            check_draw(problem, rotate(counts, launch), seed + launch, mask)
+        estimate = Estimate.of(config, counts, launches, exact=not random)
+        estimate.require(config, physical_memory())
         console.print(problem_table(problem), config_table(config), sep="\n")
+        console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+        if estimate.seconds > LONG_SECONDS:
+            console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
 
         from ..artifact.compile import compile_kernel
         from ..cases import random_case
@@ -109,6 +123,18 @@ def simulate(
             results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
+
+
+def require_agents(config: MegaMoeConfig) -> None:
+    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks."""
+    from ..sim.agents import MAX_AGENTS, agents_needed
+    from ..sim.geometry import Geometry
+
+    ranks = config.problem.num_ranks
+    needed = agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
+    if needed > MAX_AGENTS:
+        allowed = f"less, or given with --no-race: {needed:,} warps on {ranks} ranks, the race detector tells {MAX_AGENTS:,} agents apart"
+        raise ProblemError("num_sms", config.num_sms, allowed)
 
 
 def rotate(counts: list[int], by: int) -> list[int]:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Two columns: what, value."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
+    table.add_column(style="cyan", overflow="fold")
+    table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, Text(str(value)))
     return table
 
 
 def ruled(title: str, first: str, *others: str) -> Table:
-    """A table with headings; the first column is text, the others are numbers or short."""
+    """A table with headings; the first column is text, the others are numbers or short.  What does not fit is folded, never cut."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, style="cyan")
+    table.add_column(first, style="cyan", overflow="fold")
     for heading in others:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     return table
 
 

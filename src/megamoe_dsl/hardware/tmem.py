@@ -21,7 +21,8 @@ class TmemPlan(Protocol):
     """What a kernel keeps in tensor memory."""
 
     @property
-    def fields(self) -> list[TmemField]: ...
+    def fields(self) -> list[TmemField]:
+        """By first column."""
 
     @property
     def used(self) -> int:

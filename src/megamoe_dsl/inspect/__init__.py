@@ -3,13 +3,13 @@
 from ..sass.listing import DisassemblyError, Instruction, Listing, disassemble
 from ..sass.measurer import InspectionError, Measure
 from ..sass.overtaken_loads import OvertakenLoad
-from .baseline import Baseline, find_baseline
+from .annotated_ptx import annotate
+from .baseline import StaticBaseline, find_baseline
 from .difference import Change, differences
 from .inspection import Inspection
 from .registers import RegisterUse
 
 __all__ = [
-    "Baseline",
     "Change",
     "DisassemblyError",
     "Inspection",
@@ -19,6 +19,8 @@ __all__ = [
     "Measure",
     "OvertakenLoad",
     "RegisterUse",
+    "StaticBaseline",
+    "annotate",
     "differences",
     "disassemble",
     "find_baseline",

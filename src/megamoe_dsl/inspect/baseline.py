@@ -17,7 +17,7 @@ TILE_MEASURE = "token_loader_tile"  # scheduler and wait per tile, on our side
 
 
 @dataclass(frozen=True)
-class Baseline:
+class StaticBaseline:
     """Figures of the baseline for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
 
     name: str
@@ -26,7 +26,7 @@ class Baseline:
     measures: dict[str, float]
 
 
-def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) -> Baseline | None:
+def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) -> StaticBaseline | None:
     """The baseline at this shape and tier; None when it was not measured there (never on SM90)."""
     if not isinstance(config, Sm100Config):
         return None
@@ -41,4 +41,4 @@ def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) 
     measures |= {name: tier[name] for name in ("fc1_epilogue_8_tokens", "fc2_epilogue_8_tokens")}
     measures |= {TILE_MEASURE: tier["tile"], **data["all_tiers"]}
     resources = {name: tier[name] for name in ("stages", "smem_bytes", "registers", "spill_bytes", "instructions")}
-    return Baseline(data["name"], data["source"], resources, measures)
+    return StaticBaseline(data["name"], data["source"], resources, measures)

@@ -10,7 +10,7 @@ from ..hardware.tmem import TmemField
 from ..layouts.mbarrier import MBarrier
 from ..layouts.region import Placement
 from ..sass.measurer import Measure
-from .baseline import Baseline, find_baseline
+from .baseline import StaticBaseline, find_baseline
 from .registers import RegisterUse, register_use
 
 
@@ -21,7 +21,7 @@ class Inspection:
     artifact: Artifact
     registers: list[RegisterUse]
     measures: list[Measure]
-    baseline: Baseline | None
+    baseline: StaticBaseline | None
 
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
@@ -43,6 +43,7 @@ class Inspection:
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
+        """mbarriers of a CTA."""
         return self.artifact.kernel.barriers(self.artifact.config)
 
     def as_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..sass.listing import Listing
 from ..sass.measurer import Measure
 from ..target import Target
 from .argument_spec import ArgumentSpec
+from .work import Work
 
 
 class KernelConfig(Protocol):
@@ -108,6 +109,10 @@ class Kernel(ABC):
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work.  Raises `InspectionError`."""
         return []
+
+    def work(self, problem: Any, load: Any) -> Work | None:
+        """What one rank has to do in a launch with this load (a class of the family's); None where nobody has counted."""
+        return None
 
     # --- what follows
     def arguments(self, config: Any) -> ArgumentSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..kernels.mega_moe.config import MegaMoeConfig
-from .chart import Bar, BarChart, Cell, Grid, Lane, Picture
+from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .orders import draw_scales, draw_swizzle
 from .pool import draw_pool
 from .regions import draw_symmetric, draw_workspace
@@ -37,7 +37,7 @@ __all__ = [
     "Bar",
     "BarChart",
     "Cell",
-    "Grid",
+    "CellGrid",
     "Lane",
     "Picture",
     "TraceFileError",

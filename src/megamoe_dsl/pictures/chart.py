@@ -50,7 +50,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Cells under column headings, each row with a label."""
 
     headings: tuple[str, ...]
@@ -65,4 +65,4 @@ class Picture:
 
     title: str
     note: str
-    charts: tuple[BarChart | Grid, ...]
+    charts: tuple[BarChart | CellGrid, ...]

@@ -8,7 +8,7 @@ from ..hardware.scale_order import COLUMNS, QUARTER, utccp_atom, utccp_source
 from ..hardware.swizzle import CHUNK
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..layouts.algebra import idx2crd
-from .chart import Cell, Grid, Picture
+from .chart import Cell, CellGrid, Picture
 from .subject import require_sm100
 
 BANK_ROW = 128  # bytes: all 32 banks
@@ -22,7 +22,7 @@ def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
         tuple(Cell(f"row {(row := row_of[utccp_source()(lane, column)])}", str(row // QUARTER)) for column in range(COLUMNS))
         for lane in range(QUARTER)
     )
-    grid = Grid(
+    grid = CellGrid(
         tuple(f"column {c}" for c in range(COLUMNS)),
         tuple(f"lane {lane}, byte {lane * 16}" for lane in range(QUARTER)),
         rows,
@@ -45,7 +45,7 @@ def draw_swizzle(config: MegaMoeConfig, tokens: int) -> Picture:
     )
 
 
-def _swizzle_grid(span: int) -> Grid:
+def _swizzle_grid(span: int) -> CellGrid:
     atom, per_row = swizzle_atom(span), BANK_ROW // CHUNK
     chunk_at = {atom(row, chunk * CHUNK) // CHUNK: (row, chunk) for row in range(CORE_ROWS) for chunk in range(span // CHUNK)}
     rows: list[list[Cell]] = [[] for _ in range(len(chunk_at) // per_row)]
@@ -54,7 +54,7 @@ def _swizzle_grid(span: int) -> Grid:
         rows[idx2crd(place, (per_row, len(rows)))[1]].append(Cell(f"{row}.{chunk}", str(chunk)))
     column = [atom(row, 0) for row in range(CORE_ROWS)]
     plain = [row * span for row in range(CORE_ROWS)]
-    return Grid(
+    return CellGrid(
         tuple(f"{4 * i}-{4 * i + 3}" for i in range(per_row)),
         tuple(f"byte {BANK_ROW * i}" for i in range(len(rows))),
         tuple(map(tuple, rows)),

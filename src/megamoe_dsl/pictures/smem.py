@@ -27,7 +27,7 @@ BARRIER = "_barrier"
 
 
 @dataclass(frozen=True)
-class Span:
+class FieldSpan:
     """A field, or all mbarriers; `phase` is None where it is live in both."""
 
     name: str
@@ -47,12 +47,12 @@ class Span:
         return Lane(self.name, bars, (f"{self.start:,}", split, in_bytes(self.end - self.start)), group)
 
 
-def spans(config: MegaMoeConfig) -> list[Span]:
+def spans(config: MegaMoeConfig) -> list[FieldSpan]:
     """Of the plan's fields, with all mbarriers as one, in the order of their offsets."""
     region = config.smem.region
     barriers = [place for place in region if place.field.name.endswith(BARRIER)]
     found = [
-        Span(
+        FieldSpan(
             place.field.name,
             place.offset,
             place.end,
@@ -64,7 +64,7 @@ def spans(config: MegaMoeConfig) -> list[Span]:
         if place not in barriers and place.field.num_bytes
     ]
     count = sum(place.field.shape[0] for place in barriers)
-    found.append(Span(f"{count} mbarriers", barriers[0].offset, barriers[-1].end, "barriers", None))
+    found.append(FieldSpan(f"{count} mbarriers", barriers[0].offset, barriers[-1].end, "barriers", None))
     return sorted(found, key=lambda span: span.start)
 
 

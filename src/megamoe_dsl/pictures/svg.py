@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import Any
 
-from .chart import Bar, BarChart, Grid, Picture
+from .chart import Bar, BarChart, CellGrid, Picture
 from .palette import INK_ON_KIND, PAPER, style
 
 MARGIN = 16
@@ -199,7 +199,7 @@ def tick_step(extent: float) -> float:
     return power * next((factor for factor in (5, 2) if factor * power * 4 <= extent), 1)
 
 
-def _grid(sheet: _Sheet, grid: Grid) -> None:
+def _grid(sheet: _Sheet, grid: CellGrid) -> None:
     left = MARGIN + max(map(len, grid.labels), default=0) * CHARACTER + 8
     width = max(len(text) for text in (*grid.headings, *(cell.text for row in grid.rows for cell in row))) * CHARACTER + 12
     for i, heading in enumerate(grid.headings):

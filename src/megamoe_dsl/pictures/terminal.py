@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .chart import Bar, BarChart, Grid, Lane, Picture
+from .chart import Bar, BarChart, CellGrid, Lane, Picture
 from .palette import style, terminal_colour
 
 NARROWEST, WIDEST = 16, 96  # characters of an axis
@@ -81,7 +81,7 @@ def _cells(bar: Bar, width: int) -> list[Text]:
     return cells
 
 
-def _grid(grid: Grid) -> RenderableType:
+def _grid(grid: CellGrid) -> RenderableType:
     table = Table(box=None, padding=(0, 0, 0, 0), header_style="dim")
     table.add_column("", justify="right", no_wrap=True)
     for heading in grid.headings:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .chart import Bar, BarChart, Lane, Picture
-from .trace_file import Activity, TracedSpan, TraceRecord, find_record, read_trace
+from .trace_file import DrawnActivity, TracedSpan, TraceRecord, find_record, read_trace
 
 KINDS = {"wait": "wait", "count": "dispatch", "pull": "pull", "combine": "combine"}
 SMS = 2  # of a file of spans
@@ -53,7 +53,7 @@ def _in_words(record: TraceRecord) -> str:
     return ", ".join(words)
 
 
-def _window(one: Activity) -> Lane:
+def _window(one: DrawnActivity) -> Lane:
     share = min(1.0, one.mean / (one.last - one.first)) if one.last > one.first else 1.0
     return Lane(one.name, (Bar(one.first, one.last, kind_of(one.name), share=share),), (f"{one.mean:.1f}",), one.role)
 

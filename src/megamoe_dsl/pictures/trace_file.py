@@ -14,7 +14,7 @@ class TraceFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Activity:
+class DrawnActivity:
     """What the warps of a role did, in microseconds: from the first begin to the last end, and how long a warp took on average."""
 
     role: str
@@ -33,7 +33,7 @@ class TraceRecord:
     gpu: str
     date: str
     launch: float
-    activities: tuple[Activity, ...]
+    activities: tuple[DrawnActivity, ...]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def _record(whole: dict[str, Any], one: dict[str, Any]) -> TraceRecord:
     )
 
 
-def _activities(one: dict[str, Any]) -> Iterator[Activity]:
+def _activities(one: dict[str, Any]) -> Iterator[DrawnActivity]:
     for role, names in one["trace"].items():
         for name, sums in names.items():
-            yield Activity(role, name, float(sums["first"]), float(sums["last"]), float(sums["us"]))
+            yield DrawnActivity(role, name, float(sums["first"]), float(sums["last"]), float(sums["us"]))
 
 
 def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:

@@ -1,5 +1,5 @@
 """Problems that people run.  Importing this package compiles nothing."""
 
-from .shapes import PRESETS, Preset, preset
+from .shapes import MEASURED, PRESETS, Preset, preset
 
-__all__ = ["PRESETS", "Preset", "preset"]
+__all__ = ["MEASURED", "PRESETS", "Preset", "preset"]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 8192
 """Tokens per rank up to which a preset's kernels are compiled: the capacity is a compile-time constant of a kernel."""
-CLAMP = 10.0
-"""Activation clamp of DeepSeek-V4."""
 
 
 def choose(problem: Problem, num_tokens: int, target: Target) -> MegaMoeConfig:
@@ -58,7 +56,7 @@ class CompiledPreset:
         target = target or target_at_hand()
         one = preset(name)
         recipe = default_recipe(find_kernel("mega_moe"), target.arch)
-        problem = one.problem(max_tokens_per_rank, recipe=recipe, activation_clamp=CLAMP)
+        problem = one.problem(max_tokens_per_rank, recipe=recipe, activation_clamp=one.clamp)
         configs = configs_up_to(problem, max_tokens_per_rank, target)
         artifacts = dict(zip(configs, load_or_compile_all(configs), strict=True))
         return cls(one, problem, target, MappingProxyType(artifacts))

@@ -178,6 +178,7 @@ class RankBuffers:
 
     @property
     def weight_addresses(self) -> dict[str, int]:
+        """By name, in kernel order."""
         return {name: getattr(self.weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
 
     @property
@@ -188,6 +189,7 @@ class RankBuffers:
 
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
+        """In the order of a launch."""
         return kernel_of(self.config).arguments(self.config).names
 
     @cached_property

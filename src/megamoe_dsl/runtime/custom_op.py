@@ -10,26 +10,25 @@ all layers on a symmetric buffer have in common: a compiler then neither drops, 
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-if TYPE_CHECKING:
-    from .layer import MegaMoE
+from .launchable import Launchable
 
-_LAYERS: WeakValueDictionary[int, MegaMoE] = WeakValueDictionary()
+_LAYERS: WeakValueDictionary[int, Launchable] = WeakValueDictionary()
 _NUMBERS = count()
 
 
-def register(layer: MegaMoE) -> int:
+def register(layer: Launchable) -> int:
     """A number that names the layer in operator calls as long as it lives."""
     number = next(_NUMBERS)
     _LAYERS[number] = layer
     return number
 
 
-def layer_of(number: int) -> MegaMoE:
+def layer_of(number: int) -> Launchable:
     """Raises LookupError when the layer is gone."""
     if number not in _LAYERS:
         raise LookupError(f"layer {number} of a mega_moe operator no longer exists")

@@ -22,9 +22,10 @@ from ..artifact.store import ArtifactStore
 from ..integer import as_integer
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import INDEX_DTYPES, ExpertWeights
+from ..quant import ExpertWeights
 from ..target import Target
-from .buffers import Inputs, RankBuffers, check_device, check_output, check_tensor, check_weights
+from .bf16_inputs import Bf16Inputs
+from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .cuda_kernel import CudaKernel
 from .custom_op import mega_moe as mega_moe_op
 from .custom_op import mega_moe_out, register
@@ -164,24 +165,16 @@ class MegaMoE(torch.nn.Module):
     def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> int:
         """Everything that can be said without reading a tensor.  Returns the number of tokens."""
         problem = self.problem
-        if x.dim() != 2:
-            raise ProblemError("x.shape", tuple(x.shape), f"(tokens, {problem.hidden})")
-        tokens = x.shape[0]
         if x_sf is None:
             if self.pre_dispatch is None:
                 raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
-            problem.check_num_tokens(tokens, "x.shape[0]")
-            check_tensor("x", x, torch.bfloat16, (tokens, problem.hidden))
-            check_tensor("topk_idx", topk_idx, INDEX_DTYPES, (tokens, problem.topk))
-            check_tensor("topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
-            if x.data_ptr() % 16:
-                raise ProblemError("x.data_ptr()", x.data_ptr(), "a multiple of 16")
+            Bf16Inputs(x, topk_idx, topk_weights).check_layout(problem)
         else:
             Inputs(x, x_sf, topk_idx, topk_weights).check_layout(problem)
         for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
             if tensor is not None:
                 self._check_device(name, tensor)
-        return tokens
+        return x.shape[0]
 
     def _check_device(self, name: str, tensor: torch.Tensor) -> None:
         """The buffer's, which is the current one: a launch takes the current device's stream."""

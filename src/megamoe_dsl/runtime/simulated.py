@@ -77,9 +77,11 @@ class SimulatedMoE:
             buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
-        self.simulator.memory = self._memory(outputs)
+        self.simulator.memory = self.visible(outputs)
         with naming_the_wait(*self.ranks):
-            report = self.simulator.run([self._launch(rank, one, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))])
+            report = self.simulator.run(
+                [self.launch(rank, one.num_tokens, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))]
+            )
         return list(y), report
 
     def load_weights(self, weights: Sequence[ExpertWeights]) -> None:
@@ -95,7 +97,7 @@ class SimulatedMoE:
             check_weights(self.problem, one)
             check_device(f"weights[{rank}]", one.fc1, CPU)
 
-    def _memory(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
+    def visible(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
         """All that the kernels may touch in one launch; reading y is an error."""
         memory = GlobalMemory()
         memory.add(self.peers, name="peers", read_only=True)
@@ -110,9 +112,10 @@ class SimulatedMoE:
             memory.add(out, name="y", rank=index, initialised=False)
         return memory
 
-    def _launch(self, rank: int, inputs: Inputs, y: torch.Tensor) -> Launch:
+    def launch(self, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
+        """A rank's launch on so many tokens of its symmetric buffer, into y."""
         buffers, config = self.ranks[rank], self.artifact.config
-        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), inputs.num_tokens, rank, self.watchdog_ns)
+        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns)
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),

@@ -26,6 +26,12 @@ def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
     return tuple(sorted((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes))
 
 
+def function_at(path: str, line: int) -> str | None:
+    """The innermost function around a line; None outside of all and where the file is not there."""
+    names = [name for first, last, name in _functions(path) if first <= line <= last]
+    return names[-1] if names else None
+
+
 def function_of(instruction: Instruction) -> str | None:
     """`mma.issue_mma` for an instruction that comes from the file of a role or of a block; None when its line is in a shared file or a
     helper."""
@@ -34,8 +40,8 @@ def function_of(instruction: Instruction) -> str | None:
     path, line = Path(instruction.source[0]), instruction.source[1]
     if not ROLE_FOLDERS.intersection(path.parts[-3:-1]) or path.stem in SHARED_FILES:
         return None
-    names = [name for first, last, name in _functions(str(path)) if first <= line <= last]
-    return f"{path.stem}.{names[-1]}" if names else None
+    name = function_at(str(path), line)
+    return None if name is None else f"{path.stem}.{name}"
 
 
 def functions_of(instructions: Iterable[Instruction]) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from .clock import Clock
 from .memory import SharedMemory
-from .parser import Kernel
+from .parser import ParsedKernel
 
 
 class Place(Protocol):
@@ -22,7 +22,7 @@ class Place(Protocol):
         ...
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ParsedKernel:
         """What it runs; PTX lines of its agents are lines of this kernel."""
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from .clock import Clock
-from .interfaces import Cta, Warp
+from .interfaces import CtaLike, WarpLike
 
 
 class AsyncCopy:
@@ -52,7 +52,7 @@ class AsyncGroups:
         older = list(self.committed)[: max(0, len(self.committed) - keep)]
         return all(copy.read_done if read else copy.done for group in older for copy in group)
 
-    def retire(self, w: Warp, keep: int, read: bool) -> None:
+    def retire(self, w: WarpLike, keep: int, read: bool) -> None:
         """The thread has waited: it learns what the groups did. Only a full wait forgets them."""
         count = max(0, len(self.committed) - keep)
         if read:
@@ -76,7 +76,7 @@ class AsyncGroups:
         return f"exit without wait_group for {len(unread)} bulk groups that read shared memory" if unread else None
 
 
-def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
+def groups_of(w: WarpLike, kind: str, lane: int) -> AsyncGroups:
     """The groups of a lane; `kind` is ``bulk`` or ``cp.async``, which count separately."""
     groups = w.state.get((kind, lane))
     if groups is None:
@@ -87,7 +87,7 @@ def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     return groups  # type: ignore[no-any-return]
 
 
-def _exit_check(cta: Cta) -> None:
+def _exit_check(cta: CtaLike) -> None:
     for warp in cta.warps:
         for key, groups in warp.state.items():
             if isinstance(groups, AsyncGroups) and key[0] == "bulk" and (text := groups.left_over()):

@@ -8,16 +8,16 @@ from typing import Any
 from .clock import Clock
 from .geometry import Dim3
 from .grid import Grid
-from .interfaces import World
+from .interfaces import WorldLike
 from .memory import SMEM_RESERVED, SharedMemory
-from .named_barrier import NamedBarrier
+from .named_barrier import BarrierState
 from .warp import Warp
 
 
 class Cta:
     """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
 
-    def __init__(self, world: World, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
+    def __init__(self, world: WorldLike, cluster: Cluster, grid: Grid, ctaid: Dim3, cluster_rank: int) -> None:
         self.world, self.cluster, self.ctaid, self.cluster_rank = world, cluster, ctaid, cluster_rank
         launch = self.launch = grid.launch
         self.program, self.kernel = grid.program, grid.program.kernel
@@ -27,15 +27,15 @@ class Cta:
         self.parameters = grid.parameters
         self.shared = SharedMemory(self.kernel.static_smem + launch.dynamic_smem, str(self))
         self.shared_base = cluster_rank << 24 | SMEM_RESERVED
-        self.barriers: dict[int, NamedBarrier] = {}
+        self.barriers: dict[int, BarrierState] = {}
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
         self.exit_checks: list[Callable[[], None]] = []
         self.warps: list[Warp] = []
 
-    def barrier(self, number: int) -> NamedBarrier:
+    def barrier(self, number: int) -> BarrierState:
         """Named barrier `number`."""
-        return self.barriers.setdefault(number, NamedBarrier())
+        return self.barriers.setdefault(number, BarrierState())
 
     def live_threads(self) -> int:
         """Threads a barrier without a count waits for: whole warps that have not exited."""

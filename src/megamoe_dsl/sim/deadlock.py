@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .interfaces import Cluster, Cta, Warp, World
+from .interfaces import ClusterLike, CtaLike, WarpLike, WorldLike
 from .report import describe_line
 
 
-def describe_deadlock(world: World, live: Iterable[Cluster]) -> str:
+def describe_deadlock(world: WorldLike, live: Iterable[ClusterLike]) -> str:
     """Every unfinished warp and the state of every barrier."""
     out = ["no warp can make progress"]
     for cluster in live:
@@ -20,7 +20,7 @@ def describe_deadlock(world: World, live: Iterable[Cluster]) -> str:
     return "\n".join(out)
 
 
-def _describe_warp(world: World, warp: Warp) -> str:
+def _describe_warp(world: WorldLike, warp: WarpLike) -> str:
     parts = []
     for fragment in warp.fragments:
         ins = warp.kernel.code[fragment.pc]
@@ -31,7 +31,7 @@ def _describe_warp(world: World, warp: Warp) -> str:
     return f"warp {warp.index}: {'; '.join(parts)}"
 
 
-def _describe_barriers(cta: Cta) -> list[str]:
+def _describe_barriers(cta: CtaLike) -> list[str]:
     out = [f"    mbarrier smem+{offset - 1024}: {bar}" for offset, bar in sorted(cta.mbarriers.items())]
     out += [f"    barrier {n}: {bar}" for n, bar in sorted(cta.barriers.items()) if bar.arrived]
     return out

@@ -13,9 +13,9 @@ from .geometry import Dim3, Geometry
 from .kernel_names import KernelNames
 from .lanes import Lanes, Mask
 from .memory import ByteStore, GlobalMemory, SharedMemory
-from .named_barrier import NamedBarrier
+from .named_barrier import BarrierState
 from .outcome import Outcome
-from .parser import Kernel
+from .parser import ParsedKernel
 from .race import Race
 
 Action = Callable[[], None]
@@ -23,7 +23,7 @@ Origin = Callable[[], str]
 """Says which instruction posted an action, when an error asks."""
 
 
-class World(Protocol):
+class WorldLike(Protocol):
     """One run: state that all launches share.
 
     `progress` counts changes that another warp could wait for, `pipes` holds actions that keep their order, with their origins.
@@ -47,7 +47,7 @@ class World(Protocol):
         """Simulated time."""
         ...
 
-    def cancel(self, cta: Cta) -> Dim3 | None:
+    def cancel(self, cta: CtaLike) -> Dim3 | None:
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
         ...
 
@@ -56,7 +56,7 @@ class World(Protocol):
         ...
 
 
-class Cluster(Protocol):
+class ClusterLike(Protocol):
     """CTAs that share distributed shared memory and the cluster barrier."""
 
     arrived: int
@@ -66,7 +66,7 @@ class Cluster(Protocol):
     done: Clock | None
 
     @property
-    def ctas(self) -> Sequence[Cta]:
+    def ctas(self) -> Sequence[CtaLike]:
         """By rank in the cluster."""
         ...
 
@@ -79,7 +79,7 @@ class Cluster(Protocol):
         ...
 
 
-class Cta(Place, Protocol):
+class CtaLike(Place, Protocol):
     """A thread block. `state` belongs to the engines; `exit_checks` run when all warps have left."""
 
     shared: SharedMemory
@@ -89,7 +89,7 @@ class Cta(Place, Protocol):
     sm: int
     parameters: Any
     shared_base: int
-    barriers: dict[int, NamedBarrier]
+    barriers: dict[int, BarrierState]
     mbarriers: dict[int, Any]
     state: dict[Any, Any]
     exit_checks: list[Callable[[], None]]
@@ -100,21 +100,21 @@ class Cta(Place, Protocol):
         ...
 
     @property
-    def world(self) -> World:
+    def world(self) -> WorldLike:
         """The run."""
         ...
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterLike:
         """Its cluster."""
         ...
 
     @property
-    def warps(self) -> Sequence[Warp]:
+    def warps(self) -> Sequence[WarpLike]:
         """By index."""
         ...
 
-    def barrier(self, number: int) -> NamedBarrier:
+    def barrier(self, number: int) -> BarrierState:
         """Named barrier `number`."""
         ...
 
@@ -127,7 +127,7 @@ class Cta(Place, Protocol):
         ...
 
 
-class Warp(Thread, Protocol):
+class WarpLike(Thread, Protocol):
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
 
     R: list[Lanes]
@@ -144,17 +144,17 @@ class Warp(Thread, Protocol):
     local: ByteStore | None
 
     @property
-    def world(self) -> World:
+    def world(self) -> WorldLike:
         """The run."""
         ...
 
     @property
-    def cta(self) -> Cta:
+    def cta(self) -> CtaLike:
         """Its thread block."""
         ...
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ParsedKernel:
         """What it runs."""
         ...
 

@@ -16,7 +16,7 @@ from .errors import Deadlock, SimError
 from .geometry import Dim3
 from .grid import Grid
 from .interfaces import Action, Origin
-from .interfaces import Cta as InterfaceCta
+from .interfaces import CtaLike as InterfaceCta
 from .kernel_names import KernelNames
 from .launch import Launch
 from .memory import GlobalMemory

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .errors import SimError
-from .interfaces import Cta
+from .interfaces import CtaLike
 from .memory import Bytes
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
@@ -28,7 +28,7 @@ WITH_ORDINAL = ("box_dim", "global_dim", "global_stride", "element_stride")
 class MapChange:
     """The last change of a map in global memory: CTA, agent and its clock; `released` once it is visible to the tensormap proxy."""
 
-    cta: Cta
+    cta: CtaLike
     agent: int
     when: int
     released: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Cta, Warp
+from .interfaces import CtaLike, WarpLike
 from .memory import SMEM_RESERVED
 from .sync import SCOPES, SyncPoint
 
@@ -29,14 +29,14 @@ class Mbarrier:
 
     __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
 
-    def __init__(self, cta: Cta, offset: int, count: int) -> None:
+    def __init__(self, cta: CtaLike, offset: int, count: int) -> None:
         if not 1 <= count <= MAX_COUNT:
             raise SimError(f"mbarrier.init with count {count}: must be between 1 and {MAX_COUNT}")
         self.cta, self.offset = cta, offset
         self.count = self.pending = count
         self.transactions = self.phase = 0
         self.point, self.done = SyncPoint(), SyncPoint()
-        self.checked: set[Warp] = set()
+        self.checked: set[WarpLike] = set()
         self.agent = -1  # the TMA engine behind this barrier, registered at its first load
         self.accesses = 0
 
@@ -68,7 +68,7 @@ class Mbarrier:
         """Whether the phase with this parity has completed, as `try_wait.parity` sees it."""
         return self.phase & 1 != parity & 1
 
-    def release(self, clock: Clock, place: Cta, scope: int) -> None:
+    def release(self, clock: Clock, place: CtaLike, scope: int) -> None:
         """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
         self.point.release(clock, place, scope)
 
@@ -90,7 +90,7 @@ class Mbarrier:
             self.cta.world.progress += 1
 
 
-def mbarrier_at(cta: Cta, offset: int) -> Mbarrier:
+def mbarrier_at(cta: CtaLike, offset: int) -> Mbarrier:
     """The barrier at a byte offset in the shared memory of `cta`; an error when there is none."""
     barrier = cta.mbarriers.get(offset)
     if barrier is None:
@@ -107,7 +107,7 @@ def scope_of(parts: tuple[str, ...]) -> int:
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 
-def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) -> None:
+def release_from_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool) -> None:
     """Publish what an arriving warp has done; a relaxed arrive publishes what an earlier fence covers."""
     if relaxed:
         for level, clock in warp.fences.items():
@@ -119,7 +119,7 @@ def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) 
         warp.clock.tick(warp.agent)
 
 
-def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool) -> None:
+def acquire_into_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool) -> None:
     """Let a waiting warp learn what the completed phases released; a relaxed wait takes effect at a later fence."""
     race = warp.world.race
     assert race is not None

@@ -7,7 +7,7 @@ from typing import Any
 from .clock import Clock
 
 
-class NamedBarrier:
+class BarrierState:
     """One of the sixteen barriers of a CTA."""
 
     __slots__ = ("arrived", "clock", "done", "expected", "generation", "values", "whole")

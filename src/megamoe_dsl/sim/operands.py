@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from .errors import SimError
-from .interfaces import Warp
+from .interfaces import WarpLike
 from .lanes import Lanes, Mask
 from .memory import B128, ELEMENTS, PARAM_BASE
-from .parser import Instruction, Kernel, split_operands
+from .parser import ParsedKernel, PtxInstruction, split_operands
 from .special import special_register
 
-Reader = Callable[[Warp], Lanes]
-Writer = Callable[[Warp, Lanes, Mask], None]
+Reader = Callable[[WarpLike], Lanes]
+Writer = Callable[[WarpLike, Lanes, Mask], None]
 
 DTYPES: dict[str, type] = {
     "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
@@ -61,7 +61,7 @@ def immediate(text: str, dtype: type) -> Any:
 class Binder:
     """Turns operand text into readers and writers for one kernel, and into expressions for fused code (see `program.py`)."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: ParsedKernel) -> None:
         self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
@@ -138,7 +138,7 @@ class Binder:
         i = self.index[operand]
         dtype = np.dtype(self.storage[i])
 
-        def store(w: Warp, values: Lanes, mask: Mask) -> None:
+        def store(w: WarpLike, values: Lanes, mask: Mask) -> None:
             if values.dtype != dtype:
                 if values.dtype.itemsize == dtype.itemsize and dtype != np.bool_ and values.dtype != np.bool_:
                     values = np.ascontiguousarray(values).view(dtype)
@@ -171,7 +171,7 @@ class Binder:
         base, coordinates = split_operands(operand[1:-1])[:2]
         return self.address(f"[{base}]"), [self.read(c, np.int32) for c in vector(coordinates)]
 
-    def dtype(self, ins: Instruction) -> type:
+    def dtype(self, ins: PtxInstruction) -> type:
         """The type of the last opcode part (`add.s32` gives int32)."""
         if ins.parts[-1] not in DTYPES:
             raise SimError(f"no operand type in {ins.opcode}")

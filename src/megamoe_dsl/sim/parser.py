@@ -34,7 +34,7 @@ _CALL = re.compile(r"\{ // callseq (\d+), 0.*?\} // callseq \1", re.S)
 
 
 @dataclass(slots=True)
-class Instruction:
+class PtxInstruction:
     """One PTX instruction. `target` is the index of the instruction a branch goes to; `source` is the `.loc` position, if any."""
 
     opcode: str
@@ -58,7 +58,7 @@ class Parameter:
 
 
 @dataclass
-class Kernel:
+class ParsedKernel:
     """One entry function, ready to be bound to instruction families."""
 
     name: str
@@ -70,7 +70,7 @@ class Kernel:
     local: dict[str, int] = field(default_factory=dict)
     local_bytes: int = 0
     symbols: set[str] = field(default_factory=set)
-    code: list[Instruction] = field(default_factory=list)
+    code: list[PtxInstruction] = field(default_factory=list)
     required_threads: tuple[int, ...] | None = None
 
     @property
@@ -113,7 +113,7 @@ def _replace_call(match: re.Match[str]) -> str:
 class _Body:
     """Parses one function body, statement by statement."""
 
-    def __init__(self, kernel: Kernel, source: str, start: int, files: dict[int, str]) -> None:
+    def __init__(self, kernel: ParsedKernel, source: str, start: int, files: dict[int, str]) -> None:
         self.kernel, self.source, self.position, self.files = kernel, source, start, files
         self.scopes, self.scope_count = [0], 0
         self.labels: dict[tuple[int, str], int] = {}
@@ -191,13 +191,13 @@ class _Body:
             kernel.local[name] = kernel.local_bytes
             kernel.local_bytes += TYPE_BYTES[kind] * int(count or 1)
 
-    def instruction(self, text: str, line: int) -> Instruction:
+    def instruction(self, text: str, line: int) -> PtxInstruction:
         predicate, negated = None, False
         if guard := _GUARD.match(text):
             negated, predicate, text = bool(guard.group(1)), self.resolve(guard.group(2)), guard.group(3)
         opcode, _, rest = re.sub(r"^([\w.:]+)\{", r"\1 {", text).partition(" ")
         operands = split_operands(rest)
-        ins = Instruction(opcode, operands, line, predicate, negated, source=self.location, parts=tuple(opcode.split(".")))
+        ins = PtxInstruction(opcode, operands, line, predicate, negated, source=self.location, parts=tuple(opcode.split(".")))
         ins.scope = tuple(self.scopes)
         if ins.parts[0] != "bra" and len(self.scopes) > 1:
             ins.operands = [_NAME.sub(lambda m: self.resolve(m.group(0)), o) for o in operands]
@@ -227,7 +227,7 @@ def _strip_comments(ptx: str) -> str:
     return re.sub(r"//[^\n]*", "", ptx)
 
 
-def parse(ptx: str, kernel: str | None = None) -> Kernel:
+def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:
     """Parse one entry function of a PTX module: the one named `kernel`, or the first."""
     files = {int(n): path.rsplit("/", 1)[-1] for n, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.M)}
     source = _strip_comments(ptx)
@@ -235,7 +235,7 @@ def parse(ptx: str, kernel: str | None = None) -> Kernel:
     head = re.search(rf"\.entry\s+({name})\s*(?:\((.*?)\))?\s*((?:\.\w+[^{{]*?)?)\{{", source, re.S)
     if head is None:
         raise SimError(f"no entry function {kernel or ''} in the PTX")
-    result = Kernel(head.group(1))
+    result = ParsedKernel(head.group(1))
     result.symbols = set(_SYMBOL.findall(source))
     offset = 0
     for text in split_operands(head.group(2) or ""):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from .interfaces import Action, Origin, World
+from .interfaces import Action, Origin, WorldLike
 
 
 class Pipe:
     """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorldLike) -> None:
         self.world, self.actions = world, deque[tuple[Origin, Action]]()
         world.pipes.append(self.actions)
 

@@ -17,7 +17,7 @@ from .errors import SimError
 from .lanes import Lanes, Mask
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
-from .parser import Instruction, Kernel, parse
+from .parser import ParsedKernel, PtxInstruction, parse
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -52,7 +52,7 @@ class Unit:
 class Program:
     """The executable form of one kernel. Shared by all warps of all launches."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: ParsedKernel) -> None:
         load_families()
         self.kernel = kernel
         self.binder = Binder(kernel)
@@ -119,7 +119,7 @@ class Program:
             units[pc] = unit
             pc = unit.next
 
-    def _stubs(self, unit: Unit, body: list[tuple[Instruction, Any]]) -> None:
+    def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
         def full(w: Any, R: list[Lanes]) -> None:
             unit.full = self._compile(body, masked=False)
             unit.full(w, R)
@@ -130,7 +130,7 @@ class Program:
 
         unit.full, unit.masked = full, masked
 
-    def _compile(self, body: list[tuple[Instruction, Any]], masked: bool) -> Callable[..., None]:
+    def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         out = ["def unit(w, R, m):" if masked else "def unit(w, R):"]
         for ins, item in body:
             if isinstance(item, Straight):
@@ -141,7 +141,7 @@ class Program:
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]
 
-    def _call(self, ins: Instruction, item: Straight, masked: bool) -> list[str]:
+    def _call(self, ins: PtxInstruction, item: Straight, masked: bool) -> list[str]:
         name, mask = self.binder.name(item.handler), "m" if masked else "None"
         out = [f" w.line = {ins.line}"]
         if ins.predicate is None:
@@ -149,7 +149,7 @@ class Program:
         out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
         return [*out, " if p is not False:", f"  {name}(w, p)"]
 
-    def _assign(self, ins: Instruction, item: Inline, masked: bool) -> list[str]:
+    def _assign(self, ins: PtxInstruction, item: Inline, masked: bool) -> list[str]:
         binder = self.binder
         guard = "m" if masked else None
         out = []

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from .errors import SimError
 from .fragment import Fragment
-from .interfaces import World
+from .interfaces import WorldLike
 from .lanes import Lanes, Mask
 from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
@@ -24,13 +24,13 @@ NOBODY = 1 << 60
 MAX_REST = 15
 
 
-class Scheduler(World, Protocol):
+class WarpScheduler(WorldLike, Protocol):
     """The world as the scheduler sees it."""
 
     rng: random.Random
 
 
-def run_warp(world: Scheduler, w: Warp, quantum: int) -> None:
+def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
     """Run up to about `quantum` instructions, until the warp blocks or only polls."""
     fragments = w.fragments
     executed = 0
@@ -75,7 +75,7 @@ def run_warp(world: Scheduler, w: Warp, quantum: int) -> None:
         w.sleep = 0
 
 
-def _context(world: World, w: Warp, text: str) -> str:
+def _context(world: WorldLike, w: Warp, text: str) -> str:
     ins = next((i for i in w.kernel.code if i.line == w.line), None)
     line = describe_line(w.line, world.kernels.of(w.kernel), (ins and ins.source) or "")
     return f"{text} [{line}: {ins.opcode if ins else '?'}; {w}]"
@@ -95,7 +95,7 @@ def _merge(fragments: list[Fragment]) -> None:
             i += 1
 
 
-def _run_fragment(world: World, w: Warp, f: Fragment, budget: int, meet: int) -> int:
+def _run_fragment(world: WorldLike, w: Warp, f: Fragment, budget: int, meet: int) -> int:
     """Run one fragment until it blocks, polls, splits, exits, uses up the budget or reaches `meet`; returns instructions executed."""
     units, R, pc, mask = w.program.units, w.R, f.pc, f.mask
     n = 0
@@ -161,7 +161,7 @@ def _split(w: Warp, f: Fragment, unit: Unit, p: Lanes) -> None:
     w.fragments.append(Fragment(unit.target, taken))
 
 
-def _leave(world: World, w: Warp, f: Fragment, m: Mask, after: int) -> int:
+def _leave(world: WorldLike, w: Warp, f: Fragment, m: Mask, after: int) -> int:
     world.progress += 1
     leaving = f.mask if m is None else m
     w.cta.cluster.leave(32 if leaving is None else int(leaving.sum()))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SimError
-from .interfaces import Cta, Warp
+from .interfaces import CtaLike, WarpLike
 from .lanes import LANE
 
 _MASKS = {
@@ -25,9 +25,9 @@ def _unlinear(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return rank % shape[0], rank // shape[0] % shape[1], rank // (shape[0] * shape[1])
 
 
-def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
+def _cta_value(name: str, axis: int) -> Callable[[CtaLike], int]:
     """Registers that are the same for every thread of a CTA."""
-    table: dict[str, Callable[[Cta], int]] = {
+    table: dict[str, Callable[[CtaLike], int]] = {
         "%ntid": lambda c: c.launch.block[axis],
         "%ctaid": lambda c: c.ctaid[axis],
         "%nctaid": lambda c: c.launch.grid[axis],
@@ -50,7 +50,7 @@ def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
     return table[name]
 
 
-def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[Warp], NDArray[Any]]:
+def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[WarpLike], NDArray[Any]]:
     """A constant array, or a function of the warp, for a special register such as `%tid.x`."""
     name, _, suffix = text.partition(".")
     axis = "xyz".index(suffix) if suffix else 0

@@ -14,7 +14,7 @@ from typing import Any
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Action, Cta, Origin, Warp
+from .interfaces import Action, CtaLike, Origin, WarpLike
 from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -27,7 +27,7 @@ class PipeIssue:
 
     __slots__ = ("line", "shared", "tensor")
 
-    def __init__(self, w: Warp) -> None:
+    def __init__(self, w: WarpLike) -> None:
         self.line = w.line
         race = w.world.race
         self.shared: Clock | None = race.snapshot(w) if race else None
@@ -40,7 +40,7 @@ class PipeIssue:
 class TensorUnit:
     """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
 
-    def __init__(self, cta: Cta) -> None:
+    def __init__(self, cta: CtaLike) -> None:
         self.cta = cta
         self.memory = TensorMemory()
         self.pipe = Pipe(cta.world)
@@ -98,7 +98,7 @@ class TensorUnit:
 class TensorThread:
     """The tcgen05 side of a warp: agent, number of completed accesses, what they may rely on, and loads and stores in flight."""
 
-    def __init__(self, w: Warp) -> None:
+    def __init__(self, w: WarpLike) -> None:
         self.warp = w
         self.loads: list[Any] = []
         self.stores: list[Any] = []
@@ -136,7 +136,7 @@ class TensorThread:
                 self.clock.join(clock)
 
 
-def tensor_unit(cta: Cta) -> TensorUnit:
+def tensor_unit(cta: CtaLike) -> TensorUnit:
     """The unit of a CTA, created at first use."""
     unit = cta.state.get("tensor unit")
     if unit is None:
@@ -144,7 +144,7 @@ def tensor_unit(cta: Cta) -> TensorUnit:
     return unit  # type: ignore[no-any-return]
 
 
-def tensor_thread(w: Warp) -> TensorThread:
+def tensor_thread(w: WarpLike) -> TensorThread:
     """The tcgen05 side of a warp, created at first use."""
     thread = w.state.get("tensor thread")
     if thread is None:
@@ -152,7 +152,7 @@ def tensor_thread(w: Warp) -> TensorThread:
     return thread  # type: ignore[no-any-return]
 
 
-def cta_group(w: Warp, parts: tuple[str, ...]) -> list[Cta]:
+def cta_group(w: WarpLike, parts: tuple[str, ...]) -> list[CtaLike]:
     """The CTAs that an operation works on: its own, or the pair of `cta_group::2` (even CTA first)."""
     if "cta_group::2" not in parts:
         return [w.cta]

@@ -17,7 +17,7 @@ from .chunks import CHUNK, Chunks
 from .clock import Clock
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
-from .interfaces import Cta, Warp, World
+from .interfaces import CtaLike, WarpLike, WorldLike
 from .mbarrier import Mbarrier, finish_async_store
 from .memory import B128, SMEM_RESERVED, Allocation, Bytes
 from .race import Race
@@ -36,12 +36,12 @@ _OPERATIONS: dict[str, np.ufunc] = {
 class Issue:
     """What an asynchronous operation remembers of the instruction that issued it."""
 
-    world: World
+    world: WorldLike
     line: int
     clock: Clock | None
 
     @classmethod
-    def of(cls, w: Warp) -> Issue:
+    def of(cls, w: WarpLike) -> Issue:
         """Snapshot at issue."""
         return cls(w.world, w.line, w.world.race.snapshot(w) if w.world.race else None)
 
@@ -65,7 +65,7 @@ class StoreActors:
     clock: Clock
 
     @classmethod
-    def of(cls, w: Warp) -> StoreActors | None:
+    def of(cls, w: WarpLike) -> StoreActors | None:
         """Snapshot at issue; None when the detector is off."""
         race = w.world.race
         if race is None:
@@ -92,7 +92,7 @@ def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
     finish_async_store(barrier, size, actor.clock if actor else None)
 
 
-def _locate(world: World, rows: IndexArray, width: int, write: bool) -> tuple[Allocation, IndexArray]:
+def _locate(world: WorldLike, rows: IndexArray, width: int, write: bool) -> tuple[Allocation, IndexArray]:
     low, high = int(rows.min()), int(rows.max()) + width
     memory = world.memory
     allocation, offset = memory.writable(low, high - low) if write else memory.find(low, high - low)
@@ -118,7 +118,7 @@ def _rows_of(values: NDArray[Any], offsets: IndexArray, width: int) -> NDArray[A
     return np.ndarray((len(offsets), width), values.dtype, values, int(offsets[0]), (pitch, 1))
 
 
-def read_global_rows(world: World, rows: IndexArray, width: int, actor: Actor | None) -> Bytes:
+def read_global_rows(world: WorldLike, rows: IndexArray, width: int, actor: Actor | None) -> Bytes:
     """Bytes of rows of `width` bytes at global addresses `rows`, shaped (rows, width)."""
     allocation, offsets = _locate(world, rows, width, False)
     if allocation.valid is not None and not (valid := _rows_of(allocation.valid, offsets, width)).all():
@@ -130,7 +130,7 @@ def read_global_rows(world: World, rows: IndexArray, width: int, actor: Actor | 
     return np.array(_rows_of(allocation.data, offsets, width))
 
 
-def write_global_rows(world: World, rows: IndexArray, values: Bytes, actor: Actor | None) -> None:
+def write_global_rows(world: WorldLike, rows: IndexArray, values: Bytes, actor: Actor | None) -> None:
     """Store (rows, width) bytes at global addresses `rows`."""
     width = values.shape[1]
     allocation, offsets = _locate(world, rows, width, True)
@@ -143,7 +143,7 @@ def write_global_rows(world: World, rows: IndexArray, values: Bytes, actor: Acto
         allocation.valid[index] = True
 
 
-def reduce_global_rows(world: World, rows: IndexArray, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
+def reduce_global_rows(world: WorldLike, rows: IndexArray, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
     """Combine (rows, width) bytes into global rows; every element is one relaxed atomic."""
     width = values.shape[1]
     allocation, offsets = _locate(world, rows, width, True)
@@ -157,7 +157,7 @@ def reduce_global_rows(world: World, rows: IndexArray, values: Bytes, reduce: Re
     allocation.data[index] = reduce(np.ascontiguousarray(allocation.data[index]), np.ascontiguousarray(values))
 
 
-def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
+def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
     """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
@@ -168,7 +168,7 @@ def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
-def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
+def write_shared_chunks(cta: CtaLike, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
     """Store bytes, in this order, as the chunks."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)

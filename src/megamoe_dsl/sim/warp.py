@@ -10,7 +10,7 @@ import numpy as np
 from .accessor import Place
 from .clock import Clock
 from .fragment import Fragment
-from .interfaces import Cta, World
+from .interfaces import CtaLike, WorldLike
 from .lanes import LANE, Lanes, Mask
 from .memory import ByteStore
 from .outcome import BLOCK, PARK, Outcome
@@ -47,7 +47,7 @@ class Warp:
         "world",
     )  # fmt: skip
 
-    def __init__(self, world: World, cta: Cta, program: Program, index: int) -> None:
+    def __init__(self, world: WorldLike, cta: CtaLike, program: Program, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
         linear = LANE.astype(np.int64) + 32 * index

@@ -16,7 +16,7 @@ import numpy as np
 from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
-from .interfaces import Cta, Origin, Warp
+from .interfaces import CtaLike, Origin, WarpLike
 from .pipe import Pipe
 from .smem_descriptor import SmemDescriptor
 from .umma import Bytes
@@ -45,7 +45,7 @@ class Operation:
     parts: dict[int, Part] = field(default_factory=dict)
     done: bool = False
 
-    def add(self, warp: Warp, part: Part) -> None:
+    def add(self, warp: WarpLike, part: Part) -> None:
         """A warp issues it.
 
         Raises:
@@ -62,7 +62,7 @@ class Operation:
 class Warpgroup:
     """Four warps of a CTA. `agent` stands for their operations in the race detector."""
 
-    def __init__(self, cta: Cta, index: int) -> None:
+    def __init__(self, cta: CtaLike, index: int) -> None:
         if WARPS * (index + 1) > len(cta.warps):
             raise SimError(f"wgmma in warpgroup {index} of a CTA of {len(cta.warps)} warps: a warpgroup has four")
         self.cta, self.name = cta, f"{cta} warpgroup {index}"
@@ -71,7 +71,7 @@ class Warpgroup:
         self.agent = cta.world.race.agent(f"{self.name} wgmma", cta) if cta.world.race else -1
         cta.exit_checks.append(self._exit_check)
 
-    def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
+    def issue(self, warp: WarpLike, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
         """A warp issues its operation of that number; the last of the four sends it off."""
         operation = self.operations.get(number)
         if operation is None:
@@ -96,7 +96,7 @@ class Warpgroup:
         own = [Actor(self.agent, clock, operation.line) for clock in clocks]
         return own, Actor(self.agent, common, operation.line)
 
-    def learn(self, warp: Warp, operation: Operation) -> None:
+    def learn(self, warp: WarpLike, operation: Operation) -> None:
         """A warp has waited for an operation."""
         if race := self.cta.world.race:
             warp.clock.fit(race.width)
@@ -107,7 +107,7 @@ class Warpgroup:
             raise SimError(f"{self.name}: wgmma.mma_async at PTX line {operation.line} issued by {len(operation.parts)} of {WARPS} warps")
 
 
-def warpgroup(w: Warp) -> Warpgroup:
+def warpgroup(w: WarpLike) -> Warpgroup:
     """The warpgroup of a warp, created at first use."""
     index = w.index // WARPS
     group = w.cta.state.get(("warpgroup", index))

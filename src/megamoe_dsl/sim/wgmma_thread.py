@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import SimError
-from .interfaces import Warp
+from .interfaces import WarpLike
 from .warpgroup import WARPS, Operation, Warpgroup, warpgroup
 from .wgmma_fragment import Accumulator, to_matrix, to_registers
 
@@ -24,7 +24,7 @@ _POISON = {dtype: np.full(32, _POISON_WORD).view(dtype) for dtype in (np.uint32,
 class WgmmaThread:
     """State of one warp. `issued` counts its wgmma.mma_async."""
 
-    warp: Warp
+    warp: WarpLike
     group: Warpgroup
     open: list[Operation] = field(default_factory=list)
     groups: deque[list[Operation]] = field(default_factory=deque)
@@ -80,7 +80,7 @@ class WgmmaThread:
             del self.in_flight[r]
 
 
-def wgmma_thread(w: Warp) -> WgmmaThread:
+def wgmma_thread(w: WarpLike) -> WgmmaThread:
     """The wgmma side of a warp, created at first use."""
     thread = w.state.get("wgmma")
     if thread is None:

@@ -14,11 +14,13 @@ from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel
+from ..work import Work
 from .arguments import Arguments, Sm90Arguments
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
 from .sm90.config import Sm90Config
 from .sm100.config import Sm100Config
+from .work import Load, count_work
 
 
 class MegaMoeKernel(Kernel):
@@ -98,3 +100,7 @@ class MegaMoeKernel(Kernel):
 
         measure = measure_sm90 if isinstance(config, Sm90Config) else measure_sm100
         return measure(Measurer(config, listing))
+
+    def work(self, problem: Problem, load: Load) -> Work:
+        """The least that a rank has to do."""
+        return count_work(problem, load)

@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Mask
 from ..operands import Binder
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 
-Handler = Callable[[Warp, Mask], Outcome | None]
+Handler = Callable[[WarpLike, Mask], Outcome | None]
 
 
 @dataclass(frozen=True)
 class Straight:
     """A handler that never blocks, yields or exits."""
 
-    handler: Callable[[Warp, Mask], None]
+    handler: Callable[[WarpLike, Mask], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Inline:
 
 
 Built = Handler | Straight | Inline
-Builder = Callable[[Instruction, Binder], Any]
+Builder = Callable[[PtxInstruction, Binder], Any]
 
 _BUILDERS: dict[str, Builder] = {}
 _LOADED = False
@@ -69,7 +69,7 @@ def load_families() -> None:
         _LOADED = True
 
 
-def build(ins: Instruction, binder: Binder) -> Built:
+def build(ins: PtxInstruction, binder: Binder) -> Built:
     """The handler of one instruction. Raises SimError, with the PTX line, for what no family knows."""
     parts = ins.parts
     for n in range(len(parts), 0, -1):

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
 from .common import shared_target
 
-Part = tuple[ByteStore, NDArray[np.int64], Any, "Cta | None"]
+Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
 
 
-def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> Iterator[Part]:
+def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> Iterator[Part]:
     """Split lane addresses by the memory they fall in: (store, byte offsets, lanes or slice(None), CTA when shared).
 
     Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
@@ -66,7 +66,7 @@ def resolve(w: Warp, space: str, where: NDArray[np.int64], size: int, mask: Mask
         yield ByteStore(w.cta.parameters, None), where - base, slice(None), None
 
 
-def _resolve_shared(w: Warp, where: NDArray[np.int64], low: int, high: int, size: int) -> Iterator[Part]:
+def _resolve_shared(w: WarpLike, where: NDArray[np.int64], low: int, high: int, size: int) -> Iterator[Part]:
     if low >> WINDOW_SHIFT == high >> WINDOW_SHIFT:
         cta, offset = shared_target(w, low)
         cta.shared.check(offset, (high & WINDOW_MASK) + size)
@@ -87,7 +87,7 @@ def _uninitialised(store: ByteStore, offset: int) -> SimError:
     return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
 
 
-def gather(w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False) -> Lanes:
+def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False) -> Lanes:
     """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1)."""
     if mask is not None:
         where = where[mask]
@@ -114,7 +114,7 @@ def gather(w: Warp, space: str, where: Lanes, size: int, count: int, mask: Mask,
     return out
 
 
-def scatter(w: Warp, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False) -> None:
+def scatter(w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False) -> None:
     """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when count is 1)."""
     if mask is not None:
         where, values = where[mask], values[mask]

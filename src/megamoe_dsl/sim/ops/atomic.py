@@ -9,12 +9,12 @@ import numpy as np
 
 from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..memory import Allocation
 from ..operands import UNSIGNED, Binder, vector
 from ..outcome import YIELD, Outcome
-from ..parser import TYPE_BYTES, Instruction
+from ..parser import TYPE_BYTES, PtxInstruction
 from . import register
 from .access import resolve
 from .common import scope, semantics, state_space
@@ -52,7 +52,7 @@ def _update(operation: str, kind: str) -> Update:
 
 
 @register("atom", "red")
-def atomic(ins: Instruction, b: Binder) -> Any:
+def atomic(ins: PtxInstruction, b: Binder) -> Any:
     if "async" in ins.parts:
         raise SimError("red.async is not supported")
     returns, kind = ins.parts[0] == "atom", ins.parts[-1]
@@ -68,7 +68,7 @@ def atomic(ins: Instruction, b: Binder) -> Any:
     values = [b.read(o, u) for o in vector(operands[1])]
     third = b.read(operands[2], u) if operation == "cas" else None
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, sources = address(w), [v(w) for v in values]
         second = third(w) if third else None
         old: list[Lanes] = [np.zeros(32, u) for _ in sources]
@@ -94,7 +94,7 @@ def atomic(ins: Instruction, b: Binder) -> Any:
     return run
 
 
-def _apply(w: Warp, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
+def _apply(w: WarpLike, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
     for store, offsets, _, cta in resolve(w, space, np.array([address]), size):
         if isinstance(store, Allocation) and store.read_only:
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Mask
-from ..named_barrier import NamedBarrier
+from ..named_barrier import BarrierState
 from ..operands import Binder
 from ..outcome import YIELD, Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..sync import SCOPES
 from . import Straight, register
 from .common import scope
@@ -21,7 +21,7 @@ _REDUCTIONS = ("popc", "and", "or")
 NOT_ARRIVED = -1
 
 
-def _arrive(w: Warp, bar: NamedBarrier, lanes: int, expected: int, whole: bool) -> None:
+def _arrive(w: WarpLike, bar: BarrierState, lanes: int, expected: int, whole: bool) -> None:
     if bar.arrived and (bar.whole != whole or (bar.expected != expected and not whole)):
         raise SimError(f"barrier arrival expects {expected} threads, earlier arrivals expect {bar.expected}")
     bar.expected, bar.whole = expected, whole
@@ -38,7 +38,7 @@ def _arrive(w: Warp, bar: NamedBarrier, lanes: int, expected: int, whole: bool) 
 
 
 @register("bar", "barrier")
-def barrier(ins: Instruction, b: Binder) -> Any:
+def barrier(ins: PtxInstruction, b: Binder) -> Any:
     """`bar` and `barrier.cta`: sync, arrive and red, with or without a thread count."""
     parts = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
     kind, aligned = parts[0], ins.parts[0] == "bar" or "aligned" in ins.parts
@@ -51,7 +51,7 @@ def barrier(ins: Instruction, b: Binder) -> Any:
     write = b.write(ins.operands[0]) if reduction else None
     pc_key = ins.line
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         first = w.first(mask)
@@ -89,7 +89,7 @@ def barrier(ins: Instruction, b: Binder) -> Any:
     return run
 
 
-def _collect(bar: NamedBarrier, reduction: str | None, flags: Any) -> None:
+def _collect(bar: BarrierState, reduction: str | None, flags: Any) -> None:
     if reduction == "popc":
         bar.values["sum"] = bar.values.get("sum", 0) + int(flags.sum())
     elif reduction == "and":
@@ -99,11 +99,11 @@ def _collect(bar: NamedBarrier, reduction: str | None, flags: Any) -> None:
 
 
 @register("barrier.cluster.arrive")
-def cluster_arrive(ins: Instruction, b: Binder) -> Any:
+def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
     """Without a qualifier the arrive releases; `.relaxed` publishes only what a fence released before (also `fence.mbarrier_init`)."""
     releases, aligned = "relaxed" not in ins.parts, "aligned" in ins.parts
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         cluster, whole = w.cta.cluster, w.converged(mask)
@@ -125,10 +125,10 @@ def cluster_arrive(ins: Instruction, b: Binder) -> Any:
 
 
 @register("barrier.cluster.wait")
-def cluster_wait(ins: Instruction, b: Binder) -> Any:
+def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
     aligned = "aligned" in ins.parts
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if aligned and not w.converged(mask):
             return w.block("convergence of its warp at an aligned barrier")
         cluster, here = w.cta.cluster, ~w.exited if w.converged(mask) else mask
@@ -147,11 +147,11 @@ def cluster_wait(ins: Instruction, b: Binder) -> Any:
 
 
 @register("fence.acq_rel", "fence.sc", "fence.acquire", "fence.release", "membar")
-def fence(ins: Instruction, b: Binder) -> Straight:
+def fence(ins: PtxInstruction, b: Binder) -> Straight:
     """Memory fences; `membar.cta/.gl/.sys` are fence.sc at CTA, GPU and system scope. One-sided fences act as both sides."""
     level = SCOPES["gpu"] if "gl" in ins.parts else scope(ins.parts, "gpu")
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
             w.world.race.fence(w, level)
 
@@ -159,13 +159,13 @@ def fence(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("fence.proxy.async", "fence.proxy.async::generic", "membar.proxy")
-def fence_async(ins: Instruction, b: Binder) -> Straight:
+def fence_async(ins: PtxInstruction, b: Binder) -> Straight:
     """Makes what the thread knows of visible to the async proxy, in one space or, unqualified, in both."""
     spaces = [p for p in ins.parts[3:] if p.startswith(("global", "shared"))]
     in_global = not spaces or "global" in spaces
     in_shared = not spaces or any(s.startswith("shared") for s in spaces)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
             w.clock.publish_to_async(in_global, in_shared)
 
@@ -173,10 +173,10 @@ def fence_async(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("fence.mbarrier_init")
-def fence_barrier_init(ins: Instruction, b: Binder) -> Straight:
+def fence_barrier_init(ins: PtxInstruction, b: Binder) -> Straight:
     """`fence.mbarrier_init.release.cluster`: a light fence that covers only the warp's `mbarrier.init`s."""
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
             w.world.race.fence_barrier_init(w)
 
@@ -186,11 +186,11 @@ def fence_barrier_init(ins: Instruction, b: Binder) -> Straight:
 @register(
     "fence.proxy.alias", "griddepcontrol", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent",
 )  # fmt: skip
-def hint(ins: Instruction, b: Binder) -> Straight:
+def hint(ins: PtxInstruction, b: Binder) -> Straight:
     """No effect on a functional run."""
     return Straight(lambda w, mask: None)
 
 
 @register("nanosleep")
-def sleep(ins: Instruction, b: Binder) -> Any:
+def sleep(ins: PtxInstruction, b: Binder) -> Any:
     return lambda w, mask: YIELD

@@ -8,13 +8,13 @@ import numpy as np
 
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from ..operands import Binder
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Inline, register
 from .integer import apply, unsigned
 
 
 @register("popc")
-def population(ins: Instruction, b: Binder) -> Inline:
+def population(ins: PtxInstruction, b: Binder) -> Inline:
     return apply(b, ins, lambda x: np.bitwise_count(x).astype(np.uint32), [unsigned(b.dtype(ins))], np.uint32)
 
 
@@ -23,13 +23,13 @@ def _lengths(x: Any) -> Any:
 
 
 @register("clz")
-def leading_zeros(ins: Instruction, b: Binder) -> Inline:
+def leading_zeros(ins: PtxInstruction, b: Binder) -> Inline:
     t = unsigned(b.dtype(ins))
     return apply(b, ins, lambda x: np.uint32(8 * x.itemsize) - _lengths(x), [t], np.uint32)
 
 
 @register("bfind")
-def find_leading(ins: Instruction, b: Binder) -> Inline:
+def find_leading(ins: PtxInstruction, b: Binder) -> Inline:
     t, shift = b.dtype(ins), "shiftamt" in ins.parts
 
     def run(x: Any) -> Any:
@@ -43,7 +43,7 @@ def find_leading(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("brev")
-def reverse(ins: Instruction, b: Binder) -> Inline:
+def reverse(ins: PtxInstruction, b: Binder) -> Inline:
     t = unsigned(b.dtype(ins))
     bits = 8 * np.dtype(t).itemsize
     return apply(b, ins, lambda x: np.array([int(f"{v:0{bits}b}"[::-1], 2) for v in x.tolist()], t), [t], t)
@@ -63,12 +63,12 @@ def _nth_set(masks: Any, bases: Any, offsets: Any) -> Any:
 
 
 @register("fns")
-def find_nth_set(ins: Instruction, b: Binder) -> Inline:
+def find_nth_set(ins: PtxInstruction, b: Binder) -> Inline:
     return apply(b, ins, _nth_set, [np.uint32, np.uint32, np.int32], np.uint32)
 
 
 @register("bfe")
-def extract(ins: Instruction, b: Binder) -> Inline:
+def extract(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     bits = 8 * np.dtype(t).itemsize
     signed = np.issubdtype(t, np.signedinteger)
@@ -89,7 +89,7 @@ def extract(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("bfi")
-def insert(ins: Instruction, b: Binder) -> Inline:
+def insert(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     bits = 8 * np.dtype(t).itemsize
 
@@ -105,7 +105,7 @@ def insert(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("bmsk")
-def bit_mask(ins: Instruction, b: Binder) -> Inline:
+def bit_mask(ins: PtxInstruction, b: Binder) -> Inline:
     clamp = "clamp" in ins.parts
 
     def run(start: Any, width: Any) -> Any:
@@ -117,7 +117,7 @@ def bit_mask(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("shf")
-def funnel(ins: Instruction, b: Binder) -> Inline:
+def funnel(ins: PtxInstruction, b: Binder) -> Inline:
     left, wrap = "l" in ins.parts, "wrap" in ins.parts
 
     def run(low: Any, high: Any, amount: Any) -> Any:
@@ -129,7 +129,7 @@ def funnel(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("isspacep")
-def is_space(ins: Instruction, b: Binder) -> Inline:
+def is_space(ins: PtxInstruction, b: Binder) -> Inline:
     low, high = {"global": (0, SHARED_BASE), "shared": (SHARED_BASE, PARAM_BASE), "param": (PARAM_BASE, LOCAL_BASE),
                  "local": (LOCAL_BASE, 1 << 63)}[ins.parts[1].split("::")[0]]  # fmt: skip
     return apply(b, ins, lambda a: (a >= np.uint64(low)) & (a < np.uint64(high)), [np.uint64], np.bool_)

@@ -14,13 +14,13 @@ import numpy as np
 from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
 from ..operands import Binder
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..tma_engine import (
     Issue,
     Reduction,
@@ -48,14 +48,14 @@ def _chunks(offset: int, size: int) -> Chunks:
 
 
 @register("cp.async.bulk")
-def build_bulk(ins: Instruction, b: Binder) -> Straight:
+def build_bulk(ins: PtxInstruction, b: Binder) -> Straight:
     """Load (`.shared::* .global`), store (`.global .shared::cta`) or copy between CTAs (`.shared::cluster .shared::cta`)."""
     spaces = [part for part in ins.parts if part == "global" or part.startswith("shared")]
     return _build_store(ins, b, None) if spaces[0] == "global" else _build_load(ins, b, spaces[1] == "global")
 
 
 @register("cp.reduce.async.bulk")
-def build_reduce(ins: Instruction, b: Binder) -> Straight:
+def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP[.noftz].TYPE [destination], [source], size"""
     if "global" not in ins.parts:
         raise SimError(f"{ins.opcode}: only reductions into global memory are modelled")
@@ -64,13 +64,13 @@ def build_reduce(ins: Instruction, b: Binder) -> Straight:
     return _build_store(ins, b, Reduction(operation, element))
 
 
-def _build_load(ins: Instruction, b: Binder, from_global: bool) -> Straight:
+def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
     """[destination], [source], size, [mbarrier] [, cta mask] [, policy]"""
     destination, source, barrier_address = (b.address(ins.operands[k]) for k in (0, 1, 3))
     sizes = b.read(ins.operands[2], np.uint32)
     multicast = b.read(ins.operands[4], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, sources, size, barriers = destination(w), source(w), sizes(w), barrier_address(w)
         masks = multicast(w) if multicast else None
         for lane in w.lanes(mask):
@@ -93,7 +93,7 @@ def _build_load(ins: Instruction, b: Binder, from_global: bool) -> Straight:
 
 
 def _loader(
-    issue: Issue, start: int, fetch: tuple[Cta, int] | None, target: Cta, offset: int, count: int, barrier: Mbarrier
+    issue: Issue, start: int, fetch: tuple[CtaLike, int] | None, target: CtaLike, offset: int, count: int, barrier: Mbarrier
 ) -> Callable[[], None]:
     def run() -> None:
         actor = issue.load_actor(barrier)
@@ -108,13 +108,13 @@ def _loader(
     return run
 
 
-def _build_store(ins: Instruction, b: Binder, reduction: Reduction | None) -> Straight:
+def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) -> Straight:
     """[destination], [source], size [, policy]"""
     destination, source, sizes = b.address(ins.operands[0]), b.address(ins.operands[1]), b.read(ins.operands[2], np.uint32)
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modelled")
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, sources, size = destination(w), source(w), sizes(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(sources[lane]))
@@ -128,7 +128,7 @@ def _build_store(ins: Instruction, b: Binder, reduction: Reduction | None) -> St
     return Straight(run)
 
 
-def _post_store(w: Warp, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
+def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
     world, cta, label = w.world, w.cta, origin(w)
     actors = StoreActors.of(w)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
@@ -153,11 +153,11 @@ def _post_store(w: Warp, lane: int, start: int, offset: int, count: int, reducti
 
 
 @register("cp.async.bulk.commit_group", "cp.async.commit_group")
-def build_commit(ins: Instruction, b: Binder) -> Straight:
+def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """Close the open group of every lane."""
     kind = "bulk" if "bulk" in ins.parts else "cp.async"
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         for lane in w.lanes(mask):
             groups_of(w, kind, lane).commit()
         w.world.progress += 1
@@ -166,13 +166,13 @@ def build_commit(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("cp.async.bulk.wait_group", "cp.async.wait_group", "cp.async.wait_all")
-def build_wait(ins: Instruction, b: Binder) -> Handler:
+def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     """Wait until at most N of the most recent groups are pending."""
     kind, read = "bulk" if "bulk" in ins.parts else "cp.async", "read" in ins.parts
     keep = int(ins.operands[0], 0) if ins.operands else 0
     commit_first = ins.parts[-1] == "wait_all"
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         groups = [w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state]
         if commit_first:
             for group in groups:

@@ -13,12 +13,12 @@ import numpy as np
 
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import B128
 from ..operands import Binder, vector
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..tma_engine import Issue, finish_load, write_shared_chunks
 from . import Inline, Straight, register
 from .common import origin, shared_target
@@ -27,12 +27,12 @@ _AXES = {"x": 0, "y": 1, "z": 2}
 
 
 @register("clusterlaunchcontrol.try_cancel")
-def build_try_cancel(ins: Instruction, b: Binder) -> Straight:
+def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
     """clusterlaunchcontrol.try_cancel.async[.shared::cta].mbarrier::complete_tx::bytes[.multicast::cluster::all].b128 [addr], [mbar]"""
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[1])
     multicast = "multicast::cluster::all" in ins.parts
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
@@ -48,7 +48,7 @@ def build_try_cancel(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offset: int) -> Callable[[], None]:
+def _canceller(issue: Issue, cta: CtaLike, answers: list[tuple[CtaLike, Mbarrier]], offset: int) -> Callable[[], None]:
     def run() -> None:
         first = issue.world.cancel(cta)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
@@ -61,7 +61,7 @@ def _canceller(issue: Issue, cta: Cta, answers: list[tuple[Cta, Mbarrier]], offs
 
 
 @register("clusterlaunchcontrol.query_cancel")
-def build_query(ins: Instruction, b: Binder) -> Inline:
+def build_query(ins: PtxInstruction, b: Binder) -> Inline:
     """is_canceled.pred.b128 p, response; get_first_ctaid.v4.b32.b128 {x, y, z, _}, response; get_first_ctaid::x.b32.b128 r, response"""
     name, what = b.name(_word), ins.parts[2]
     response = b.expression(ins.operands[1], B128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Cta, Origin, Warp
+from ..interfaces import CtaLike, Origin, WarpLike
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
 from ..report import describe_line
 from ..sync import SCOPES
@@ -13,12 +13,12 @@ from ..sync import SCOPES
 _SPACES = ("global", "param", "local", "const")
 
 
-def line_of(w: Warp) -> str:
+def line_of(w: WarpLike) -> str:
     """The PTX line that a warp is at, for warnings."""
     return describe_line(w.line, w.world.kernels.of(w.kernel), "")
 
 
-def origin(w: Warp) -> Origin:
+def origin(w: WarpLike) -> Origin:
     """Names the instruction that posts an asynchronous action."""
     line = w.line
     return lambda: f"{w} {describe_line(line, w.world.kernels.of(w.kernel), '')}"
@@ -52,7 +52,7 @@ def scope(parts: tuple[str, ...], default: str) -> int:
     return SCOPES["sys"] if "volatile" in parts or "mmio" in parts else SCOPES[default]
 
 
-def shared_target(w: Warp, address: int) -> tuple[Cta, int]:
+def shared_target(w: WarpLike, address: int) -> tuple[CtaLike, int]:
     """A shared or generic address to its CTA and byte offset (reserved bytes included)."""
     address = int(address)
     if SHARED_BASE <= address < PARAM_BASE:
@@ -66,7 +66,7 @@ def shared_target(w: Warp, address: int) -> tuple[Cta, int]:
     return ctas[rank], offset
 
 
-def generic_bytes(w: Warp, address: int, size: int) -> Bytes:
+def generic_bytes(w: WarpLike, address: int, size: int) -> Bytes:
     """Bytes behind a generic address: a parameter, shared or global memory."""
     address = int(address)
     if PARAM_BASE <= address < LOCAL_BASE:

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import SimError
 from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f32_to_bf16
 from ..operands import DTYPES, Binder
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Inline, register
 from .floating import flush
 
@@ -66,7 +66,7 @@ def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
     return lambda x: x.astype(np.float16).view(np.uint16)
 
 
-def _to_pair(kind: str, ins: Instruction) -> tuple[Callable[[Any, Any], Any], type]:
+def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any], type]:
     """Two float32 (the first goes to the upper half) to a packed pair."""
     relu = "relu" in ins.parts
     if kind in ("f16", "bf16"):
@@ -105,7 +105,7 @@ def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type
 
 
 @register("cvt")
-def convert(ins: Instruction, b: Binder) -> Inline:
+def convert(ins: PtxInstruction, b: Binder) -> Inline:
     kinds = [p for p in ins.parts[1:] if p in _KINDS]
     if len(kinds) != 2:
         raise SimError("cannot tell the types of this conversion")
@@ -125,7 +125,7 @@ def convert(ins: Instruction, b: Binder) -> Inline:
     return _scalar(ins, b, to, source)
 
 
-def _narrow_from_halves(ins: Instruction, b: Binder, to: str, source: str) -> Inline:
+def _narrow_from_halves(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
     pair, t = _to_pair(to.removesuffix("x2"), ins)
     widen = bf16_to_f32 if source == "bf16x2" else lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32)
 
@@ -135,7 +135,7 @@ def _narrow_from_halves(ins: Instruction, b: Binder, to: str, source: str) -> In
     return Inline([(ins.operands[0], f"{b.name(run)}({b.expression(ins.operands[1], np.uint32)})", t)])
 
 
-def _scalar(ins: Instruction, b: Binder, to: str, source: str) -> Inline:
+def _scalar(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
     read: type = np.uint16 if source == "bf16" else DTYPES[source]
     result: type = {"bf16": np.uint16, "f16": np.uint16, "tf32": np.uint32}.get(to) or DTYPES[to]
     text = b.expression(ins.operands[1], read)

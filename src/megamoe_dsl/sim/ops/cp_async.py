@@ -11,17 +11,17 @@ from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
 from ..clock import Clock
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
 from ..memory import SMEM_RESERVED
 from ..operands import DTYPES, UNSIGNED, Binder, vector
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Straight, register
 from .common import origin, shared_target
 
 
-def _engine_actor(w: Warp, kind: str) -> Actor | None:
+def _engine_actor(w: WarpLike, kind: str) -> Actor | None:
     """A generic-proxy agent of the warp that performs its asynchronous operations of one kind."""
     race = w.world.race
     if race is None:
@@ -40,7 +40,7 @@ class _LaneCopies(AsyncCopy):
 
     __slots__ = ("actor", "cta", "pieces", "size")
 
-    def __init__(self, cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
+    def __init__(self, cta: CtaLike, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
         super().__init__(actor.clock if actor else None)
         self.cta, self.pieces, self.size, self.actor = cta, pieces, size, actor
 
@@ -63,7 +63,7 @@ class _LaneCopies(AsyncCopy):
 
 
 @register("cp.async.ca", "cp.async.cg")
-def build_cp_async(ins: Instruction, b: Binder) -> Straight:
+def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.async.{ca,cg}.shared.global [destination], [source], size [, source size | ignore predicate] [, policy]"""
     destination, source, size = b.address(ins.operands[0]), b.address(ins.operands[1]), int(ins.operands[2], 0)
     if size not in (4, 8, 16) or ("cg" in ins.parts and size != 16):
@@ -72,7 +72,7 @@ def build_cp_async(ins: Instruction, b: Binder) -> Straight:
     ignores = extra is not None and b.kernel.registers.get(extra) == "pred"
     read_size = b.read(extra, np.bool_ if ignores else np.uint32) if extra is not None else None
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, sources, counts = destination(w), source(w), read_size(w) if read_size else None
         lanes, pieces = w.lanes(mask), []
         for lane in lanes:
@@ -91,11 +91,11 @@ def build_cp_async(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("cp.async.mbarrier.arrive")
-def build_arrive(ins: Instruction, b: Binder) -> Straight:
+def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.async.mbarrier.arrive[.noinc] [address]: arrive when all earlier cp.async of the lane have completed."""
     address, increment = b.address(ins.operands[0]), "noinc" not in ins.parts
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where = address(w)
         for lane in w.lanes(mask):
             barrier = mbarrier_at(*shared_target(w, int(where[lane])))
@@ -108,7 +108,7 @@ def build_arrive(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
+def _post_arrive(w: WarpLike, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
     race = w.world.race
     clock: Clock | None = race.clock() if race else None
 
@@ -125,7 +125,7 @@ def _post_arrive(w: Warp, barrier: Mbarrier, copies: list[AsyncCopy]) -> None:
 
 
 @register("st.async")
-def build_st_async(ins: Instruction, b: Binder) -> Straight:
+def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]"""
     if "mbarrier::complete_tx::bytes" not in ins.parts:
         raise SimError(f"{ins.opcode}: only the mbarrier form is modelled")
@@ -134,7 +134,7 @@ def build_st_async(ins: Instruction, b: Binder) -> Straight:
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
     total = size * len(values)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
         data = np.stack([value(w) for value in values], axis=1)
         actor = _engine_actor(w, "st.async")
@@ -149,7 +149,7 @@ def build_st_async(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
+def _post_store(w: WarpLike, cta: CtaLike, offset: int, values: np.ndarray, barrier: Mbarrier, actor: Actor | None) -> None:
     def store() -> None:
         if actor and w.world.race:
             w.world.race.write_shared(cta, slice(offset, offset + len(values)), 1, actor)
@@ -160,17 +160,17 @@ def _post_store(w: Warp, cta: Cta, offset: int, values: np.ndarray, barrier: Mba
 
 
 @register("red.async")
-def build_red_async(ins: Instruction, b: Binder) -> Straight:
+def build_red_async(ins: PtxInstruction, b: Binder) -> Straight:
     """Claims the prefix, so that `red` does not take it."""
     raise SimError(f"{ins.opcode} is not modelled")
 
 
 @register("st.bulk")
-def build_st_bulk(ins: Instruction, b: Binder) -> Straight:
+def build_st_bulk(ins: PtxInstruction, b: Binder) -> Straight:
     """st.bulk[.weak].shared::cta [address], size, 0: zero-fill, a generic-proxy write."""
     address, sizes = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, size = address(w), sizes(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import SimError
 from ..formats import bf16_to_f32, f32_to_bf16
 from ..operands import Binder
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..rounding import MODES, directed
 from . import Inline, register
 
@@ -23,7 +23,7 @@ _FLOATS = ("f32", "f64", "f32x2", *_HALVES)
 _MIDPOINT_BITS, _MIDPOINT = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 
 
-def is_float(ins: Instruction) -> bool:
+def is_float(ins: PtxInstruction) -> bool:
     """Whether an opcode that integers share is the floating-point one."""
     return ins.parts[-1] in _FLOATS
 
@@ -96,7 +96,7 @@ def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
     return run
 
 
-def _single(base: str, ins: Instruction) -> Any:
+def _single(base: str, ins: PtxInstruction) -> Any:
     """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
     if mode := next((part for part in ins.parts if part in MODES), None):
@@ -123,7 +123,7 @@ def _single(base: str, ins: Instruction) -> Any:
     return modified
 
 
-def build_float(ins: Instruction, b: Binder) -> Inline:
+def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     """Any arithmetic instruction whose last part is a floating-point type."""
     base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
     if any(r in ins.parts for r in MODES) and (kind not in ("f32", "f32x2") or "f32" in ins.parts[:-1]):
@@ -153,7 +153,7 @@ def build_float(ins: Instruction, b: Binder) -> Inline:
     return Inline([(dest, f"{b.name(function)}({', '.join(sources_list)})", np.float32)])
 
 
-def _mixed(ins: Instruction, b: Binder) -> Inline:
+def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
     """add/sub/fma.f32.{f16,bf16}: the narrow sources are widened, the last one is float32."""
     narrow = bf16_to_f32 if ins.parts[-1] == "bf16" else lambda x: x.view(np.float16).astype(np.float32)
     name = b.name(narrow)
@@ -164,19 +164,19 @@ def _mixed(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
-def floating(ins: Instruction, b: Binder) -> Inline:
+def floating(ins: PtxInstruction, b: Binder) -> Inline:
     return build_float(ins, b)
 
 
 @register("copysign")
-def copy_sign(ins: Instruction, b: Binder) -> Inline:
+def copy_sign(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     sign, value = (b.expression(o, t) for o in ins.operands[1:3])
     return Inline([(ins.operands[0], f"{b.name(np.copysign)}({value}, {sign})", t)])
 
 
 @register("testp")
-def test_property(ins: Instruction, b: Binder) -> Inline:
+def test_property(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     tests = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
     if ins.parts[1] not in tests:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import SimError
 from ..operands import UNSIGNED, Binder, vector
-from ..parser import TYPE_BYTES, Instruction
+from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, register
 from .floating import build_float, is_float
 
@@ -35,14 +35,14 @@ def unsigned(dtype: type) -> type:
     return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
 
 
-def apply(b: Binder, ins: Instruction, function: Callable[..., Any], reads: list[type], result: type) -> Inline:
+def apply(b: Binder, ins: PtxInstruction, function: Callable[..., Any], reads: list[type], result: type) -> Inline:
     """An instruction that is `function` of its sources, read as `reads`."""
     sources = ", ".join(b.expression(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
     return Inline([(ins.operands[0], f"{b.name(function)}({sources})", result)])
 
 
 @register("add", "sub", "and", "or", "xor", "shl")
-def bitwise(ins: Instruction, b: Binder) -> Inline:
+def bitwise(ins: PtxInstruction, b: Binder) -> Inline:
     if is_float(ins):
         return build_float(ins, b)
     if "cc" in ins.parts or "sat" in ins.parts:
@@ -62,13 +62,13 @@ def _amount(b: Binder, operand: str, t: type) -> str:
 
 
 @register("shr")
-def shift_right(ins: Instruction, b: Binder) -> Inline:
+def shift_right(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     return Inline([(ins.operands[0], f"{b.expression(ins.operands[1], t)} >> {_amount(b, ins.operands[2], t)}", t)])
 
 
 @register("not", "neg", "abs", "cnot")
-def unary(ins: Instruction, b: Binder) -> Inline:
+def unary(ins: PtxInstruction, b: Binder) -> Inline:
     if is_float(ins):
         return build_float(ins, b)
     base, t = ins.parts[0], b.dtype(ins)
@@ -80,7 +80,7 @@ def unary(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("min", "max")
-def minimum(ins: Instruction, b: Binder) -> Inline:
+def minimum(ins: PtxInstruction, b: Binder) -> Inline:
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)
@@ -95,7 +95,7 @@ def _high64(x: Any, y: Any, t: type) -> Any:
     return np.array(products, np.uint64).view(t)
 
 
-def _product(ins: Instruction, b: Binder) -> tuple[str, type]:
+def _product(ins: PtxInstruction, b: Binder) -> tuple[str, type]:
     t = b.dtype(ins)
     x, y = ins.operands[1:3]
     if "wide" in ins.parts:
@@ -114,7 +114,7 @@ def _product(ins: Instruction, b: Binder) -> tuple[str, type]:
 
 
 @register("mul", "mad")
-def multiply(ins: Instruction, b: Binder) -> Inline:
+def multiply(ins: PtxInstruction, b: Binder) -> Inline:
     if is_float(ins):
         return build_float(ins, b)
     text, t = _product(ins, b)
@@ -138,7 +138,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 
 @register("div", "rem")
-def divide(ins: Instruction, b: Binder) -> Inline:
+def divide(ins: PtxInstruction, b: Binder) -> Inline:
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)
@@ -146,7 +146,7 @@ def divide(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("setp")
-def set_predicate(ins: Instruction, b: Binder) -> Inline:
+def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     half = ins.parts[-1] == "bf16"
     floating = np.issubdtype(t, np.floating) or half
@@ -171,14 +171,14 @@ def set_predicate(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("selp")
-def select(ins: Instruction, b: Binder) -> Inline:
+def select(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     yes, no = (b.expression(o, t) for o in ins.operands[1:3])
     return Inline([(ins.operands[0], f"where({b.expression(ins.operands[3], np.bool_)}, {yes}, {no})", t)])
 
 
 @register("set")
-def set_value(ins: Instruction, b: Binder) -> Inline:
+def set_value(ins: PtxInstruction, b: Binder) -> Inline:
     t, result = b.dtype(ins), ins.parts[-2]
     sources = [b.expression(o, t) for o in ins.operands[1:3]]
     table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) else _COMPARE
@@ -196,7 +196,7 @@ def _unpack(values: Any, part: type, index: int) -> Any:
 
 
 @register("mov")
-def move(ins: Instruction, b: Binder) -> Inline:
+def move(ins: PtxInstruction, b: Binder) -> Inline:
     dest, source = ins.operands
     if ins.parts[-1] == "pred":
         return Inline([(dest, b.expression(source, np.bool_), np.bool_)])
@@ -233,7 +233,7 @@ def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
 
 
 @register("dp4a")
-def dot_product(ins: Instruction, b: Binder) -> Inline:
+def dot_product(ins: PtxInstruction, b: Binder) -> Inline:
     """dp4a.atype.btype d, a, b, c: unsigned when both types are."""
     kinds = ins.parts[1:3]
     types = tuple(np.int8 if kind == "s32" else np.uint8 for kind in kinds)
@@ -252,14 +252,14 @@ def _permute(x: Any, y: Any, selector: Any) -> Any:
 
 
 @register("prmt.b32")
-def permute(ins: Instruction, b: Binder) -> Inline:
+def permute(ins: PtxInstruction, b: Binder) -> Inline:
     if len(ins.parts) > 2:
         raise SimError("only the generic mode of prmt is supported")
     return apply(b, ins, _permute, [np.uint32] * 3, np.uint32)
 
 
 @register("lop3")
-def logic3(ins: Instruction, b: Binder) -> Inline:
+def logic3(ins: PtxInstruction, b: Binder) -> Inline:
     x, y, z = (b.expression(o, np.uint32) for o in ins.operands[1:4])
     table = int(ins.operands[4], 0)
     known = {0xC0: f"{x} & {y}", 0xFC: f"{x} | {y}", 0x3C: f"{x} ^ {y}", 0x96: f"{x} ^ {y} ^ {z}", 0x80: f"{x} & {y} & {z}",

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Mask
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
 from ..outcome import YIELD, Outcome
-from ..parser import TYPE_BYTES, Instruction
+from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, Straight, register
 from .access import gather, scatter
 from .common import scope, semantics, shared_target, state_space
@@ -25,14 +25,14 @@ from .common import scope, semantics, shared_target, state_space
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
 
-def _element(ins: Instruction) -> tuple[str, int]:
+def _element(ins: PtxInstruction) -> tuple[str, int]:
     kind = ins.parts[-1]
     if kind not in TYPE_BYTES:
         raise SimError(f"no element type in {ins.opcode}")
     return kind, TYPE_BYTES[kind]
 
 
-def flag_key(w: Warp, space: str, address: int) -> Any:
+def flag_key(w: WarpLike, space: str, address: int) -> Any:
     """Identifies a flag for the race detector: shared flags by CTA and offset, global ones by address."""
     if space == "shared" or address >= SHARED_BASE:
         cta, offset = shared_target(w, address)
@@ -41,7 +41,7 @@ def flag_key(w: Warp, space: str, address: int) -> Any:
 
 
 @register("ld")
-def load(ins: Instruction, b: Binder) -> Any:
+def load(ins: PtxInstruction, b: Binder) -> Any:
     kind, size = _element(ins)
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong = semantic != "weak"
@@ -50,7 +50,7 @@ def load(ins: Instruction, b: Binder) -> Any:
     writers, n = [b.write(t) for t in targets], len(targets)
     signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where = address(w)
         if strong and w.world.race is not None:
             for a in set((where if mask is None else where[mask]).tolist()):
@@ -76,7 +76,7 @@ def load(ins: Instruction, b: Binder) -> Any:
 
 
 @register("st")
-def store(ins: Instruction, b: Binder) -> Any:
+def store(ins: PtxInstruction, b: Binder) -> Any:
     _, size = _element(ins)
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong, level = semantic != "weak", scope(ins.parts, "gpu")
@@ -84,7 +84,7 @@ def store(ins: Instruction, b: Binder) -> Any:
     readers = [b.read(v, UNSIGNED[size]) for v in vector(ins.operands[1])]
     n = len(readers)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where = address(w)
         values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
         scatter(w, space, where, size, n, values, mask, strong)
@@ -96,7 +96,7 @@ def store(ins: Instruction, b: Binder) -> Any:
 
 
 @register("cvta")
-def convert_address(ins: Instruction, b: Binder) -> Inline:
+def convert_address(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     text = b.expression(ins.operands[1], t)
     space = next(p for p in ins.parts[1:] if p != "to")
@@ -107,7 +107,7 @@ def convert_address(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("mapa")
-def map_address(ins: Instruction, b: Binder) -> Inline:
+def map_address(ins: PtxInstruction, b: Binder) -> Inline:
     """The address of the same shared variable in another CTA of the cluster."""
     t = b.dtype(ins)
     source = ins.operands[1]
@@ -122,7 +122,7 @@ def map_address(ins: Instruction, b: Binder) -> Inline:
 
 
 @register("getctarank")
-def cta_rank(ins: Instruction, b: Binder) -> Inline:
+def cta_rank(ins: PtxInstruction, b: Binder) -> Inline:
     t = b.dtype(ins)
     shift = b.expression(str(WINDOW_SHIFT), t)
     text = f"(({b.expression(ins.operands[1], t)} >> {shift}) & {b.expression('0xff', t)}).astype({b.dtype_name(np.uint32)})"

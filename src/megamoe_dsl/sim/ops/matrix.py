@@ -11,11 +11,11 @@ import re
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..operands import Binder, vector
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Handler, register
 from .access import gather, scatter
 from .common import state_space
@@ -23,26 +23,26 @@ from .common import state_space
 _ROW_BYTES = 16
 
 
-def _tiles(ins: Instruction) -> int:
+def _tiles(ins: PtxInstruction) -> int:
     count = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x[124]", part)), 0)
     if not count:
         raise SimError(f"{ins.opcode}: .x1, .x2 or .x4 expected")
     return count
 
 
-def _registers(ins: Instruction, operand: str, tiles: int) -> list[str]:
+def _registers(ins: PtxInstruction, operand: str, tiles: int) -> list[str]:
     names = vector(operand)
     if len(names) != tiles:
         raise SimError(f"{ins.opcode} with {len(names)} registers")
     return names
 
 
-def _unsupported(ins: Instruction) -> SimError:
+def _unsupported(ins: PtxInstruction) -> SimError:
     return SimError(f"{ins.opcode} is not modelled: m8n8 b16, and m16n8 trans b8 for stmatrix, are")
 
 
 @register("ldmatrix")
-def build_load(ins: Instruction, b: Binder) -> Handler:
+def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     """ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 registers, [address]"""
     if "m8n8" not in ins.parts or "b16" not in ins.parts:
         raise _unsupported(ins)
@@ -50,7 +50,7 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
     writers = [b.write(name) for name in _registers(ins, ins.operands[0], tiles)]
     address = b.address(ins.operands[1])
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         rows = gather(w, space, address(w)[: 8 * tiles], 2, 8, None).reshape(tiles, 8, 8)
@@ -65,7 +65,7 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("stmatrix")
-def build_store(ins: Instruction, b: Binder) -> Handler:
+def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
     bytes_form = "m16n8" in ins.parts and "b8" in ins.parts and transposed
@@ -74,7 +74,7 @@ def build_store(ins: Instruction, b: Binder) -> Handler:
     address = b.address(ins.operands[0])
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         words = np.stack([reader(w) for reader in readers])

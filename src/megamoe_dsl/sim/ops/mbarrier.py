@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from ..operands import Binder
 from ..outcome import YIELD, Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Handler, Straight, register
 from .common import shared_target
 
@@ -18,7 +18,7 @@ _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
 
 
-def _barrier(w: Warp, address: int) -> Mbarrier:
+def _barrier(w: WarpLike, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
     if race and w not in barrier.checked:
@@ -40,11 +40,11 @@ def _by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list
 
 
 @register("mbarrier.init")
-def build_init(ins: Instruction, b: Binder) -> Straight:
+def build_init(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.init [address], count"""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, counts = address(w), count(w)
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
@@ -62,18 +62,18 @@ def build_init(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _exit_check(cta: Cta) -> None:
+def _exit_check(cta: CtaLike) -> None:
     for _, barrier in sorted(cta.mbarriers.items()):
         if text := barrier.left_over():
             cta.world.warnings[text] += 1
 
 
 @register("mbarrier.inval")
-def build_inval(ins: Instruction, b: Binder) -> Straight:
+def build_inval(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.inval [address]"""
     address = b.address(ins.operands[0])
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where = address(w)
         for lane in w.lanes(mask):
             barrier = _barrier(w, int(where[lane]))
@@ -85,7 +85,7 @@ def build_inval(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("mbarrier.arrive")
-def build_arrive(ins: Instruction, b: Binder) -> Straight:
+def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.arrive[.expect_tx] [state,] [address] [, count]"""
     operands = list(ins.operands)
     state = b.write(operands.pop(0)) if not operands[0].startswith("[") else None
@@ -94,7 +94,7 @@ def build_arrive(ins: Instruction, b: Binder) -> Straight:
     expect = "expect_tx" in ins.parts
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64)
         for target, lanes in _by_address(w.lanes(mask), where):
@@ -115,12 +115,12 @@ def build_arrive(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("mbarrier.expect_tx", "mbarrier.complete_tx")
-def build_transactions(ins: Instruction, b: Binder) -> Straight:
+def build_transactions(ins: PtxInstruction, b: Binder) -> Straight:
     """mbarrier.expect_tx / complete_tx [address], count"""
     address, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
     sign = 1 if ins.parts[1] == "expect_tx" else -1
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, counts = address(w), count(w)
         for lane in w.lanes(mask):
             barrier = _barrier(w, int(where[lane]))
@@ -134,7 +134,7 @@ def build_transactions(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("mbarrier.try_wait", "mbarrier.test_wait")
-def build_wait(ins: Instruction, b: Binder) -> Handler:
+def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     """mbarrier.try_wait[.parity] done, [address], state-or-parity [, hint]"""
     done, address = b.write(ins.operands[0]), b.address(ins.operands[1])
     parity_form, suspends = "parity" in ins.parts, ins.parts[1] == "try_wait"
@@ -142,7 +142,7 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
     key = ("try_wait", ins.line)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         result = np.zeros(32, np.bool_)
         blocker: tuple[Mbarrier, int] | None = None
@@ -169,7 +169,7 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
     return run
 
 
-def _suspend(w: Warp, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
+def _suspend(w: WarpLike, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
     world = w.world
     deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
     if world.sweeps >= deadline:

@@ -11,11 +11,11 @@ import re
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..operands import Binder, vector
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..wgmma_fragment import RESULT_TYPES, to_matrix, to_registers
 from . import Handler, register
@@ -30,7 +30,7 @@ def _rows(registers: list[Lanes], groups: int) -> Bytes:
 
 
 @register("mma")
-def build_mma(ins: Instruction, b: Binder) -> Handler:
+def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """mma.sync.aligned.m16n8kK.row.col[.satfinite].D.A.B.C {d}, {a}, {b}, {c}"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m16n8k(\d+)", part))), None)
     d_name, a_name, b_name, c_name = ins.parts[-4:]
@@ -47,7 +47,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
     a_registers, b_registers, c_registers = [[b.read(name, np.uint32) for name in names] for names in sources]
     dtype, c_dtype, saturate = RESULT_TYPES[d_name], RESULT_TYPES[c_name], "satfinite" in ins.parts
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         rows = decode_operand(_rows([read(w) for read in a_registers], 2), a_name)

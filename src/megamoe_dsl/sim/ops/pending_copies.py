@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes
 from ..operands import Binder, Writer, vector
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Inline, build
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
@@ -25,20 +25,20 @@ class Copy:
 
     registers: tuple[int, ...]
     writers: tuple[Writer, ...]
-    values: Callable[[Warp, list[Lanes]], tuple[Lanes, ...]]
+    values: Callable[[WarpLike, list[Lanes]], tuple[Lanes, ...]]
 
-    def untouched(self, w: Warp) -> bool:
+    def untouched(self, w: WarpLike) -> bool:
         """Whether nothing else has been written to its registers; to be asked before the load delivers."""
         values = self.values(w, w.R)
         return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, values, strict=True))
 
-    def make(self, w: Warp) -> None:
+    def make(self, w: WarpLike) -> None:
         """Copy again."""
         for write, value in zip(self.writers, self.values(w, w.R), strict=True):
             write(w, value, None)
 
 
-def _copy(ins: Instruction, b: Binder) -> Copy:
+def _copy(ins: PtxInstruction, b: Binder) -> Copy:
     built = build(ins, b)
     assert isinstance(built, Inline)
     kept = [(destination, text) for destination, text, _ in built.assignments if destination != "_"]
@@ -46,7 +46,7 @@ def _copy(ins: Instruction, b: Binder) -> Copy:
     return Copy(tuple(b.index[name] for name, _ in kept), tuple(b.write(name) for name, _ in kept), values)
 
 
-def pending_copies(ins: Instruction, b: Binder, names: set[str]) -> list[Copy]:
+def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> list[Copy]:
     """The copies between a load of `names` and its wait, in the same basic block.
 
     Raises:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..operands import Binder, vector
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..report import describe_line
 from ..swizzle import IndexArray
 from ..sync import SCOPES
@@ -33,11 +33,11 @@ _POISON: dict[type, Lanes] = {dtype: np.full(32, _POISON_WORD).view(dtype) for d
 
 
 @register("tcgen05.alloc")
-def build_alloc(ins: Instruction, b: Binder) -> Handler:
+def build_alloc(ins: PtxInstruction, b: Binder) -> Handler:
     """tcgen05.alloc.cta_group.sync.aligned [destination], columns"""
     destination, count = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint32)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         cta_group(w, ins.parts)
@@ -56,11 +56,11 @@ def build_alloc(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("tcgen05.dealloc")
-def build_dealloc(ins: Instruction, b: Binder) -> Handler:
+def build_dealloc(ins: PtxInstruction, b: Binder) -> Handler:
     """tcgen05.dealloc.cta_group.sync.aligned address, columns"""
     address, count = b.read(ins.operands[0], np.uint32), b.read(ins.operands[1], np.uint32)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         unit = tensor_unit(w.cta)
@@ -77,21 +77,21 @@ def build_dealloc(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("tcgen05.relinquish_alloc_permit")
-def build_relinquish(ins: Instruction, b: Binder) -> Straight:
+def build_relinquish(ins: PtxInstruction, b: Binder) -> Straight:
     """No allocation may follow in this CTA."""
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         tensor_unit(w.cta).memory.may_allocate = False
 
     return Straight(run)
 
 
 @register("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
-def build_fence(ins: Instruction, b: Binder) -> Straight:
+def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """See `tensor_unit` for what the fences order."""
     before = ins.parts[1] == "fence::before_thread_sync"
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         thread = tensor_thread(w)
         if before:
             thread.before_thread_sync()
@@ -102,12 +102,12 @@ def build_fence(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("tcgen05.commit")
-def build_commit(ins: Instruction, b: Binder) -> Straight:
+def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """tcgen05.commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
     address = b.address(ins.operands[0])
     masks = b.read(ins.operands[1], np.uint16) if "multicast::cluster" in ins.parts else None
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, cta_masks = address(w), masks(w) if masks else None
         cta_group(w, ins.parts)
         unit = tensor_unit(w.cta)
@@ -146,7 +146,7 @@ class _Access:
     values: list[Lanes]
     copies: list[Copy]
 
-    def check(self, w: Warp, load: bool) -> None:
+    def check(self, w: WarpLike, load: bool) -> None:
         """Allocation and race checks."""
         unit = tensor_unit(w.cta)
         unit.memory.check(self.first, self.columns, "tcgen05.ld" if load else "tcgen05.st")
@@ -159,7 +159,7 @@ class _Access:
             else:
                 race.write(unit.shadow, index, actor)
 
-    def load(self, w: Warp) -> None:
+    def load(self, w: WarpLike) -> None:
         """Perform a load: fill the registers."""
         self.check(w, True)
         memory = tensor_unit(w.cta).memory
@@ -175,7 +175,7 @@ class _Access:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
             w.R[index] = row.view(poison.dtype)
 
-    def store(self, w: Warp) -> None:
+    def store(self, w: WarpLike) -> None:
         """Perform a store."""
         self.check(w, False)
         memory = tensor_unit(w.cta).memory
@@ -190,7 +190,7 @@ class _Access:
 Layout = tuple[IndexArray, IndexArray, int, bool]
 
 
-def _layout(ins: Instruction) -> Layout:
+def _layout(ins: PtxInstruction) -> Layout:
     shape = next((part for part in ins.parts if re.fullmatch(r"\d+x\d+b(x2)?", part)), "")
     repeat = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part)), 1)
     lane, column, columns = fragment(shape, repeat)
@@ -198,7 +198,7 @@ def _layout(ins: Instruction) -> Layout:
     return lane, column * 2 if packed else column, columns * 2 if packed else columns, packed
 
 
-def _base(w: Warp, address: int, lane: IndexArray) -> tuple[int, int]:
+def _base(w: WarpLike, address: int, lane: IndexArray) -> tuple[int, int]:
     """Lane and column of an access. The warp bits of the lane field are ignored when they are zero, and must match otherwise."""
     lane_field, column = address >> 16 & 0x7F, address & 0xFFFF
     quarter = w.index % 4
@@ -208,14 +208,14 @@ def _base(w: Warp, address: int, lane: IndexArray) -> tuple[int, int]:
     return 32 * quarter + lane_field % 32, column
 
 
-def _access(w: Warp, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
+def _access(w: WarpLike, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
     lane, column, columns, packed = layout
     base_lane, base_column = _base(w, address, lane)
     return _Access(registers, lane + base_lane, column + base_column, base_column, columns, packed, w.line, [], [])
 
 
 @register("tcgen05.ld")
-def build_load(ins: Instruction, b: Binder) -> Handler:
+def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     """tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
     if "red" in ins.parts:
         raise SimError("tcgen05.ld.red is not modelled")
@@ -225,7 +225,7 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
     registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
     copies = pending_copies(ins, b, set(names))
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
@@ -240,14 +240,14 @@ def build_load(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("tcgen05.st")
-def build_store(ins: Instruction, b: Binder) -> Handler:
+def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
     address, layout = b.address(ins.operands[0]), _layout(ins)
     values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
     if len(values) != len(layout[0]):
         raise SimError(f"{len(values)} registers, the shape has {len(layout[0])}")
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         access = _access(w, int(address(w)[w.first(mask)]), layout, [])
@@ -260,11 +260,11 @@ def build_store(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("tcgen05.wait::ld", "tcgen05.wait::st")
-def build_wait(ins: Instruction, b: Binder) -> Handler:
+def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     """Deliver the loads, or perform the stores, that the warp has issued."""
     loads = ins.parts[1] == "wait::ld"
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         thread = tensor_thread(w)

@@ -15,11 +15,11 @@ from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..memory import Bytes
 from ..operands import Binder, vector
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, operand_bytes
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
@@ -50,7 +50,7 @@ class _Mma:
     b_scales: int
     accumulate: bool
     shift: int
-    ctas: tuple[Cta, ...]
+    ctas: tuple[CtaLike, ...]
 
 
 def _decode(word: int) -> SmemDescriptor:
@@ -61,7 +61,7 @@ def _decode(word: int) -> SmemDescriptor:
 
 
 @register("tcgen05.mma")
-def build_mma(ins: Instruction, b: Binder) -> Straight:
+def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
     """[d], a-desc or [a], b-desc, idesc, ([scale A], [scale B] | [{disable lanes}]) enable-input-d [, scale-input-d]"""
     kind = next(part for part in ins.parts if part.startswith("kind::")).removeprefix("kind::")
     for unsupported in ("sp", "ws"):
@@ -79,7 +79,7 @@ def build_mma(ins: Instruction, b: Binder) -> Straight:
     shift = int(rest[1], 0) if len(rest) > 1 else 0
     qualifiers = tuple(part for part in ins.parts if part in ("block16", "block32") or part.startswith("scale_vec::"))
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         ctas = tuple(cta_group(w, ins.parts))
         if ctas[0] is not w.cta:
             raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
@@ -117,7 +117,7 @@ def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunk
     return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
-def fetch_operand(cta: Cta, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
+def fetch_operand(cta: CtaLike, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
     chunks, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
     raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
@@ -148,7 +148,7 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
 
 
-def _tensor_operand(cta: Cta, address: int, rows: int, name: str, actor: Actor | None) -> Float64Array:
+def _tensor_operand(cta: CtaLike, address: int, rows: int, name: str, actor: Actor | None) -> Float64Array:
     """Operand A in tensor memory: row m in lane m, K packed along 8 columns."""
     if rows != 128:
         raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modelled, 128 are")
@@ -157,7 +157,7 @@ def _tensor_operand(cta: Cta, address: int, rows: int, name: str, actor: Actor |
     return decode_operand(np.ascontiguousarray(words).view(np.uint8), name)
 
 
-def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
+def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
     unit.memory.check(column, count, what)
     if not unit.memory.valid[lanes, column : column + count].all():
@@ -168,7 +168,9 @@ def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, act
     return unit.memory.words[lanes, column : column + count]
 
 
-def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
+def _scales(
+    cta: CtaLike, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None
+) -> Float64Array:
     """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
 
     With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.
@@ -198,7 +200,7 @@ def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
     return [(slice(32 * q, 32 * q + 16), slice(0, n), 0) for q in range(QUARTERS)]  # M = 64: 16 rows per lane quarter
 
 
-def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
+def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
     memory, unit, n = tensor_unit(cta).memory, tensor_unit(cta), mma.fields.n
     column, lane_base = mma.accumulator & 0xFFFF, mma.accumulator >> 16 & 0x7F
     blocks = _blocks(mma.fields.m, n, len(mma.ctas))
@@ -240,7 +242,7 @@ _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2
 
 
 @register("tcgen05.cp")
-def build_copy(ins: Instruction, b: Binder) -> Straight:
+def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     """tcgen05.cp.cta_group.SHAPE[.multicast] [address], descriptor"""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
@@ -250,7 +252,7 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
     if expands or not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
         raise SimError(f"{ins.opcode}: this shape is not modelled")
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         ctas = cta_group(w, ins.parts)
         unit = tensor_unit(w.cta)
         for lane in w.lanes(mask):
@@ -259,7 +261,7 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
                 raise SimError(f"tcgen05.cp to TMEM address {target:#x}: the lane must be 0")
             unit.work(lambda t=target, d=descriptor, i=issue: copy(ctas, t, d, unit.begin(i)), origin(w))  # type: ignore[misc]
 
-    def copy(ctas: list[Cta], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
+    def copy(ctas: list[CtaLike], target: int, descriptor: SmemDescriptor, actors: Actors) -> None:
         chunks = _copy_chunks(descriptor, rows, row_bytes)
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
@@ -269,7 +271,7 @@ def build_copy(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _write_copy(cta: Cta, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
+def _write_copy(cta: CtaLike, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
     unit, count = tensor_unit(cta), words.shape[1]
     unit.memory.check(column, count, "tcgen05.cp")
     for quarter, block in enumerate(quarters):

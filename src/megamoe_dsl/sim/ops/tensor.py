@@ -16,12 +16,12 @@ from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorM
 
 from ..async_groups import AsyncCopy, groups_of
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import SMEM_RESERVED
 from ..operands import Binder
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
     Issue,
@@ -57,7 +57,7 @@ def _decoded(descriptor: bytes) -> TensorMap:
         raise SimError(f"bad tensor map: {error}") from None
 
 
-def _dimensions(ins: Instruction) -> int:
+def _dimensions(ins: PtxInstruction) -> int:
     for mode in _UNSUPPORTED:
         if mode in ins.parts:
             raise SimError(f"{ins.opcode}: mode .{mode} is not modelled, .tile, .tile::gather4 and .tile::scatter4 are")
@@ -67,7 +67,7 @@ def _dimensions(ins: Instruction) -> int:
     return int(dimensions[0])
 
 
-def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, list[int]], list[tuple[TensorMap, Coordinates]]]:
+def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[WarpLike, list[int]], list[tuple[TensorMap, Coordinates]]]:
     """Reads descriptor and coordinates of every issuing lane."""
     dimensions = _dimensions(ins)
     address, coordinate_readers = b.tensor_address(operand)
@@ -75,7 +75,7 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
     if len(coordinate_readers) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(coordinate_readers)} coordinates for a {dimensions}d copy")
 
-    def read(w: Warp, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
+    def read(w: WarpLike, lanes: list[int]) -> list[tuple[TensorMap, Coordinates]]:
         where, coordinates = address(w), [reader(w) for reader in coordinate_readers]
         out = []
         for lane in lanes:
@@ -97,13 +97,13 @@ def _map_reader(ins: Instruction, b: Binder, operand: str) -> Callable[[Warp, li
     return read
 
 
-def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
+def _check_box(cta: CtaLike, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
     cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
 
 
-def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> None:
+def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: CtaLike, offset: int, barrier: Mbarrier) -> None:
     """The action of one load: global box to shared memory, then complete_tx."""
     actor = issue.load_actor(barrier)
     boxes = boxes_at(tensor_map, place)
@@ -117,14 +117,14 @@ def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, 
 
 
 @register("cp.async.bulk.tensor")
-def build_copy(ins: Instruction, b: Binder) -> Straight:
+def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     """Load or store, by destination."""
     destination = next(part for part in ins.parts if part == "global" or part.startswith("shared"))
     return _build_store(ins, b, None) if destination == "global" else _build_load(ins, b)
 
 
 @register("cp.reduce.async.bulk.tensor")
-def build_reduce(ins: Instruction, b: Binder) -> Straight:
+def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.reduce.async.bulk.tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
     operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
     Reduction(operation, "u32")  # an unknown operation is an error at load time
@@ -132,12 +132,12 @@ def build_reduce(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
-def build_prefetch(ins: Instruction, b: Binder) -> Straight:
+def build_prefetch(ins: PtxInstruction, b: Binder) -> Straight:
     """Prefetches have no functional effect."""
     return Straight(lambda w, mask: None)
 
 
-def _build_load(ins: Instruction, b: Binder) -> Straight:
+def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
     """cp.async.bulk.tensor.Nd[.cta_group].shared::{cta,cluster}.global ... [dst], [map, {coordinates}], [mbar] [, mask] [, policy]"""
     destination, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     maps = _map_reader(ins, b, ins.operands[1])
@@ -145,7 +145,7 @@ def _build_load(ins: Instruction, b: Binder) -> Straight:
     own_only = "shared::cta" in ins.parts
     masks = b.read(ins.operands[3], np.uint16) if multicast else None
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         lanes = w.lanes(mask)
         where, barriers, cta_masks = destination(w), barrier_address(w), masks(w) if masks else None
         for lane, (tensor_map, place) in zip(lanes, maps(w, lanes), strict=True):
@@ -163,11 +163,11 @@ def _build_load(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _loader(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: Cta, offset: int, barrier: Mbarrier) -> Callable[[], None]:
+def _loader(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: CtaLike, offset: int, barrier: Mbarrier) -> Callable[[], None]:
     return lambda: load_box(issue, tensor_map, place, cta, offset, barrier)
 
 
-def _targets(w: Warp, cta: Cta, barrier_cta: Cta, cta_mask: int | None, pair: bool) -> list[tuple[Cta, Cta]]:
+def _targets(w: WarpLike, cta: CtaLike, barrier_cta: CtaLike, cta_mask: int | None, pair: bool) -> list[tuple[CtaLike, CtaLike]]:
     """(receiving CTA, CTA whose barrier is signalled) for one load."""
     ctas = w.cta.cluster.ctas
     if cta_mask is None:
@@ -182,11 +182,11 @@ def _targets(w: Warp, cta: Cta, barrier_cta: Cta, cta_mask: int | None, pair: bo
     return [(ctas[r], ctas[(r & ~1) | parity] if pair else ctas[r]) for r in ranks]
 
 
-def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight:
+def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Straight:
     """cp[.reduce].async.bulk.tensor.Nd.global.shared::cta ... .bulk_group [map, {coordinates}], [source] [, policy]"""
     maps, source = _map_reader(ins, b, ins.operands[0]), b.address(ins.operands[1])
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         lanes = w.lanes(mask)
         where = source(w)
         groups: dict[tuple[TensorMap, Coordinates, int], list[int]] = {}
@@ -208,7 +208,7 @@ def _build_store(ins: Instruction, b: Binder, operation: str | None) -> Straight
     return Straight(run)
 
 
-def _post_store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
+def _post_store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
     world, cta = w.world, w.cta
     actors = StoreActors.of(w)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)

@@ -13,13 +13,13 @@ import numpy as np
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
 
 from ..errors import SimError
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..map_change import FIELDS, WITH_ORDINAL, MapChange, replace_field
 from ..memory import SHARED_BASE, Bytes
 from ..operands import Binder
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..sync import SCOPES, in_scope
 from . import Handler, Straight, register
 from .common import scope, shared_target, state_space
@@ -32,12 +32,12 @@ def _size(text: str) -> None:
         raise SimError(f"size {text}: must be {DESCRIPTOR_BYTES}")
 
 
-def _changes(w: Warp) -> dict[int, MapChange]:
+def _changes(w: WarpLike) -> dict[int, MapChange]:
     assert w.world.race is not None
     return w.world.race.state.setdefault(_CHANGES, {})  # type: ignore[no-any-return]
 
 
-def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
+def _write_global(w: WarpLike, address: int, values: Bytes, released: bool) -> None:
     """Store a whole map, and remember who did."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
@@ -46,7 +46,7 @@ def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     w.world.memory.write(address, values)
 
 
-def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
+def _shared(w: WarpLike, address: int) -> tuple[CtaLike, slice]:
     cta, offset = shared_target(w, address)
     if cta is not w.cta or offset % DESCRIPTOR_BYTES:
         raise SimError(f"tensor map at {cta} smem {offset:#x}: must be in {w.cta} and {DESCRIPTOR_BYTES}-byte aligned")
@@ -54,7 +54,7 @@ def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
 
 
 @register("tensormap.replace")
-def build_replace(ins: Instruction, b: Binder) -> Straight:
+def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
     """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
     name = ins.parts[3]
     if ins.parts[2] != "tile" or name not in FIELDS:
@@ -63,7 +63,7 @@ def build_replace(ins: Instruction, b: Binder) -> Straight:
     ordinal = b.read(ins.operands[1], np.uint32) if name in WITH_ORDINAL else None
     value = b.read(ins.operands[-1], np.uint64 if ins.parts[-1] == "b64" else np.uint32)
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         where, values = address(w), value(w)
         for lane in w.lanes(mask):
             at, which = int(where[lane]), int(ordinal(w)[lane]) if ordinal else 0
@@ -81,12 +81,12 @@ def build_replace(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("tensormap.cp_fenceproxy")
-def build_copy(ins: Instruction, b: Binder) -> Handler:
+def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
     """tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
     destination, source = b.address(ins.operands[0]), b.address(ins.operands[1])
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         lane = w.first(mask)
@@ -101,7 +101,7 @@ def build_copy(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("fence.proxy.tensormap::generic")
-def build_fence(ins: Instruction, b: Binder) -> Straight:
+def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """fence.proxy.tensormap::generic.release.SCOPE, for the maps that this warp has changed; .acquire.SCOPE [address], 128"""
     level = scope(ins.parts, "gpu")
     if "acquire" not in ins.parts:
@@ -109,7 +109,7 @@ def build_fence(ins: Instruction, b: Binder) -> Straight:
     _size(ins.operands[1])
     address = b.address(ins.operands[0])
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
@@ -119,21 +119,21 @@ def build_fence(ins: Instruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _release(w: Warp) -> None:
+def _release(w: WarpLike) -> None:
     if w.world.race is not None:
         for change in _changes(w).values():
             if change.agent == w.agent:
                 change.released, change.when = True, w.clock.at(w.agent)
 
 
-def _reaches(w: Warp, change: MapChange | None, level: int) -> bool:
+def _reaches(w: WarpLike, change: MapChange | None, level: int) -> bool:
     """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
     if change is None:
         return level == SCOPES["sys"]
     return change.released and in_scope(level, change.cta, w.cta) and w.clock.at(change.agent) >= change.when
 
 
-def check_acquired(w: Warp, address: int) -> None:
+def check_acquired(w: WarpLike, address: int) -> None:
     """A finding if no fence of this CTA for the map at `address` happened before, and after its last change."""
     race = w.world.race
     if race is None or address >= SHARED_BASE:

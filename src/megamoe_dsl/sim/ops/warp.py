@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
-from ..interfaces import Warp
+from ..interfaces import WarpLike
 from ..lanes import Lanes, Mask
 from ..operands import Binder, Reader
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from . import Inline, register
 
 _LANE = np.arange(32)
@@ -32,7 +32,7 @@ class Members:
         self.fixed = _constant(operand)
         self.read: Reader = b.read(operand, np.uint32)
 
-    def missing(self, w: Warp, mask: Mask) -> Outcome | None:
+    def missing(self, w: WarpLike, mask: Mask) -> Outcome | None:
         """BLOCK when a named lane is elsewhere; an error when an executing lane is not named."""
         if mask is None:
             return None
@@ -46,13 +46,13 @@ class Members:
 
 
 @register("bar.warp.sync")
-def warp_barrier(ins: Instruction, b: Binder) -> Any:
+def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
     members = Members(ins.operands[0], b)
     return members.missing
 
 
 @register("shfl.sync")
-def shuffle(ins: Instruction, b: Binder) -> Any:
+def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     mode = ins.parts[2]
     target, _, valid = ins.operands[0].partition("|")
     write, write_valid = b.write(target), b.write(valid) if valid else None
@@ -62,7 +62,7 @@ def shuffle(ins: Instruction, b: Binder) -> Any:
     if mode == "idx" and fixed[1] == 31 and fixed[0] is not None and not valid:
         lane = fixed[0] & 31
 
-        def broadcast(w: Warp, mask: Mask) -> Outcome | None:
+        def broadcast(w: WarpLike, mask: Mask) -> Outcome | None:
             if (wait := members.missing(w, mask)) is not None:
                 return wait
             write(w, np.full(32, value(w)[lane], np.uint32), mask)
@@ -72,7 +72,7 @@ def shuffle(ins: Instruction, b: Binder) -> Any:
 
     constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
@@ -99,12 +99,12 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 
 
 @register("elect.sync")
-def elect(ins: Instruction, b: Binder) -> Any:
+def elect(ins: PtxInstruction, b: Binder) -> Any:
     """The lowest lane of the member mask is elected (the ISA leaves the choice open but deterministic)."""
     target, _, chosen = ins.operands[0].partition("|")
     write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         lane = w.first(mask)
@@ -120,12 +120,12 @@ def _bits(flags: Any) -> int:
 
 
 @register("vote.sync")
-def vote(ins: Instruction, b: Binder) -> Any:
+def vote(ins: PtxInstruction, b: Binder) -> Any:
     mode = ins.parts[2]
     write, members = b.write(ins.operands[0]), Members(ins.operands[2], b)
     predicate = b.read(ins.operands[1], np.bool_)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         flags = predicate(w)
@@ -142,13 +142,13 @@ def vote(ins: Instruction, b: Binder) -> Any:
 
 
 @register("match")
-def match(ins: Instruction, b: Binder) -> Any:
+def match(ins: PtxInstruction, b: Binder) -> Any:
     everybody = ins.parts[1] == "all"
     target, _, same = ins.operands[0].partition("|")
     write, write_same, members = b.write(target), b.write(same) if same else None, Members(ins.operands[2], b)
     value = b.read(ins.operands[1], b.dtype(ins))
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         here = np.ones(32, np.bool_) if mask is None else mask
@@ -173,7 +173,7 @@ _REDUCE = {
 
 
 @register("redux.sync")
-def reduce(ins: Instruction, b: Binder) -> Any:
+def reduce(ins: PtxInstruction, b: Binder) -> Any:
     """`.f32` min and max drop NaN, or keep it with `.NaN`; `.abs` takes magnitudes."""
     t = b.dtype(ins)
     operation, magnitude = _REDUCE[ins.parts[2]], "abs" in ins.parts
@@ -181,7 +181,7 @@ def reduce(ins: Instruction, b: Binder) -> Any:
         operation = {"min": np.fmin.reduce, "max": np.fmax.reduce}[ins.parts[2]]
     write, value, members = b.write(ins.operands[0]), b.read(ins.operands[1], t), Members(ins.operands[2], b)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         v = value(w) if mask is None else value(w)[mask]
@@ -193,10 +193,10 @@ def reduce(ins: Instruction, b: Binder) -> Any:
 
 
 @register("activemask")
-def active_mask(ins: Instruction, b: Binder) -> Any:
+def active_mask(ins: PtxInstruction, b: Binder) -> Any:
     write = b.write(ins.operands[0])
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask)
         return None
 

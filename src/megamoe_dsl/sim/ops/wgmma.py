@@ -18,11 +18,11 @@ from ..aligned_sum import aligned_multiply_accumulate
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
-from ..interfaces import Cta, Warp
+from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..operands import Binder, vector
 from ..outcome import Outcome
-from ..parser import Instruction
+from ..parser import PtxInstruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
 from ..umma import K_BYTES, Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..warpgroup import WARPS, Operation, Part, Warpgroup
@@ -38,20 +38,20 @@ _ROWS = 16  # of one warp
 
 
 @register("wgmma.fence")
-def build_fence(ins: Instruction, b: Binder) -> Straight:
+def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
     """Orders register accesses of the warp before later wgmma."""
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         wgmma_thread(w).fenced = True
 
     return Straight(run)
 
 
 @register("wgmma.commit_group")
-def build_commit(ins: Instruction, b: Binder) -> Straight:
+def build_commit(ins: PtxInstruction, b: Binder) -> Straight:
     """Close the open group."""
 
-    def run(w: Warp, mask: Mask) -> None:
+    def run(w: WarpLike, mask: Mask) -> None:
         thread = wgmma_thread(w)
         thread.groups.append(thread.open)
         thread.open = []
@@ -61,11 +61,11 @@ def build_commit(ins: Instruction, b: Binder) -> Straight:
 
 
 @register("wgmma.wait_group")
-def build_wait(ins: Instruction, b: Binder) -> Handler:
+def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     """wgmma.wait_group.sync.aligned N"""
     keep = int(ins.operands[0], 0)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         thread = wgmma_thread(w)
@@ -78,7 +78,7 @@ def build_wait(ins: Instruction, b: Binder) -> Handler:
 
 
 @register("wgmma.mma_async")
-def build_mma(ins: Instruction, b: Binder) -> Handler:
+def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B {d}, a, b-desc, scale-d [, scale-a, scale-b [, trans-a] [, trans-b]]"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
     d_name, a_name, b_name = ins.parts[-3:]
@@ -102,7 +102,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
     else:
         combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
-    def run(w: Warp, mask: Mask) -> Outcome | None:
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
         thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
@@ -134,7 +134,7 @@ def build_mma(ins: Instruction, b: Binder) -> Handler:
     return run
 
 
-def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None) -> Float64Array:
+def _fetch_a(cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None) -> Float64Array:
     """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them."""
     if actors and (race := cta.world.race):
         for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):

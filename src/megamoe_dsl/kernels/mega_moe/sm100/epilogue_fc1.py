@@ -23,7 +23,7 @@ from ....layouts.arith import div
 from ..swiglu import activate
 from .context import Sm100Context
 from .epilogue_tile import FC1_CHANNELS, fc1_scale, fc1_store_address
-from .maps import Map
+from .maps import Sm100Map
 from .tile import CLUSTER
 
 
@@ -73,7 +73,7 @@ def finish_fc1(ctx: Sm100Context, tile):
         fence_async_shared()
         tile.sync_group()
         if leader:
-            store_tile(ctx.map(Map.FC1_OUTPUT), buffer, n_block * FC1_CHANNELS, row + first)
+            store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * FC1_CHANNELS, row + first)
             commit_group()
     if leader:
         wait_group(0)

@@ -19,7 +19,7 @@ from ....schedule import FC1
 from ..arrival import wait_operands
 from ..table import start_walk
 from .context import Sm100Context
-from .maps import Map
+from .maps import Sm100Map
 from .tile import BLOCK_N, CLUSTER
 
 
@@ -32,7 +32,7 @@ def load_tokens(ctx: Sm100Context):
     while blocks.valid():
         block = blocks.block()
         wait_operands(ctx, block)
-        tokens, scales = ctx.map(Map.TOKENS, block.phase), ctx.map(Map.SFA, block.phase)
+        tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.smem.token_transaction)
@@ -48,7 +48,7 @@ def load_weights(ctx: Sm100Context):
     stage = ctx.first_stage
     while blocks.valid():
         block = blocks.block()
-        weights, scales = ctx.map(Map.WEIGHTS, block.phase), ctx.map(Map.SFB, block.phase)
+        weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
         rows = select(block.phase == FC1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))

@@ -19,7 +19,7 @@ from .tile import BLOCK_N
 PHASE_STRIDE = 4 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
-class Map(IntEnum):
+class Sm100Map(IntEnum):
     """Position in the table; add 4 for Linear2."""
 
     TOKENS = 0

@@ -19,7 +19,7 @@ from ..arrival import wait_operands
 from ..layouts.trace import Activity, Role
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, is_half_tile
-from .maps import Map
+from .maps import Sm90Map
 from .smem_plan import TILE_ROWS
 from .tile_scheduler import next_tile
 
@@ -36,10 +36,10 @@ def load_tokens(ctx: Sm90Context):
         wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
         half = is_half_tile(ctx, tile)
-        maps = OperandMaps(ctx.map(Map.TOKENS_PART, tile.phase), ctx.map(Map.TOKENS, tile.phase), config.part_tokens)
+        maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
         rows = select(half, config.part_tokens, config.block_m)
-        scales = ctx.map(Map.SFA, tile.phase)
+        scales = ctx.map(Sm90Map.SFA, tile.phase)
         row = tile.pool_block * config.block_m
         k_blocks = ctx.k_blocks(tile)
         stage = load.load_tokens(stage, TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks)
@@ -57,7 +57,7 @@ def load_weights(ctx: Sm90Context):
     stage = ctx.first_stage
     while tile.valid():
         same = tile.same_weights
-        maps = OperandMaps(ctx.map(Map.WEIGHTS_PART, tile.phase), ctx.map(Map.WEIGHTS, tile.phase), TILE_ROWS // config.cluster)
+        maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), TILE_ROWS // config.cluster)
         weights = Fetch.of(maps, ctx.place, False, same)
         k_blocks = ctx.k_blocks(tile)
         n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))

@@ -17,7 +17,7 @@ from .config import Sm90Config
 from .smem_plan import TILE_ROWS
 
 
-class Map(IntEnum):
+class Sm90Map(IntEnum):
     """Position in the table."""
 
     TOKENS = 0

@@ -18,7 +18,7 @@ from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
 from .context import Sm90Context, is_half_tile
-from .maps import Map
+from .maps import Sm90Map
 from .tile_scheduler import next_tile
 
 
@@ -33,7 +33,7 @@ def store_tiles(ctx: Sm90Context):
             wait(ctx.barrier("store_full"), stores.phase)
             stores = stores.next()
             if lane == 0:
-                output = select(is_half_tile(ctx, tile), ctx.map(Map.FC1_OUTPUT_PART), ctx.map(Map.FC1_OUTPUT))
+                output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
                 store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, tile.pool_block * ctx.config.block_m)
                 commit_group()
                 wait_group_read(0)

@@ -1,0 +1,72 @@
+"""What a simulation will take, roughly, before its data is made: within a factor of three on the shapes it was compared with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..problem import ProblemError
+
+GIB = 1 << 30
+BASE_BYTES = GIB // 2  # Python, torch and the compiler
+COPIES = 3  # of the weights: as drawn, as the kernel reads them, and what making them takes
+NORMAL_BYTES = 60  # per byte of one rank's FP4 weights while --random draws them
+EXACT_RATE, NORMAL_RATE = 12e6, 3e6  # bytes of weights made per second, with the reference
+INSTRUCTION_RATE = 60_000  # warp instructions per second
+WEIGHTS_PER_INSTRUCTION = 100  # elements of a tile's weights per warp instruction of all roles
+TOKEN_INSTRUCTIONS, RANK_INSTRUCTIONS = 5_000, 20_000
+LONG_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of memory, of weights and of the ranks' buffers among them, and seconds without compiling."""
+
+    weight_bytes: int
+    buffer_bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, config: MegaMoeConfig, tokens: Sequence[int], launches: int, exact: bool) -> Estimate:
+        """Of launches with so many tokens on each rank."""
+        from ..quant import checkpoint_layout
+
+        p = config.problem
+        rank_bytes = sum(prod(shape) * dtype.itemsize for dtype, shape in checkpoint_layout(p).values())
+        weights = rank_bytes * p.num_ranks
+        drawing = 0 if exact or p.formats.weights.element_bits == 8 else NORMAL_BYTES * rank_bytes
+        rows = sum(tokens) * p.topk
+        experts = min(p.num_experts, rows)
+        tiles = max(experts, rows // config.block_m)
+        instructions = tiles * 3 * p.hidden * p.intermediate / WEIGHTS_PER_INSTRUCTION
+        instructions += TOKEN_INSTRUCTIONS * sum(tokens) + RANK_INSTRUCTIONS * p.num_ranks
+        seconds = weights / (EXACT_RATE if exact else NORMAL_RATE) + instructions / INSTRUCTION_RATE
+        held = weights * (COPIES + launches - 1) + drawing
+        return cls(held, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, seconds * launches)
+
+    @property
+    def num_bytes(self) -> int:
+        """All of the memory."""
+        return BASE_BYTES + self.weight_bytes + self.buffer_bytes
+
+    def require(self, config: MegaMoeConfig, there: int) -> None:
+        """Raises `ProblemError` where more than the memory that is `there`, in bytes, would be needed."""
+        if self.num_bytes <= there:
+            return
+        p = config.problem
+        field = ("num_experts", p.num_experts) if self.weight_bytes > self.buffer_bytes else ("tokens", p.max_tokens_per_rank)
+        raise ProblemError(*field, f"fewer: about {self.num_bytes / GIB:,.0f} GiB of memory are needed, {there / GIB:,.0f} GiB are there")
+
+    def __str__(self) -> str:
+        """about 1.2 GiB of memory and 3 min"""
+        time = f"{self.seconds:.0f} s" if self.seconds < 120 else f"{self.seconds / 60:,.0f} min"
+        return f"about {self.num_bytes / GIB:,.1f} GiB of memory and {time}"
+
+
+def physical_memory() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,70 @@
+"""The layer on BF16 tokens in the simulator: on every rank's stream `pre_dispatch`, then the fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..artifact.artifact import Artifact
+from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..problem import ProblemError
+from ..sim import Launch, Report, load
+from .bf16_inputs import Bf16Inputs
+from .simulated import SimulatedMoE
+from .watchdog import naming_the_wait
+
+
+class SimulatedLayer:
+    """Two kernels of one layer on the same simulated ranks; the race detector watches across them.
+
+    moe           the fused kernel, its weights and buffers
+    pre_dispatch  the kernel of `PreDispatchConfig` for the same problem and architecture
+
+    Raises `ProblemError` for another kernel.
+    """
+
+    def __init__(self, moe: SimulatedMoE, pre_dispatch: Artifact) -> None:
+        config, fused = pre_dispatch.config, moe.artifact.config
+        if not isinstance(config, PreDispatchConfig) or (config.problem, config.arch) != (fused.problem, fused.arch):
+            raise ProblemError("pre_dispatch.config", config, f"a PreDispatchConfig for {fused.problem} on {fused.arch}")
+        self.moe, self.pre_dispatch = moe, pre_dispatch
+
+    def __call__(self, inputs: Sequence[Bf16Inputs]) -> tuple[list[torch.Tensor], Report]:
+        """One call of the layer on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).
+
+        Raises `ProblemError` before anything runs when an input is malformed, and as `SimulatedMoE` does.
+        """
+        moe, problem = self.moe, self.moe.problem
+        if len(inputs) != problem.num_ranks:
+            raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {problem.num_ranks}")
+        for rank, one in enumerate(inputs):
+            one.check_layout(problem, f"inputs[{rank}].")
+        outputs = [torch.empty(max(1, one.num_tokens), problem.hidden, dtype=torch.bfloat16) for one in inputs]
+        given = [Bf16Inputs(one.x, one.topk_idx.long(), one.topk_weights) for one in inputs]
+        memory = moe.visible(outputs)
+        for rank, one in enumerate(given):
+            for name, tensor in vars(one).items():
+                if tensor.numel():
+                    memory.add(tensor, name=name, rank=rank, read_only=True)
+        launches = []
+        for rank, (one, out) in enumerate(zip(given, outputs, strict=True)):
+            if one.num_tokens:
+                launches.append(self._quantise(rank, one))
+            launches.append(moe.launch(rank, one.num_tokens, out))
+        moe.simulator.memory = memory
+        with naming_the_wait(*moe.ranks):
+            report = moe.simulator.run(launches)
+        return [out[: one.num_tokens] for one, out in zip(given, outputs, strict=True)], report
+
+    def _quantise(self, rank: int, inputs: Bf16Inputs) -> Launch:
+        config, kernel = self.pre_dispatch.config, self.pre_dispatch.kernel
+        pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
+        counts = {"num_tokens": inputs.num_tokens, "padded_tokens": inputs.num_tokens}
+        return Launch(
+            grid=(config.num_sms, 1, 1),
+            block=(config.num_threads, 1, 1),
+            args=kernel.arguments(config).pack(sym=self.moe.ranks[rank].sym.data_ptr(), **pointers, **counts),
+            rank=rank,
+            program=load(self.pre_dispatch.ptx),
+        )

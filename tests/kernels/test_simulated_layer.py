@@ -1,0 +1,59 @@
+"""Two kernels on every simulated rank's stream: BF16 tokens are quantised, then the fused kernel runs on what that wrote."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mega_moe_runs import artifact, problem
+
+from megamoe_dsl.arch import ARCHES
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.registry import default_recipe, find_kernel
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.simulated_layer import SimulatedLayer
+from megamoe_dsl.target import Target
+
+TOKENS = [5, 0]
+QUANTISE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
+
+
+@pytest.fixture(scope="module", params=["sm_100a", "sm_90a"])
+def arch(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def case(arch: str) -> Case:
+    moe = problem(8, recipe=default_recipe(find_kernel("mega_moe"), ARCHES[arch]))
+    return random_case(moe, TOKENS, 0, exact=False)
+
+
+def moe_of(case: Case, arch: str) -> SimulatedMoE:
+    config = find_kernel("mega_moe").choose(case.problem, Target(ARCHES[arch], 4), 8)
+    return SimulatedMoE(artifact(config), case.weights)
+
+
+def test_bits_are_those_of_inputs_quantised_on_the_host(case: Case, arch: str) -> None:
+    values = [torch.randn(n, case.problem.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
+    pre_dispatch = artifact(PreDispatchConfig(case.problem, 2, arch))
+    layer = SimulatedLayer(moe_of(case, arch), pre_dispatch)
+    given = [Bf16Inputs(*one) for one in zip(values, case.topk_idx, case.topk_weights, strict=True)]
+    y, report = layer(given)
+    assert [str(finding) for finding in report.findings] == []
+    quantised = [Inputs(*QUANTISE[arch](x), idx, w) for x, idx, w in zip(values, case.topk_idx, case.topk_weights, strict=True)]
+    want, _ = moe_of(case, arch)(quantised)
+    assert all(torch.equal(one, other) for one, other in zip(y, want, strict=True)) and y[0].any()
+    again, report = layer(given)
+    assert torch.equal(again[0], y[0]) and not report.findings
+
+
+def test_another_kernel_is_refused(case: Case, arch: str) -> None:
+    moe = moe_of(case, arch)
+    with pytest.raises(ProblemError, match="must be a PreDispatchConfig for"):
+        SimulatedLayer(moe, moe.artifact)

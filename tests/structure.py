@@ -1,0 +1,67 @@
+"""The package's import graph, as its sources say it: at the top of a file, inside functions, and for types alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "megamoe_dsl"
+NAME = PACKAGE.name
+
+
+def module_of(path: Path) -> str:
+    """`kernels.registry` for a file, the folder's name for its `__init__.py`, an empty name for the package's."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package."""
+    return {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def named(node: ast.ImportFrom, module: str, is_package: bool) -> Iterator[str]:
+    """Modules of the package that an import names."""
+    if node.level:
+        parts = module.split(".") if module else []
+        base = parts if is_package else parts[:-1]
+        origin = ".".join([*base[: len(base) - (node.level - 1)], *([node.module] if node.module else [])])
+    elif node.module == NAME or (node.module or "").startswith(f"{NAME}."):
+        origin = (node.module or "").removeprefix(NAME).removeprefix(".")
+    else:
+        return
+    for alias in node.names:
+        inner = f"{origin}.{alias.name}".removeprefix(".")
+        yield inner if inner in modules() else origin
+
+
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Module to the modules that it imports, anywhere in its file."""
+    found = {}
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        found[module] = frozenset(one for node in froms for one in named(node, module, path.name == "__init__.py")) - {module}
+    return found
+
+
+def circle(graph: dict[str, frozenset[str]]) -> list[str]:
+    """Modules that import one another in a ring, the first again at the end; empty without one."""
+    done: set[str] = set()
+
+    def walk(module: str, trail: list[str]) -> list[str]:
+        if module in trail:
+            return [*trail[trail.index(module) :], module]
+        if module in done:
+            return []
+        for other in sorted(graph.get(module, ())):
+            if ring := walk(other, [*trail, module]):
+                return ring
+        done.add(module)
+        return []
+
+    return next((ring for module in graph if (ring := walk(module, []))), [])

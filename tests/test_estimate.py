@@ -1,0 +1,65 @@
+"""What `megamoe simulate` says before it makes data."""
+
+import cutlass.cute as cute
+import pytest
+from cutlass.base_dsl.common import DSLRuntimeError
+from typer.testing import CliRunner
+
+from megamoe_dsl import Problem, Sm100Config
+from megamoe_dsl.cli import app, estimate
+from megamoe_dsl.cli.estimate import GIB, Estimate
+from megamoe_dsl.presets import PRESETS
+
+runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DSLRuntimeError("not here")
+
+    monkeypatch.setattr(cute, "compile", fail)
+
+
+def of(problem: Problem, tokens: list[int], launches: int = 1, exact: bool = True) -> Estimate:
+    return Estimate.of(Sm100Config.choose(problem, max(tokens), num_sms=4), tokens, launches, exact)
+
+
+def test_instructions_and_memory_are_near_what_was_seen() -> None:
+    seen = 1_971_026 / estimate.INSTRUCTION_RATE + 11.4  # 8 experts of Flash, 3 tokens on both ranks: instructions, and seconds of data
+    found = of(PRESETS["flash"].problem(3, num_experts=8, num_ranks=2), [3, 3])
+    assert seen / 2 < found.seconds < seen * 2
+    assert 0.5 < found.num_bytes / 1159e6 < 2
+
+
+def test_more_takes_more() -> None:
+    flash = PRESETS["flash"].problem(4, num_experts=16, num_ranks=2)
+    base = of(flash, [4, 4])
+    for more in (
+        of(PRESETS["flash"].problem(4, num_experts=32, num_ranks=2), [4, 4]),
+        of(flash, [4, 4], launches=2),
+        of(flash, [4, 4], exact=False),
+    ):
+        assert more.num_bytes > base.num_bytes and more.seconds > base.seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "flash"], "error: --experts = 256: must be fewer: about"),
+        (["--preset", "flash", "--experts", "8", "--ranks", "2", "--tokens", "1000000"], "error: --tokens = 1000000: must be fewer: about"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_compiling(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.cli.simulate.physical_memory", lambda: 4 * GIB)
+    result = runner.invoke(app, ["simulate", *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr and "GiB of memory are needed, 4 GiB are there" in result.stderr
+
+
+def test_the_estimate_is_shown_and_a_long_one_says_what_makes_it_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.cli.simulate.physical_memory", lambda: 1000 * GIB)
+    short = runner.invoke(app, ["simulate", "--preset", "flash", "--experts", "8", "--ranks", "2", "--tokens", "3"]).output
+    assert "A rough estimate: about" in short and "--experts" not in short
+    long = runner.invoke(app, ["simulate", "--preset", "pro", "--tokens", "13", "--random"]).output
+    assert "A rough estimate: about" in long and "fewer --experts, --ranks or --tokens make it shorter" in long

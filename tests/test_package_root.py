@@ -1,0 +1,77 @@
+"""The package root: every public name imports, and type checkers know what it is."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import megamoe_dsl
+
+ROOT = Path(__file__).parents[1]
+TOUR = """
+from megamoe_dsl import Inputs, Problem, SimulatedMoE, Sm100Config, compile_kernel, random_case
+
+reveal_type(Problem)
+problem = Problem(hidden=512, intermediate=512, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=13)
+artifact = compile_kernel(Sm100Config.choose(problem, num_tokens=13, num_sms=4))
+case = random_case(problem, tokens=[13, 7], seed=0)
+inputs = [Inputs(*rank) for rank in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights)]
+y, report = SimulatedMoE(artifact, case.weights)(inputs)
+reveal_type(report)
+"""
+WRONG = """
+import megamoe_dsl
+
+megamoe_dsl.Problem(hidden="512")
+megamoe_dsl.Kernel
+"""
+
+
+def declared_for_type_checkers() -> dict[str, str]:
+    """Name to module, as the root's TYPE_CHECKING block has it."""
+    tree = ast.parse(Path(megamoe_dsl.__file__).read_text())
+    (block,) = (one for one in tree.body if isinstance(one, ast.If) and isinstance(one.test, ast.Name))
+    imports = [one for one in block.body if isinstance(one, ast.ImportFrom)]
+    return {alias.name: str(one.module) for one in imports for alias in one.names}
+
+
+def test_type_checkers_read_what_import_gives() -> None:
+    assert declared_for_type_checkers() == megamoe_dsl._PUBLIC
+    assert {*megamoe_dsl._PUBLIC, "__version__"} == set(megamoe_dsl.__all__) == set(dir(megamoe_dsl))
+
+
+@pytest.mark.parametrize("name", sorted(megamoe_dsl._PUBLIC))
+def test_every_name_imports(name: str) -> None:
+    home = importlib.import_module(f"megamoe_dsl.{megamoe_dsl._PUBLIC[name]}")
+    assert getattr(megamoe_dsl, name) is getattr(home, name)
+
+
+def mypy(tmp_path: Path, code: str) -> str:
+    """What `mypy --strict` says of a file of a user's."""
+    pytest.importorskip("mypy")
+    file = tmp_path / "user.py"
+    file.write_text(code)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        str(file),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_mypy_knows_the_types(tmp_path: Path) -> None:
+    said = mypy(tmp_path, TOUR)
+    assert 'Revealed type is "def (hidden:' in said and "megamoe_dsl.problem.Problem" in said
+    assert 'Revealed type is "megamoe_dsl.sim.report.Report"' in said
+    assert "error:" not in said
+    said = mypy(tmp_path, WRONG)
+    assert 'Argument "hidden" to "Problem" has incompatible type "str"; expected "int"' in said
+    assert 'Module has no attribute "Kernel"' in said
