@@ -105,6 +105,11 @@ def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any) -> Sums:
     return Sums(tuple(values), mask, lowest_bit(mask))
 
 
+def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
+    """Of a piece in y, which may have more than 2^31 bytes."""
+    return y + Int64(index) * num_bytes
+
+
 @cute.jit
 def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set: Int32):
     """Sums a loaded piece and stores it."""
@@ -125,5 +130,5 @@ def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set:
     fence_async_shared()
     sync_warp()
     if lane == 0:
-        store_bytes(ctx.args.y + Int64(piece.index) * plan.chunk_bytes, out, plan.chunk_bytes)
+        store_bytes(piece_address(ctx.args.y, piece.index, plan.chunk_bytes), out, plan.chunk_bytes)
         commit_group()
