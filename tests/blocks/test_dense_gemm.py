@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 import pytest
 import torch
 
 from megamoe_dsl.quant import tile_sm90
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+from ptx_of import ptx_of
 
 
 def multiply(m: int, n: int, k: int, block_m: int, tiled: bool, num_sms: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(D, what it should be), of small integers and powers of two: every sum is exact."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
     import cuda.bindings.driver as driver
-    import cutlass.cute as cute
     from cutlass import Int32, Int64
     from dense_gemm import FIRST_MATH_WARP, MATH_WARPS, GemmArguments, GemmConfig, gemm
 
     config = GemmConfig(n, k, block_m, tiled, num_sms)
     zero = Int64(0)
-    with tempfile.TemporaryDirectory() as folder:
-        options = f"--gpu-arch=sm_90a --keep-ptx --dump-dir={folder}"
-        compiled = cute.compile(gemm, config, GemmArguments(zero, zero, zero, Int32(0)), driver.CUstream(0), options=options)
-        ptx = compiled.__ptx__
+    ptx = ptx_of(gemm, config, GemmArguments(zero, zero, zero, Int32(0)), driver.CUstream(0), arch="sm_90a")
     generator = torch.Generator().manual_seed(m)
     a, b = (torch.randint(-3, 4, (rows, k), generator=generator).float() for rows in (m, n))
     sfa, sfb = (torch.exp2(torch.randint(-2, 3, (rows, k // 128), generator=generator)) for rows in (m, n // 128))

@@ -1,7 +1,6 @@
 """Arithmetic in registers, value by value: a kernel that applies one function of `device.cast` to a list of floats, in the simulator."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from megamoe_dsl.quant import E4M3_MAX
 from megamoe_dsl.reference import requantize
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+from ptx_of import ptx_of
 
 BLOCK = 128
 
@@ -46,10 +46,7 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
         kernel(name, x, out).launch(grid=(1, 1, 1), block=(BLOCK, 1, 1))
 
     def run(name: str, x: torch.Tensor) -> torch.Tensor:
-        with tempfile.TemporaryDirectory() as folder:
-            options = f"--gpu-arch=sm_100a --keep-ptx --dump-dir={folder}"
-            compiled = cute.compile(launch, name, Int64(0), Int64(0), options=options)
-            ptx = compiled.__ptx__
+        ptx = ptx_of(launch, name, Int64(0), Int64(0))
         padded = -(-len(x) // BLOCK) * BLOCK
         given, out = torch.zeros(padded), torch.empty(padded, dtype=torch.int32)
         given[: len(x)] = x
