@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ..kernels.kernel import KernelConfig
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import ProblemError
 
 GIB = 1 << 30
@@ -19,6 +21,7 @@ EXACT_RATE, NORMAL_RATE = 12e6, 3e6  # bytes of weights made per second, with th
 INSTRUCTION_RATE = 60_000  # warp instructions per second
 WEIGHTS_PER_INSTRUCTION = 100  # elements of a tile's weights per warp instruction of all roles
 TOKEN_INSTRUCTIONS, RANK_INSTRUCTIONS = 5_000, 20_000
+INPUT_RATE = 400_000  # channels per second of the inputs stage
 LONG_SECONDS = 600
 
 
@@ -48,12 +51,18 @@ class Estimate:
         held = weights * (COPIES + launches - 1) + drawing
         return cls(held, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, seconds * launches)
 
+    @classmethod
+    def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:
+        """Of a launch of the inputs stage, which has no weights, with so many tokens on each rank."""
+        p = config.problem
+        return cls(0, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
+
     @property
     def num_bytes(self) -> int:
         """All of the memory."""
         return BASE_BYTES + self.weight_bytes + self.buffer_bytes
 
-    def require(self, config: MegaMoeConfig, there: int) -> None:
+    def require(self, config: KernelConfig, there: int) -> None:
         """Raises `ProblemError` where more than the memory that is `there`, in bytes, would be needed."""
         if self.num_bytes <= there:
             return

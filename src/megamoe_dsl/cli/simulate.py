@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.pre_dispatch.family import PreDispatchKernel
+from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .shape import (
+    DEFAULT_KERNEL,
     ArchName,
     BlockM,
     Clamp,
     Experts,
     Hidden,
     Intermediate,
+    KernelName,
     Lookahead,
     PresetName,
     Ranks,
@@ -29,17 +35,19 @@ from .shape import (
     build_problem,
     parse_tokens,
 )
+from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
     from ..cases import Case
-    from ..kernels.mega_moe.config import MegaMoeConfig
+    from ..kernels.kernel import KernelConfig
     from ..runtime.comparison import RankComparison
     from ..runtime.simulated import SimulatedMoE
     from ..sim import Report
 
 FAILED = 1
 DATA, RUN = "Data", "Simulation"
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name)
 
 
 def simulate(
@@ -61,21 +69,29 @@ def simulate(
     lookahead: Lookahead = None,
     stages: Stages = None,
     arch: ArchName = None,
-    sms: Annotated[int, typer.Option(help="CTAs of each rank, an even number.", rich_help_panel=RUN)] = 4,
+    kernel: KernelName = DEFAULT_KERNEL,
+    sms: Annotated[int, typer.Option(help="CTAs of each rank; of mega_moe an even number.", rich_help_panel=RUN)] = 4,
     launches: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Launches on the same buffers, each with its own data; token counts move one rank on.", min=1, rich_help_panel=RUN
+            help="Launches on the same buffers, each with its own data; token counts move one rank on.",
+            min=1,
+            rich_help_panel=RUN,
+            show_default="1",
         ),
-    ] = 1,
+    ] = None,
     no_race: Annotated[bool, typer.Option("--no-race", help="Without the race detector: faster.", rich_help_panel=RUN)] = False,
 ) -> None:
-    """Compile the kernel, run its PTX on simulated ranks and compare y with the reference.
+    """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
 
     Exit code 0: equal, no finding.  1: a mismatch or a race finding.  2: bad input, a fault or a deadlock.
     """
     console = Console()
     with one_line_errors():
+        check_kernel(kernel)
+        if kernel == PreDispatchKernel.name:
+            fused_only = {"activation_clamp": clamp, "--random": random or None, "block_m": block_m, "lookahead": lookahead}
+            leave_out({**fused_only, "num_stages": stages, "--launches": launches}, f"--kernel {kernel}")
         num_ranks = 2 if ranks is None and preset is None else ranks
         counts = parse_tokens(tokens, 8 if num_ranks is None else num_ranks)
         architecture = asked_arch(arch)
@@ -90,11 +106,26 @@ def simulate(
             topk=topk,
             num_ranks=num_ranks,
         )
+        from ..cases import check_draw
+
+        if kernel == PreDispatchKernel.name:
+            inputs = PreDispatchConfig(problem, sms, architecture.name)
+            if not no_race:
+                require_agents(inputs)
+            estimate = Estimate.of_inputs(inputs, counts)
+            estimate.require(inputs, physical_memory())
+            check_draw(problem, counts, seed, mask)
+            console.print(problem_table(problem), config_table(inputs), sep="\n")
+            console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+            from .simulate_inputs import simulate_inputs
+
+            if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
+                raise typer.Exit(FAILED)
+            return
         config = build_config(problem, max(counts), architecture, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
         if not no_race:
             require_agents(config)
-        from ..cases import check_draw
-
+        launches = launches or 1
         for launch in range(launches):
             check_draw(problem, rotate(counts, launch), seed + launch, mask)
         estimate = Estimate.of(config, counts, launches, exact=not random)
@@ -113,19 +144,27 @@ def simulate(
         console.print(artifact_table(artifact))
         with console.status("making data and the reference"):
             cases = [random_case(problem, rotate(counts, i), seed + i, mask=mask, skew=skew, exact=not random) for i in range(launches)]
-        with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
-            task = progress.add_task("loading the PTX", total=None)
-
-            def show(instructions: int, seconds: float) -> None:
-                progress.update(task, description=f"{instructions:,} warp instructions, {instructions / max(seconds, 1e-9):,.0f}/s")
-
+        with counting(console) as show:
             moe = SimulatedMoE(artifact, cases[0].weights, seed=seed, race=not no_race, progress=show)
             results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
 
 
-def require_agents(config: MegaMoeConfig) -> None:
+def check_kernel(name: str) -> None:
+    """Raises `ProblemError` for a kernel that is unknown or that this command cannot simulate."""
+    if find_kernel(name).name not in SIMULATED:
+        raise ProblemError("kernel", name, f"one that this command simulates: {', '.join(SIMULATED)}")
+
+
+def leave_out(options: Mapping[str, object], reason: str) -> None:
+    """Raises `ProblemError` for the first of these that is given: not None."""
+    for name, value in options.items():
+        if value is not None:
+            raise ProblemError(name, value, f"left out with {reason}")
+
+
+def require_agents(config: KernelConfig) -> None:
     """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks."""
     from ..sim.agents import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
@@ -167,18 +206,9 @@ def print_results(console: Console, results: list[tuple[list[RankComparison], Re
             equal, share = f"{one.elements - one.unequal:,}", "exact" if exact else f"{one.worst:.1%}"
             table.add_row(str(number), str(one.rank), str(one.tokens), f"{one.elements:,}", equal, f"{one.max_error:.3g}", share, verdict)
     console.print(table)
-    table = ruled("What the simulator saw", "launch", "race findings", "warnings", "warp instructions", "seconds")
-    for number, (_, report) in enumerate(results, 1):
-        findings = str(len(report.findings)) if race else "not looked for"
-        table.add_row(str(number), findings, str(sum(report.warnings.values())), f"{report.instructions:,}", f"{report.seconds:.1f}")
-    console.print(table)
-    for _, report in results:
-        for finding in report.findings:
-            console.print(Text(f"race: {finding}", style="bold red"), soft_wrap=True)
-        for warning, count in report.warnings.items():
-            console.print(Text(f"warning: {warning} ({count} times)", style="yellow"), soft_wrap=True)
-    passed = all(one.passed for ranks, _ in results for one in ranks) and not any(report.findings for _, report in results)
+    reports = [report for _, report in results]
+    print_reports(console, reports, race=race)
+    passed = all(one.passed for ranks, _ in results for one in ranks) and not any(report.findings for report in reports)
     proved = "every element equals the reference bit for bit" if exact else "every element is within the error bound"
-    outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"
-    console.print(Text(outcome, style="bold green" if passed else "bold red"))
+    print_outcome(console, passed, proved, race=race)
     return passed

@@ -1,0 +1,48 @@
+"""What every simulation shows: instructions while it runs, then findings and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from .tables import ruled
+
+if TYPE_CHECKING:
+    from ..sim import Report
+
+
+@contextmanager
+def counting(console: Console) -> Iterator[Callable[[int, float], None]]:
+    """A line that a simulator's `progress` keeps up to date; it goes away at the end."""
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("loading the PTX", total=None)
+
+        def show(instructions: int, seconds: float) -> None:
+            progress.update(task, description=f"{instructions:,} warp instructions, {instructions / max(seconds, 1e-9):,.0f}/s")
+
+        yield show
+
+
+def print_reports(console: Console, reports: Sequence[Report], *, race: bool) -> None:
+    """What the simulator saw in each launch, then every finding and warning."""
+    table = ruled("What the simulator saw", "launch", "race findings", "warnings", "warp instructions", "seconds")
+    for number, report in enumerate(reports, 1):
+        findings = str(len(report.findings)) if race else "not looked for"
+        table.add_row(str(number), findings, str(sum(report.warnings.values())), f"{report.instructions:,}", f"{report.seconds:.1f}")
+    console.print(table)
+    for report in reports:
+        for finding in report.findings:
+            console.print(Text(f"race: {finding}", style="bold red"), soft_wrap=True)
+        for warning, count in report.warnings.items():
+            console.print(Text(f"warning: {warning} ({count} times)", style="yellow"), soft_wrap=True)
+
+
+def print_outcome(console: Console, passed: bool, proved: str, *, race: bool) -> None:
+    """The last line: PASS with what was proved, or FAIL."""
+    outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"
+    console.print(Text(outcome, style="bold green" if passed else "bold red"))
