@@ -154,6 +154,12 @@ class MegaMoeConfig(ABC):
 
     # --- plans
     @property
+    def plan_shape(self) -> tuple[int, int, int, int, int]:
+        """The first fields of every SMEM plan."""
+        p = self.problem
+        return p.num_experts, p.experts_per_rank, p.hidden, p.topk, self.block_m
+
+    @property
     @abstractmethod
     def smem(self) -> SmemPlan:
         """Of `num_stages` stages."""

@@ -165,12 +165,8 @@ class Sm100Config(MegaMoeConfig):
     def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
         """Of another number of stages."""
         return Sm100SmemPlan(
-            num_experts=self.problem.num_experts,
-            experts_per_rank=self.problem.experts_per_rank,
-            hidden=self.problem.hidden,
-            topk=self.problem.topk,
-            block_m=self.block_m,
-            num_stages=num_stages,
+            *self.plan_shape,
+            num_stages,
             store_block_m=self.store_block_m,
             epilogue_warpgroups=self.epilogue_warpgroups,
         )

@@ -180,12 +180,8 @@ class Sm90Config(MegaMoeConfig):
     def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
         """Of another number of stages, with two pull slots per dispatch warp."""
         return Sm90SmemPlan(
-            num_experts=self.problem.num_experts,
-            experts_per_rank=self.problem.experts_per_rank,
-            hidden=self.problem.hidden,
-            topk=self.problem.topk,
-            block_m=self.block_m,
-            num_stages=num_stages,
+            *self.plan_shape,
+            num_stages,
             cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
         )
