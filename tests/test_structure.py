@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"hardware"},
     "quant": {"arch", "problem", "recipe"},
-    "reference": {"problem", "quant"},
+    "reference": {"problem", "quant", "recipe"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "kernels"},

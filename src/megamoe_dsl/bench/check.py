@@ -34,6 +34,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether every element is within the bound."""
         return self.violations == 0
 
 

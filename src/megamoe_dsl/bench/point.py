@@ -123,6 +123,7 @@ class Layer:
         self.shared: RankBuffers | None = None
 
     def bind(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
+        """A kernel of the store on this layer's weights and a symmetric buffer; kernels share the rank's copy of the weights."""
         kernel = RankKernel(store.load(config, any_sources=True), symmetric, self.shared or self.weights, watchdog_ns)
         if self.shared is None:  # without the symmetric buffer, which is freed at the end of a point
             self.shared = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))

@@ -19,6 +19,7 @@ class TensorPickler(pickle.Pickler):
     """Tensors as bytes: torch's own pickles of float8 do not load in another release of torch."""
 
     def reducer_override(self, value: Any) -> Any:
+        """A tensor on the CPU as a call of `restore`; anything else as pickle does it."""
         if isinstance(value, torch.Tensor):
             raw = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
             return restore, (str(value.dtype).removeprefix("torch."), tuple(value.shape), raw)

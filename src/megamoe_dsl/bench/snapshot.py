@@ -47,6 +47,7 @@ class Difference:
 
     @property
     def stage(self) -> str:
+        """The part of the kernel that writes the field."""
         return STAGES[self.field]
 
     @property
@@ -68,6 +69,7 @@ class Snapshot:
         return cls(buffers.config, {name: buffers.view(name).clone() for name in STAGES})
 
     def cpu(self) -> Snapshot:
+        """The same in host memory."""
         return Snapshot(self.config, {name: one.cpu() for name, one in self.fields.items()})
 
     def row(self, field: str, row: int) -> torch.Tensor:

@@ -41,6 +41,7 @@ class Span:
 
     @property
     def name(self) -> str:
+        """The activity in lower case, with the phase where it works on a tile."""
         phase = f" {PHASES[self.detail & 1]}" if self.activity in TILE_ACTIVITIES else ""
         return self.activity.name.lower().replace("_", " ") + phase
 

@@ -29,6 +29,7 @@ class ArgumentSpec:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of the arguments, in the order of a launch."""
         return tuple(name for name, _ in self.arguments)
 
     @property

@@ -24,10 +24,12 @@ class KernelConfig(Protocol):
     """What every configuration has: a frozen dataclass of JSON values and its problem, which is one too."""
 
     @property
-    def problem(self) -> Any: ...
+    def problem(self) -> Any:
+        """What it computes; of the kernel's `problem` class."""
 
     @property
-    def arch(self) -> Arch: ...
+    def arch(self) -> Arch:
+        """The architecture it is for."""
 
     @property
     def num_sms(self) -> int:

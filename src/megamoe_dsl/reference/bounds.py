@@ -50,6 +50,7 @@ from megamoe_dsl.quant import (
     input_layout,
     inverse_scale,
 )
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
 from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, swiglu
@@ -98,7 +99,7 @@ class _Sums:
     """The two sums of a combination: operands as float64 values, the reference's result, and E.  `exact` sums have no error."""
 
     def __init__(self, recipe: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
-        self.promoted, self.rigorous, self.exact, self.accumulate = recipe == "fp8xfp8", rigorous, exact, accumulate
+        self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
 
     def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         return dequantize_e4m3_f32(x, sf) if self.promoted else dequantize_e4m3(x, sf)

@@ -17,6 +17,7 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 import torch
 
 from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.recipe import F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
 _LOG2_E = 1.4426950408889634
@@ -126,7 +127,7 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
-    return quantize_e4m3_pow2(values) if recipe == "fp8xfp8" else quantize_e4m3(values)
+    return quantize_e4m3_pow2(values) if RECIPES[recipe].hidden.scale == F32 else quantize_e4m3(values)
 
 
 def linear2(

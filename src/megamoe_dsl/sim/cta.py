@@ -78,4 +78,5 @@ class Cluster:
             self.done, self.clock = self.clock, None
 
     def finished(self) -> bool:
+        """Whether every warp of every CTA is done."""
         return all(warp.done for cta in self.ctas for warp in cta.warps)

@@ -44,6 +44,7 @@ class World:
         self._posted: list[tuple[int, Origin, Action]] = []
 
     def next_uid(self) -> int:
+        """A number that nothing else in this run has."""
         self._uid += 1
         return self._uid
 

@@ -33,15 +33,18 @@ class DeepGemm:
 
     @property
     def num_bytes(self) -> int:
+        """Of the symmetric buffer of this rank."""
         return int(self.buffer.buffer.nbytes)
 
     def allocate(self, problem: Problem) -> None:
+        """A symmetric buffer for the capacity of `problem`; all ranks together."""
         self.problem = p = problem
         self.buffer = self.library.get_symm_buffer_for_mega_moe(
             dist.group.WORLD, p.num_experts, p.max_tokens_per_rank, p.topk, p.hidden, p.intermediate
         )
 
     def load(self, inputs: TokenInputs) -> None:
+        """Copies a batch into the symmetric buffer; all ranks together."""
         synchronize()
         buffer, tokens = self.buffer, inputs.x.shape[0]
         for target, source in zip((buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights), inputs, strict=True):
@@ -53,6 +56,7 @@ class DeepGemm:
         self.library.fp8_mega_moe(y, fc1, fc2, self.buffer, activation_clamp=self.problem.activation_clamp)
 
     def free(self) -> None:
+        """Gives the symmetric buffer back, if there is one; all ranks together."""
         if self.buffer is not None:
             torch.cuda.synchronize()
             dist.barrier()

@@ -35,6 +35,7 @@ def clean_workspace(ctx: Context, group: Group):
 
 @cute.jit
 def clean_expert(ctx: Context, group: Group, expert: Int32):
+    """One CTA, one local expert: takes note of the counts seen, adds to its statistics, clears the arrivals of its pool blocks."""
     table = SharedTable(ctx.shared("expert_table"))
     tokens, pool_block = table.tokens(expert), table.first_block(expert)
     if group.thread == 0:

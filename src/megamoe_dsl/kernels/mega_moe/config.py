@@ -77,6 +77,7 @@ class MegaMoeConfig(ABC):
         """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
 
     def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
 
     # --- threads and registers
@@ -87,14 +88,17 @@ class MegaMoeConfig(ABC):
 
     @property
     @abstractmethod
-    def registers(self) -> RegisterBudget: ...
+    def registers(self) -> RegisterBudget:
+        """Per thread, of each role."""
 
     @property
     def num_threads(self) -> int:
+        """Of a CTA."""
         return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
+        """Registers of all threads of a CTA."""
         budget = self.registers
         return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
 
@@ -125,6 +129,7 @@ class MegaMoeConfig(ABC):
 
     @property
     def num_clusters(self) -> int:
+        """Of the grid."""
         return self.num_sms // self.cluster
 
     @property
@@ -134,17 +139,26 @@ class MegaMoeConfig(ABC):
 
     @property
     def fc2_n_blocks(self) -> int:
+        """256-row tiles of W2 (hidden rows)."""
         return self.problem.hidden // TILE_ROWS
 
     @property
     def fc1_k_blocks(self) -> int:
+        """Blocks of K of a Linear1 tile (hidden channels)."""
         return self.problem.hidden // BLOCK_K
 
     @property
     def fc2_k_blocks(self) -> int:
+        """Blocks of K of a Linear2 tile (intermediate channels)."""
         return self.problem.intermediate // BLOCK_K
 
     # --- plans
+    @property
+    def plan_shape(self) -> tuple[int, int, int, int, int]:
+        """The first fields of every SMEM plan."""
+        p = self.problem
+        return p.num_experts, p.experts_per_rank, p.hidden, p.topk, self.block_m
+
     @property
     @abstractmethod
     def smem(self) -> SmemPlan:

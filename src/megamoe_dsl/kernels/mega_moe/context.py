@@ -33,27 +33,33 @@ class Context:
 
     @property
     def region(self) -> Region:
+        """The layout of a rank's symmetric buffer."""
         return symmetric_buffer(self.config.problem, self.config.arch)
 
     # --- what the rank barriers ask for (blocks/rank_barrier.py)
     @property
     def num_sms(self) -> int:
+        """CTAs of the grid."""
         return self.config.num_sms
 
     @property
     def num_ranks(self) -> int:
+        """Ranks that compute the layer together."""
         return self.config.problem.num_ranks
 
     @property
     def grid_wait(self) -> Wait:
+        """What the watchdog reports of SM 0 when it waits for the other CTAs."""
         return Wait.GRID
 
     @property
     def rank_wait(self) -> Wait:
+        """What the watchdog reports of a CTA that waits for the other ranks."""
         return Wait.RANK
 
     @property
     def watchdog(self) -> Watchdog:
+        """The watchdog of this launch, for waits on other CTAs and ranks."""
         return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
 
     @property

@@ -91,6 +91,7 @@ def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
 
 @cute.jit
 def clear_counts(ctx: Context, group: Group):
+    """SMEM: no tokens of any expert yet."""
     for expert in own_experts(ctx, group):
         if expert < ctx.config.problem.num_experts:
             store_shared_u32(ctx.shared("expert_count", expert), 0)

@@ -33,9 +33,11 @@ class MegaMoeKernel(Kernel):
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
+        """The configuration of the target's architecture, for its SMs and GPU.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, num_tokens, num_sms=target.num_sms, gpu=target.gpu, **fields)
 
     def launcher(self, config: MegaMoeConfig) -> Callable[..., Any]:
+        """The `mega_moe` of the configuration's architecture.  Imports the DSL."""
         if isinstance(config, Sm90Config):
             from .sm90.kernel import mega_moe as launch_sm90
 
@@ -45,14 +47,17 @@ class MegaMoeKernel(Kernel):
         return launch_sm100
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
+        """SM90 has arguments of its own."""
         return Sm90Arguments if isinstance(config, Sm90Config) else Arguments
 
     def label(self, config: MegaMoeConfig) -> str:
+        """Shape, experts, top-k, ranks, most tokens of a rank, and tokens of a tile."""
         p = config.problem
         shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
         return f"{shape}-m{config.block_m}"
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
+        """Tile, epilogue, schedule, grid, ring and registers."""
         if isinstance(config, Sm100Config):
             tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
             epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
@@ -73,6 +78,7 @@ class MegaMoeKernel(Kernel):
         ]
 
     def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
+        """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
         return {"sym": symmetric_buffer(config.problem, config.arch), **traced}
 
@@ -88,13 +94,17 @@ class MegaMoeKernel(Kernel):
         return sm100_maps.tensor_maps(config, addresses["sym"], addresses)
 
     def tmem(self, config: MegaMoeConfig) -> TmemPlan | None:
+        """SM100 only."""
         return config.tmem if isinstance(config, Sm100Config) else None
 
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
+        """Per thread of the roles dispatch, loader and epilogue."""
         budget = config.registers
         return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
+        """Of the roles of the configuration's architecture.  Raises `InspectionError`."""
+
         from .sm90.measures import measure_sm90
         from .sm100.measures import measure_sm100
 

@@ -39,6 +39,7 @@ class Cursor:
     tokens: Int32
 
     def advance(self) -> Cursor:
+        """The same token, counted from the start of the next expert's."""
         expert = self.expert + 1
         return dataclasses.replace(self, expert=expert, index=self.index - self.tokens, tokens=self.table.tokens(expert))
 
@@ -53,6 +54,7 @@ class Source:
 
 @cute.jit
 def advance_to_valid(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
+    """On to the expert that has the token; `expert` is `experts` when there is none."""
     while (cursor.expert < experts) & (cursor.index >= cursor.tokens):
         cursor = cursor.advance()
     return cursor

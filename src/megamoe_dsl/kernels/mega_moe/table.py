@@ -35,9 +35,11 @@ class SharedTable:
     address: Int32
 
     def tokens(self, expert: Any) -> Any:
+        """Tokens that a local expert received."""
         return load_shared_u32(self.address + expert * 8)
 
     def first_block(self, expert: Any) -> Any:
+        """Pool block that a local expert's tokens start at."""
         return load_shared_u32(self.address + expert * 8 + 4)
 
 

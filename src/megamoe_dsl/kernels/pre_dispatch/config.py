@@ -43,6 +43,7 @@ class PreDispatchConfig:
 
     @property
     def arch(self) -> Arch:
+        """The architecture that `arch_name` names."""
         return ARCHES[self.arch_name]
 
     @property

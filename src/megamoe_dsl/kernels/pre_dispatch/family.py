@@ -26,18 +26,23 @@ class PreDispatchKernel(Kernel):
     recipes = MegaMoeKernel.recipes
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> PreDispatchConfig:
+        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
         return replace(PreDispatchConfig.choose(problem, target), **fields)
 
     def launcher(self, config: PreDispatchConfig) -> Callable[..., Any]:
+        """`pre_dispatch`.  Imports the DSL."""
+
         from .kernel import pre_dispatch
 
         return pre_dispatch
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
+        """The same for all configurations."""
         return PreDispatchArguments
 
     def label(self, config: PreDispatchConfig) -> str:
+        """Shape, experts, top-k, ranks and most tokens of a rank."""
         p = config.problem
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre"
 
@@ -47,4 +52,5 @@ class PreDispatchKernel(Kernel):
         return (*super().sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
+        """sym: the symmetric buffer of a rank."""
         return {"sym": symmetric_buffer(config.problem, config.arch)}

@@ -76,6 +76,7 @@ def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatch
 
 @cute.kernel
 def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
+    """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * (config.problem.hidden // CHUNK)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):

@@ -53,6 +53,7 @@ def _update(operation: str, kind: str) -> Update:
 
 @register("atom", "red")
 def atomic(ins: PtxInstruction, b: Binder) -> Any:
+    """atom returns the old value and red does not; vectors take effect element by element.  `inc` and `dec` wrap at the operand."""
     if "async" in ins.parts:
         raise SimError("red.async is not supported")
     returns, kind = ins.parts[0] == "atom", ins.parts[-1]

@@ -126,6 +126,7 @@ def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
 
 @register("barrier.cluster.wait")
 def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
+    """Waits for the generation that the thread arrived in, and acquires what its arrivals released."""
     aligned = "aligned" in ins.parts
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
@@ -193,4 +194,5 @@ def hint(ins: PtxInstruction, b: Binder) -> Straight:
 
 @register("nanosleep")
 def sleep(ins: PtxInstruction, b: Binder) -> Any:
+    """Lets other warps run; the time asked for does not matter here."""
     return lambda w, mask: YIELD

@@ -15,6 +15,7 @@ from .integer import apply, unsigned
 
 @register("popc")
 def population(ins: PtxInstruction, b: Binder) -> Inline:
+    """popc: the number of one bits, .u32."""
     return apply(b, ins, lambda x: np.bitwise_count(x).astype(np.uint32), [unsigned(b.dtype(ins))], np.uint32)
 
 
@@ -24,12 +25,14 @@ def _lengths(x: Any) -> Any:
 
 @register("clz")
 def leading_zeros(ins: PtxInstruction, b: Binder) -> Inline:
+    """clz: the number of zero bits above the highest one, .u32."""
     t = unsigned(b.dtype(ins))
     return apply(b, ins, lambda x: np.uint32(8 * x.itemsize) - _lengths(x), [t], np.uint32)
 
 
 @register("bfind")
 def find_leading(ins: PtxInstruction, b: Binder) -> Inline:
+    """bfind: the highest bit that differs from the sign, or with `.shiftamt` the shift that takes it to the top; else all ones."""
     t, shift = b.dtype(ins), "shiftamt" in ins.parts
 
     def run(x: Any) -> Any:
@@ -44,6 +47,7 @@ def find_leading(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("brev")
 def reverse(ins: PtxInstruction, b: Binder) -> Inline:
+    """brev: the bits in reverse order."""
     t = unsigned(b.dtype(ins))
     bits = 8 * np.dtype(t).itemsize
     return apply(b, ins, lambda x: np.array([int(f"{v:0{bits}b}"[::-1], 2) for v in x.tolist()], t), [t], t)
@@ -64,11 +68,13 @@ def _nth_set(masks: Any, bases: Any, offsets: Any) -> Any:
 
 @register("fns")
 def find_nth_set(ins: PtxInstruction, b: Binder) -> Inline:
+    """fns: the position of the n-th one bit of a .b32 mask from a base, upwards or, for n < 0, downwards; else all ones."""
     return apply(b, ins, _nth_set, [np.uint32, np.uint32, np.int32], np.uint32)
 
 
 @register("bfe")
 def extract(ins: PtxInstruction, b: Binder) -> Inline:
+    """bfe: the field of `len` bits at `pos`, zero- or sign-extended by type; `pos` and `len` are taken modulo 256."""
     t = b.dtype(ins)
     bits = 8 * np.dtype(t).itemsize
     signed = np.issubdtype(t, np.signedinteger)
@@ -90,6 +96,7 @@ def extract(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("bfi")
 def insert(ins: PtxInstruction, b: Binder) -> Inline:
+    """bfi: the low `len` bits of a, put into b at `pos`; `pos` and `len` are taken modulo 256."""
     t = b.dtype(ins)
     bits = 8 * np.dtype(t).itemsize
 
@@ -106,6 +113,7 @@ def insert(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("bmsk")
 def bit_mask(ins: PtxInstruction, b: Binder) -> Inline:
+    """bmsk: a .b32 mask of so many ones from a position; both are clamped to 32 or wrap at 32."""
     clamp = "clamp" in ins.parts
 
     def run(start: Any, width: Any) -> Any:
@@ -118,6 +126,7 @@ def bit_mask(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("shf")
 def funnel(ins: PtxInstruction, b: Binder) -> Inline:
+    """shf: the upper (`.l`) or lower (`.r`) word of a 64-bit shift of two .b32; the amount is clamped to 32 or wraps at 32."""
     left, wrap = "l" in ins.parts, "wrap" in ins.parts
 
     def run(low: Any, high: Any, amount: Any) -> Any:
@@ -130,6 +139,7 @@ def funnel(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("isspacep")
 def is_space(ins: PtxInstruction, b: Binder) -> Inline:
+    """isspacep: whether a generic .u64 address lies in the window of a state space."""
     low, high = {"global": (0, SHARED_BASE), "shared": (SHARED_BASE, PARAM_BASE), "param": (PARAM_BASE, LOCAL_BASE),
                  "local": (LOCAL_BASE, 1 << 63)}[ins.parts[1].split("::")[0]]  # fmt: skip
     return apply(b, ins, lambda a: (a >= np.uint64(low)) & (a < np.uint64(high)), [np.uint64], np.bool_)

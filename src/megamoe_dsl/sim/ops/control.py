@@ -16,11 +16,14 @@ from .common import line_of
 
 @register("ret", "exit")
 def leave(ins: PtxInstruction, b: Binder) -> Any:
+    """Ends the executing threads; `ret` too, for only the kernel itself runs."""
     return lambda w, mask: EXIT
 
 
 @register("trap", "brkpt")
 def trap(ins: PtxInstruction, b: Binder) -> Any:
+    """Stops the run with `SimError`, which names the lanes."""
+
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         raise SimError(f"{ins.parts[0]}, lanes {w.lanes(mask)}")
 

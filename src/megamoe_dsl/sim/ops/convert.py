@@ -106,6 +106,7 @@ def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type
 
 @register("cvt")
 def convert(ins: PtxInstruction, b: Binder) -> Inline:
+    """cvt between scalars, from two .f32 to a packed pair, and between packed pairs; `SimError` for types that are not simulated."""
     kinds = [p for p in ins.parts[1:] if p in _KINDS]
     if len(kinds) != 2:
         raise SimError("cannot tell the types of this conversion")

@@ -165,11 +165,13 @@ def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def floating(ins: PtxInstruction, b: Binder) -> Inline:
+    """Instructions that exist for floating-point types alone."""
     return build_float(ins, b)
 
 
 @register("copysign")
 def copy_sign(ins: PtxInstruction, b: Binder) -> Inline:
+    """copysign: the magnitude of b with the sign of a."""
     t = b.dtype(ins)
     sign, value = (b.expression(o, t) for o in ins.operands[1:3])
     return Inline([(ins.operands[0], f"{b.name(np.copysign)}({value}, {sign})", t)])
@@ -177,6 +179,7 @@ def copy_sign(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("testp")
 def test_property(ins: PtxInstruction, b: Binder) -> Inline:
+    """testp: a predicate on a class of numbers; `.normal` and `.subnormal` raise `SimError`."""
     t = b.dtype(ins)
     tests = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
     if ins.parts[1] not in tests:

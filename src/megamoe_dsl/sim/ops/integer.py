@@ -43,6 +43,7 @@ def apply(b: Binder, ins: PtxInstruction, function: Callable[..., Any], reads: l
 
 @register("add", "sub", "and", "or", "xor", "shl")
 def bitwise(ins: PtxInstruction, b: Binder) -> Inline:
+    """Sums, bitwise logic and left shifts, which do not depend on the sign; results wrap."""
     if is_float(ins):
         return build_float(ins, b)
     if "cc" in ins.parts or "sat" in ins.parts:
@@ -63,12 +64,14 @@ def _amount(b: Binder, operand: str, t: type) -> str:
 
 @register("shr")
 def shift_right(ins: PtxInstruction, b: Binder) -> Inline:
+    """shr: brings in zeros or, for signed types, the sign."""
     t = b.dtype(ins)
     return Inline([(ins.operands[0], f"{b.expression(ins.operands[1], t)} >> {_amount(b, ins.operands[2], t)}", t)])
 
 
 @register("not", "neg", "abs", "cnot")
 def unary(ins: PtxInstruction, b: Binder) -> Inline:
+    """not, neg and abs, and cnot, which is 1 for 0 and else 0."""
     if is_float(ins):
         return build_float(ins, b)
     base, t = ins.parts[0], b.dtype(ins)
@@ -81,6 +84,7 @@ def unary(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("min", "max")
 def minimum(ins: PtxInstruction, b: Binder) -> Inline:
+    """min and max; signed, unsigned or floating by type."""
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)
@@ -115,6 +119,7 @@ def _product(ins: PtxInstruction, b: Binder) -> tuple[str, type]:
 
 @register("mul", "mad")
 def multiply(ins: PtxInstruction, b: Binder) -> Inline:
+    """mul and mad: the low half, the upper half (`.hi`) or all (`.wide`) of the product, plus c for mad."""
     if is_float(ins):
         return build_float(ins, b)
     text, t = _product(ins, b)
@@ -139,6 +144,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 @register("div", "rem")
 def divide(ins: PtxInstruction, b: Binder) -> Inline:
+    """Of integers, div truncates towards zero and rem has the sign of the dividend."""
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)
@@ -147,6 +153,7 @@ def divide(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("setp")
 def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
+    """setp: a comparison, combined with a predicate if one is given; `p|q` also writes the opposite, combined likewise."""
     t = b.dtype(ins)
     half = ins.parts[-1] == "bf16"
     floating = np.issubdtype(t, np.floating) or half
@@ -172,6 +179,7 @@ def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("selp")
 def select(ins: PtxInstruction, b: Binder) -> Inline:
+    """selp: a where the predicate holds, else b."""
     t = b.dtype(ins)
     yes, no = (b.expression(o, t) for o in ins.operands[1:3])
     return Inline([(ins.operands[0], f"where({b.expression(ins.operands[3], np.bool_)}, {yes}, {no})", t)])
@@ -179,6 +187,7 @@ def select(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("set")
 def set_value(ins: PtxInstruction, b: Binder) -> Inline:
+    """set: a comparison as a 32-bit value, 1.0 (`.f32`) or all ones where it holds, else 0."""
     t, result = b.dtype(ins), ins.parts[-2]
     sources = [b.expression(o, t) for o in ins.operands[1:3]]
     table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) else _COMPARE
@@ -197,6 +206,7 @@ def _unpack(values: Any, part: type, index: int) -> Any:
 
 @register("mov")
 def move(ins: PtxInstruction, b: Binder) -> Inline:
+    """mov: one value, or a vector packed into a wider register or unpacked from one, lowest element first."""
     dest, source = ins.operands
     if ins.parts[-1] == "pred":
         return Inline([(dest, b.expression(source, np.bool_), np.bool_)])
@@ -253,6 +263,7 @@ def _permute(x: Any, y: Any, selector: Any) -> Any:
 
 @register("prmt.b32")
 def permute(ins: PtxInstruction, b: Binder) -> Inline:
+    """prmt: four bytes picked from the eight of a and b by the nibbles of c, whose top bit spreads the byte's sign."""
     if len(ins.parts) > 2:
         raise SimError("only the generic mode of prmt is supported")
     return apply(b, ins, _permute, [np.uint32] * 3, np.uint32)
@@ -260,6 +271,7 @@ def permute(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("lop3")
 def logic3(ins: PtxInstruction, b: Binder) -> Inline:
+    """lop3: any bitwise function of three .b32, given by its table of 8 bits."""
     x, y, z = (b.expression(o, np.uint32) for o in ins.operands[1:4])
     table = int(ins.operands[4], 0)
     known = {0xC0: f"{x} & {y}", 0xFC: f"{x} | {y}", 0x3C: f"{x} ^ {y}", 0x96: f"{x} ^ {y} ^ {z}", 0x80: f"{x} & {y} & {z}",

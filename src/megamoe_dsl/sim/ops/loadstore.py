@@ -42,6 +42,7 @@ def flag_key(w: WarpLike, space: str, address: int) -> Any:
 
 @register("ld")
 def load(ins: PtxInstruction, b: Binder) -> Any:
+    """ld of one element or a vector; narrow signed types are sign-extended."""
     kind, size = _element(ins)
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong = semantic != "weak"
@@ -77,6 +78,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
 
 @register("st")
 def store(ins: PtxInstruction, b: Binder) -> Any:
+    """st of one element or a vector."""
     _, size = _element(ins)
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong, level = semantic != "weak", scope(ins.parts, "gpu")
@@ -97,6 +99,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
 
 @register("cvta")
 def convert_address(ins: PtxInstruction, b: Binder) -> Inline:
+    """cvta between the address in a state space and the generic one; global addresses are the same in both."""
     t = b.dtype(ins)
     text = b.expression(ins.operands[1], t)
     space = next(p for p in ins.parts[1:] if p != "to")
@@ -123,6 +126,7 @@ def map_address(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("getctarank")
 def cta_rank(ins: PtxInstruction, b: Binder) -> Inline:
+    """getctarank: the rank in the cluster, .u32, of the CTA that a shared address belongs to."""
     t = b.dtype(ins)
     shift = b.expression(str(WINDOW_SHIFT), t)
     text = f"(({b.expression(ins.operands[1], t)} >> {shift}) & {b.expression('0xff', t)}).astype({b.dtype_name(np.uint32)})"

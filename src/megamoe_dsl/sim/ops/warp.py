@@ -47,12 +47,14 @@ class Members:
 
 @register("bar.warp.sync")
 def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
+    """Waits for the lanes of the member mask."""
     members = Members(ins.operands[0], b)
     return members.missing
 
 
 @register("shfl.sync")
 def shuffle(ins: PtxInstruction, b: Binder) -> Any:
+    """shfl: the .b32 value of another lane of the segment, or the lane's own where there is none; `d|p` tells which."""
     mode = ins.parts[2]
     target, _, valid = ins.operands[0].partition("|")
     write, write_valid = b.write(target), b.write(valid) if valid else None
@@ -121,6 +123,7 @@ def _bits(flags: Any) -> int:
 
 @register("vote.sync")
 def vote(ins: PtxInstruction, b: Binder) -> Any:
+    """`.any`, `.all` and `.uni` give a predicate, `.ballot` a .b32 mask of the executing lanes whose predicate holds."""
     mode = ins.parts[2]
     write, members = b.write(ins.operands[0]), Members(ins.operands[2], b)
     predicate = b.read(ins.operands[1], np.bool_)
@@ -143,6 +146,7 @@ def vote(ins: PtxInstruction, b: Binder) -> Any:
 
 @register("match")
 def match(ins: PtxInstruction, b: Binder) -> Any:
+    """`.any` gives the mask of lanes with the same value; `.all` gives all members if they agree, else 0, and whether they do."""
     everybody = ins.parts[1] == "all"
     target, _, same = ins.operands[0].partition("|")
     write, write_same, members = b.write(target), b.write(same) if same else None, Members(ins.operands[2], b)
@@ -194,6 +198,7 @@ def reduce(ins: PtxInstruction, b: Binder) -> Any:
 
 @register("activemask")
 def active_mask(ins: PtxInstruction, b: Binder) -> Any:
+    """The .b32 mask of executing lanes."""
     write = b.write(ins.operands[0])
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:

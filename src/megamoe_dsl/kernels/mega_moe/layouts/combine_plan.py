@@ -20,6 +20,7 @@ class CombinePlan:
 
     @property
     def sets(self) -> int:
+        """Of top-k slots, per warp: two if there is room, else one."""
         return 2 if self._largest_chunk(2) else 1
 
     @property
@@ -35,6 +36,7 @@ class CombinePlan:
 
     @property
     def chunk_bytes(self) -> int:
+        """Of a slot: `chunk` BF16 channels."""
         return 2 * self.chunk
 
     @property

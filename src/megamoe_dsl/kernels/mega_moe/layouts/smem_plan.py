@@ -33,7 +33,8 @@ class SmemPlan(ABC):
     # --- what differs
     @property
     @abstractmethod
-    def epilogue_warps(self) -> int: ...
+    def epilogue_warps(self) -> int:
+        """Warps that finish tiles and combine."""
 
     @property
     @abstractmethod
@@ -77,19 +78,23 @@ class SmemPlan(ABC):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
+        """Fields that the architecture adds to the tail, before the mbarriers."""
         return ()
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
+        """Fields that the architecture adds to the tail, after the mbarriers."""
         return ()
 
     # --- what is the same
     @property
     def combine(self) -> CombinePlan:
+        """Slots of the epilogue warps while they combine."""
         return CombinePlan(self.hidden, self.topk, self.epilogue_warps)
 
     @cached_property
     def region(self) -> Region:
+        """All fields: main and combine in the same place, then tail."""
         stages = self.num_stages
         main = Region.stack(
             "main",
@@ -114,6 +119,7 @@ class SmemPlan(ABC):
 
     @property
     def num_bytes(self) -> int:
+        """Of dynamic SMEM."""
         return self.region.size
 
     def max_stages(self, capacity: int) -> int:

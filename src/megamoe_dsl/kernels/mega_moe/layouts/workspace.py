@@ -51,6 +51,7 @@ class RankBarrier(IntEnum):
 
 
 def pool_tokens(problem: Problem) -> int:
+    """Rows of a rank's token pool: room for all that its experts can receive in a launch."""
     return pool_capacity(
         num_ranks=problem.num_ranks,
         max_tokens_per_rank=problem.max_tokens_per_rank,

@@ -86,6 +86,7 @@ class Sm100Config(MegaMoeConfig):
     epilogue_warpgroups: int = field(kw_only=True)
 
     def check_fields(self) -> None:
+        """An even grid, and epilogue passes that divide a tile.  Raises `ConfigError`."""
         require_integers(self, "store_block_m", "epilogue_warpgroups")
         store_ok = self.store_block_m in (16, 32) and self.block_m % self.store_block_m == 0
         require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")
@@ -117,10 +118,12 @@ class Sm100Config(MegaMoeConfig):
     # --- threads and registers
     @property
     def epilogue_warps(self) -> int:
+        """Of all epilogue warpgroups."""
         return self.epilogue_warpgroups * WARPS_PER_GROUP
 
     @property
     def registers(self) -> RegisterBudget:
+        """Per thread, of each role: as many local experts need."""
         return choose_registers(self.problem.experts_per_rank)
 
     # --- tiles
@@ -150,30 +153,31 @@ class Sm100Config(MegaMoeConfig):
         return align(self.block_m, SF_ATOM_ROWS)
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
+        """Word index of a pool row in the M-major scale buffers, `sf_block_m` words per pool block."""
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     # --- plans
     @property
     def smem(self) -> Sm100SmemPlan:
+        """Of `num_stages` stages."""
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
+        """Of another number of stages."""
         return Sm100SmemPlan(
-            num_experts=self.problem.num_experts,
-            experts_per_rank=self.problem.experts_per_rank,
-            hidden=self.problem.hidden,
-            topk=self.problem.topk,
-            block_m=self.block_m,
-            num_stages=num_stages,
+            *self.plan_shape,
+            num_stages,
             store_block_m=self.store_block_m,
             epilogue_warpgroups=self.epilogue_warpgroups,
         )
 
     @property
     def tmem(self) -> Sm100TmemPlan:
+        """Columns of a CTA's tensor memory."""
         return Sm100TmemPlan(self.block_m)
 
 
 def require_num_sms(num_sms: int) -> None:
+    """Raises `ConfigError` unless the grid consists of whole CTA pairs."""
     require_integer("num_sms", num_sms)
     require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")

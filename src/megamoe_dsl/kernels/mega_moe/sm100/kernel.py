@@ -61,6 +61,7 @@ def finalise(ctx: Sm100Context, warp: Any):
 
 @cute.jit
 def run_loader_warp(ctx: Sm100Context, warp: Any):
+    """One of the four warps between dispatch and epilogue: token loader, weight loader, MMA or scheduler."""
     if warp == TOKENS_WARP:
         load_tokens(ctx)
     elif warp == WEIGHTS_WARP:
@@ -77,6 +78,7 @@ def run_loader_warp(ctx: Sm100Context, warp: Any):
 
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
+    """One CTA, from set-up to tear-down."""
     alignment = config.smem.region.alignment
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()

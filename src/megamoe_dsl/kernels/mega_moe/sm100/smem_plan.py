@@ -28,6 +28,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def epilogue_warps(self) -> int:
+        """Of all epilogue warpgroups."""
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
@@ -37,6 +38,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def token_bytes(self) -> int:
+        """One CTA's half of the tile's tokens: E4M3 [block_m / 2][BLOCK_K], aligned."""
         return align(self.block_m // 2 * BLOCK_K, OPERAND_ALIGNMENT)
 
     @property
@@ -51,6 +53,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def token_transaction(self) -> int:
+        """Bytes TMA counts for one CTA's half of the tokens and the scales of all."""
         return self.block_m // 2 * BLOCK_K + self.sfa_atoms * SF_ATOM_BYTES
 
     @property
@@ -71,6 +74,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def scales(self) -> tuple[Field, ...]:
+        """sfb: of the weights, one atom; sfa: of the tokens."""
         return (
             Field("sfb", (self.num_stages, SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
             Field("sfa", (self.num_stages, self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
@@ -78,6 +82,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
+        """amax: one word per warp and token of a pass."""
         return Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, self.store_block_m), U32, 16)
 
     @property
@@ -87,12 +92,15 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def pull_slots(self) -> int:
+        """One, of a whole row."""
         return 1
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order (sm100/barriers.py)."""
         return barrier_table(num_stages=self.num_stages, dispatch_warps=DISPATCH_WARPS, epilogue_warps=self.epilogue_warps)
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
+        """tmem_address: the column that the TMEM allocation starts at."""
         return (Field("tmem_address", (1,), U32),)

@@ -15,6 +15,7 @@ class Sm100TmemPlan:
     block_m: int
 
     def accumulator(self, index: int) -> int:
+        """First column of an accumulator."""
         return index * self.block_m
 
     @property
@@ -24,6 +25,7 @@ class Sm100TmemPlan:
 
     @property
     def sfa_columns(self) -> int:
+        """Columns of the token scales: 4 per 128 rows."""
         return 4 * -(-self.block_m // TMEM_LANES)
 
     @property
@@ -33,6 +35,7 @@ class Sm100TmemPlan:
 
     @property
     def used(self) -> int:
+        """Columns in use."""
         return self.sfb + 4
 
     @property
@@ -45,6 +48,7 @@ class Sm100TmemPlan:
 
     @property
     def fields(self) -> list[TmemField]:
+        """What the columns hold, in their order."""
         accumulators = [TmemField(f"accumulator {i}", self.accumulator(i), self.block_m) for i in range(ACCUMULATORS)]
         return [
             *accumulators,

@@ -101,6 +101,7 @@ class Sm90Config(MegaMoeConfig):
     trace: bool = False
 
     def check_fields(self) -> None:
+        """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""
         require_integers(self, "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
@@ -153,6 +154,7 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def registers(self) -> RegisterBudget:
+        """Per thread, of each role; the same for all shapes."""
         return REGISTERS
 
     # --- tiles
@@ -176,13 +178,10 @@ class Sm90Config(MegaMoeConfig):
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 
     def smem_plan(self, num_stages: int) -> Sm90SmemPlan:
+        """Of another number of stages, with two pull slots per dispatch warp."""
         return Sm90SmemPlan(
-            num_experts=self.problem.num_experts,
-            experts_per_rank=self.problem.experts_per_rank,
-            hidden=self.problem.hidden,
-            topk=self.problem.topk,
-            block_m=self.block_m,
-            num_stages=num_stages,
+            *self.plan_shape,
+            num_stages,
             cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
         )

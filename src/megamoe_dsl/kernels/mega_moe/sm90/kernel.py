@@ -57,6 +57,7 @@ def finalise(ctx: Sm90Context):
 
 @cute.jit
 def run_loader_warp(ctx: Sm90Context, warp: Any):
+    """One of the four warps between dispatch and math: token loader, weight loader, store or scheduler."""
     if warp == TOKENS_WARP:
         load_tokens(ctx)
     elif warp == WEIGHTS_WARP:
@@ -69,6 +70,7 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
+    """One CTA, from set-up to tear-down."""
     alignment = config.smem.region.alignment
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     warp = cute.arch.warp_idx()

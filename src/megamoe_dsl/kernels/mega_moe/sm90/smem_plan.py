@@ -40,10 +40,12 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
+        """Of a stage: E4M3 [256][BLOCK_K]."""
         return TILE_ROWS * BLOCK_K
 
     @property
     def token_bytes(self) -> int:
+        """Of a stage: E4M3 [block_m][BLOCK_K]."""
         return self.block_m * BLOCK_K
 
     @property
@@ -57,6 +59,7 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def pull_chunk(self) -> int:
+        """Bytes of a token row that one bulk copy moves."""
         return pull_chunk(self.hidden)
 
     @property
@@ -72,14 +75,17 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def scales(self) -> tuple[Field, ...]:
+        """sfa: of the tokens; those of the weights do not pass through the ring."""
         return (Field("sfa", (self.num_stages, align(self.scale_bytes, 128) // 4), F32, 128),)
 
     @property
     def maxima(self) -> Field:
+        """amax: one word per math warp and token."""
         return Field("amax", (self.epilogue_warps, self.block_m), U32, 16)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order (sm90/barriers.py)."""
         return sm90_barrier_table(
             num_stages=self.num_stages,
             work_tiles=WORK_TILES,
@@ -91,8 +97,10 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
+        """work_tiles: four words per published `WorkTile`."""
         return (Field("work_tiles", (WORK_TILES, 4), U32, 16),)
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
+        """trace_count: stamps so far of each traced warp."""
         return (Field("trace_count", (self.trace_warps,), U32),)

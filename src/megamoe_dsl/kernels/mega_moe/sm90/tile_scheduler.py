@@ -41,9 +41,11 @@ class WorkTile:
 
     @property
     def same_weights(self) -> cutlass.Boolean:
+        """Whether the tiles of the cluster have one weight block."""
         return self.same_tokens == 0
 
     def valid(self) -> cutlass.Boolean:
+        """Whether it is a tile, not the end of the walk."""
         return self.valid_m > 0
 
 
