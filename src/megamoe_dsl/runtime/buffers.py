@@ -181,11 +181,10 @@ class RankBuffers:
         """By name, in kernel order."""
         return {name: getattr(self.weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
 
-    @property
-    def addresses(self) -> dict[str, int]:
-        """What a launch points to and does not change from one to the next, by the argument's name."""
-        tensors = {"sym": self.sym, "maps": self.maps, "stats": self.stats, "watchdog": self.watchdog, "trace": self.trace}
-        return {**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **self.weight_addresses}
+    def address(self, name: str) -> int:
+        """Of the tensor that the argument of this name points to."""
+        tensor: torch.Tensor = getattr(self.weights if hasattr(self.weights, name) else self, name)
+        return tensor.data_ptr()
 
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
@@ -216,8 +215,8 @@ class RankBuffers:
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
         """Kernel arguments in order (kernels/mega_moe/arguments.py); pointers as integers."""
-        values = {"peers": peers, "y": y, "num_tokens": num_tokens, "rank": rank, "watchdog_ns": watchdog_ns, **self.addresses}
-        return tuple(values[name] for name in self.argument_names)
+        values = {"peers": peers, "y": y, "num_tokens": num_tokens, "rank": rank, "watchdog_ns": watchdog_ns}
+        return tuple(values[name] if name in values else self.address(name) for name in self.argument_names)
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""
