@@ -81,8 +81,8 @@ def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: b
             same = ("level", "kernel", "arch", "name")
             entries = [old for old in entries if any(old.get(key) != named.get(key) for key in same)] + [entry]
             write(record, heading(), entries)
-            how = f"{entry.get('by', '')} {entry['sign']}".strip() or "NOT NOTICED"
-            print(f"{kernel} {number}/{len(todo)} {time.monotonic() - start:.0f} s  {named['name']}: {how[:160]}", flush=True)
+            how = " ".join(f"{entry.get('by', '')} {entry['sign']}".split())[:160] or "NOT NOTICED"
+            print(f"{kernel} {number}/{len(todo)} {time.monotonic() - start:.0f} s  {named['name']}: {how}", flush=True)
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    store_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int
