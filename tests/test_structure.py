@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {*SHAPE, "artifact", "kernels"},
     "pictures": {*SHAPE, "kernels", "schedule"},
     "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
+    "checkpoints": {"presets", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},
     "bench": {*SHAPE, "artifact", "cases", "integer", "kernels", "presets", "quant", "reference", "runtime", "tuned"},
 }

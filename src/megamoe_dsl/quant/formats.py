@@ -231,7 +231,7 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
         raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
-    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype)
+    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype, device=x.device)
     middle = (grid[1:] + grid[:-1]) / 2
     magnitude = x.abs().contiguous()
     # A tie goes to the even code: below it for an even lower neighbour, above it for an odd one.
