@@ -50,8 +50,8 @@ def transformed(weights: ExpertWeights) -> tuple[tuple[torch.Tensor, torch.Tenso
 
 
 def copied(weights: ExpertWeights) -> ExpertWeights:
-    """For a reload in place: scales are passed through."""
-    return ExpertWeights(weights.fc1, weights.fc1_sf.clone(), weights.fc2, weights.fc2_sf.clone())
+    """For a reload in place: what has one order only is passed through."""
+    return ExpertWeights(weights.fc1.clone(), weights.fc1_sf.clone(), weights.fc2.clone(), weights.fc2_sf.clone())
 
 
 def load(buffer: deep_gemm.SymmBuffer, case: Case) -> None:

@@ -80,6 +80,6 @@ def test_scales_that_are_refused() -> None:
     w = random_weights(FP8, 0, 1)
     with pytest.raises(ProblemError, match="takes weights in E2M1"):
         transform_weights_for_mega_moe((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
-    (l1, l1_sf), l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(random_weights(FP4, 0, 1)))
+    (l1, fc1_sf), l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(random_weights(FP4, 0, 1)))
     with pytest.raises(ProblemError, match="M-major"):
-        _in_kernel_order(FP4, SM100, (l1, l1_sf.contiguous()), l2)
+        _in_kernel_order(FP4, SM100, (l1, fc1_sf.contiguous()), l2)

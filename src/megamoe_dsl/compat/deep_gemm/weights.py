@@ -22,8 +22,8 @@ def transform_weights_for_mega_moe_sm90(l1_weights: Weights, l2_weights: Weights
     Returns weights as tiles, e4m3 [E, 2I/256, H/128, 256, 128] and [E, H/256, I/128, 256, 128], and the same scales: another order than
     DeepGEMM's, in another shape, so that neither is taken for the other.  Raises ValueError for shapes that are no multiples.
     """
-    (l1, l1_sf), (l2, l2_sf) = l1_weights, l2_weights
-    return (tile_sm90(order_rows_sm90(l1)), l1_sf.contiguous()), (tile_sm90(l2), l2_sf.contiguous())
+    (fc1, fc1_sf), (fc2, fc2_sf) = l1_weights, l2_weights
+    return (tile_sm90(order_rows_sm90(fc1)), fc1_sf.contiguous()), (tile_sm90(fc2), fc2_sf.contiguous())
 
 
 def transform_weights_for_mega_moe(l1_weights: Weights, l2_weights: Weights, activation: str = "swiglu") -> tuple[Weights, Weights]:
@@ -36,11 +36,11 @@ def transform_weights_for_mega_moe(l1_weights: Weights, l2_weights: Weights, act
     Raises `ProblemError` and ValueError.
     """
     check_swiglu(activation)
-    (l1, l1_sf), (l2, l2_sf) = l1_weights, l2_weights
-    for name, codes in (("l1_weights", l1), ("l2_weights", l2)):
+    (fc1, fc1_sf), (fc2, fc2_sf) = l1_weights, l2_weights
+    for name, codes in (("l1_weights", fc1), ("l2_weights", fc2)):
         if codes.dtype not in (torch.int8, torch.uint8):
             raise ProblemError(f"{name}[0].dtype", codes.dtype, f"torch.int8 or torch.uint8: {SM100} takes weights in E2M1")
-    return (interleave_gate_up(l1), _utccp(interleave_gate_up(scale_bytes(l1_sf)))), (l2, _utccp(scale_bytes(l2_sf)))
+    return (interleave_gate_up(fc1), _utccp(interleave_gate_up(scale_bytes(fc1_sf)))), (fc2, _utccp(scale_bytes(fc2_sf)))
 
 
 def _utccp(scales: torch.Tensor) -> torch.Tensor:
