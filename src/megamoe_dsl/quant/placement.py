@@ -27,7 +27,7 @@ def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) ->
 
 def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:
     """Memory for a rank's weights in kernel order, zero, on a device."""
-    zeros = [torch.zeros(shape, dtype=dtype) for dtype, shape in checkpoint_layout(single_expert(problem)).values()]
+    zeros = [torch.zeros(shape, dtype=dtype, device="cpu") for dtype, shape in checkpoint_layout(single_expert(problem)).values()]
     one, count = transform_expert(problem, arch, ExpertWeights(*zeros)), problem.experts_per_rank
     tensors = {name: getattr(one, name) for name in WEIGHT_NAMES}
     return TransformedWeights(
