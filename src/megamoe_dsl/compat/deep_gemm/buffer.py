@@ -9,12 +9,13 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from ...artifact.cache import cache_folder
+from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...kernels.mega_moe.config import MegaMoeConfig
 from ...kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ...kernels.pre_dispatch.config import PreDispatchConfig
 from ...kernels.registry import default_recipe, find_kernel
+from ...presets.compiled import configs_up_to
 from ...problem import Problem, ProblemError
 from ...quant import WEIGHT_NAMES, TransformedWeights
 from ...recipe import UE8M0
@@ -118,6 +119,15 @@ class SymmBuffer:
             _require_no_capture()
             self._pre_dispatch = rank_kernel.CudaKernel(self.store.get(PreDispatchConfig.choose(self.problem, self.target)))
         return self._pre_dispatch
+
+    def prepare(self, activation_clamp: float | None = None, fast_math: bool = True) -> int:
+        """Has the kernels of every bound compiled in the cache, in parallel, and returns how many there are: no later call compiles.
+
+        Raises as `artifact.cache.load_or_compile_all`.
+        """
+        problem = replace(self.problem, activation_clamp=activation_clamp, fast_math=fast_math)
+        configs = configs_up_to(problem, problem.max_tokens_per_rank, self.target)
+        return len(load_or_compile_all([*configs, PreDispatchConfig.choose(self.problem, self.target)]))
 
     def _config(self, activation_clamp: float | None, fast_math: bool, bound: int) -> MegaMoeConfig:
         key = (activation_clamp, fast_math, bound)
