@@ -11,29 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engines import BATCHES, ENGINES, Inputs3, call_sequence, fake_packages
-from megamoe_dsl.arch import SM90
+from engine_configs import MOST, problem_of
+from engines import ENGINES, Inputs3, call_sequence, fake_packages
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.cases import random_inputs, random_weights
-from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU
-
-SMS = 132
-MOST = max(BATCHES)
-
-
-def problem_of(ranks: int) -> Problem:
-    return Problem(1024, 512, 8 * ranks, 4, ranks, 64, recipe="fp8xfp8")
-
-
-def configs(ranks: int) -> set[Any]:
-    """Everything that the checks run."""
-    return set(layer_configs(problem_of(ranks), Target(SM90, SMS, DEFAULT_GPU), [MOST]))
 
 
 def capture(step: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], Callable[[], None]]:

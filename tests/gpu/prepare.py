@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import engine_checks
+import engine_configs
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
@@ -34,7 +34,7 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     """Configurations of the layer's checks and of the soak on so many GPUs.  Raises `ProblemError`."""
     layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(ranks)]
     soak = [Sm90Config.choose(one.problem, one.tokens, num_sms=NUM_SMS * gpus // SOAK_RANKS) for one in options.soak_points()]
-    engines = [config for ranks in options.layer_ranks(gpus) for config in engine_checks.configs(ranks)]
+    engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     chosen = {"layer": layer, "soak": soak, "engines": engines}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 

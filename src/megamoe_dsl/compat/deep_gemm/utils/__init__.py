@@ -1,4 +1,4 @@
-"""Of DeepGEMM's `utils`, what callers of the fused MoE use."""
+"""What callers of the fused MoE use of its helper functions: casts of tokens."""
 
 from __future__ import annotations
 
