@@ -1,10 +1,10 @@
 """DeepGEMM's own test of its SM90 MegaMoE, unchanged but for its import lines, on `megamoe_dsl.compat.deep_gemm`.
 
     python tests/gpu/baseline_test.py prepare PATH --ranks 2 --kernels DIR     where the DSL is: compiles what the test will run
-    python tests/gpu/baseline_test.py run PATH --kernels DIR -- --num-processes 2 --layers 1 2 3 4     on Hopper GPUs
+    python tests/gpu/baseline_test.py run PATH --ranks 2 --kernels DIR         on Hopper GPUs
 
 PATH is a file of a checkout of sgl-project/DeepGEMM: `tests/test_mega_moe_sm90.py`, or `tests/test_mega_moe_hopper.py` of its pull request
-36, which grew out of it (it needs triton, and `--accuracy` after the `--`).  Nothing is fetched.  What follows `--` goes to the test.
+36, which grew out of it (it needs triton, and `--accuracy` after the `--`).  Nothing is fetched.  What follows a `--` goes to the test, as `--layers 1` does.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("path", type=Path, help="the test, a file of a checkout of sgl-project/DeepGEMM")
     parser.add_argument("--kernels", type=Path, help="folder of compiled kernels; by default the cache")
-    parser.add_argument("--ranks", type=int, default=1, help="prepare: ranks of the run to come")
+    parser.add_argument("--ranks", type=int, default=1, help="processes, each with a GPU: the test's --num-processes")
     return parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
 
 
@@ -136,7 +136,7 @@ def main() -> int:
     options, rest = parse(sys.argv[1:])
     sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
     if options.what == "run":
-        return run(options.path, options.kernels, rest)
+        return run(options.path, options.kernels, ["--num-processes", str(options.ranks), *rest])
     from megamoe_dsl.artifact.cache import cache_folder
 
     count = prepare(options.path, options.ranks, options.kernels or cache_folder())
