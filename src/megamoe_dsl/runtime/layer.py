@@ -20,15 +20,14 @@ import torch
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
-from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import ExpertWeights
 from ..target import Target
-from .bf16_inputs import Bf16Inputs
-from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
-from .cuda_kernel import CudaKernel
+from .buffers import OUTPUT_ALIGNMENT, Inputs, RankBuffers, check_device, check_output, check_weights
+from .call_plan import CallPlan, CallPlans, Tensors
+from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
-from .custom_op import mega_moe_out, register
+from .inputs_stage import InputsStage
 from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
@@ -88,15 +87,14 @@ class MegaMoE(torch.nn.Module):
         configs = self.selection.configs(target)
         kernels: dict[Any, RankKernel] = {}
         shared: ExpertWeights | RankBuffers = weights
-        self.pre_dispatch: CudaKernel | None = None
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
                 shared = kernels[config].buffers
-            if bf16_inputs:
-                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, target)))
-        self.kernels = {bound: kernels[config] for bound, config in configs.items()}
-        self.memory = self.kernels[problem.max_tokens_per_rank].buffers
+            self.kernels = {bound: kernels[config] for bound, config in configs.items()}
+            self.memory = self.kernels[problem.max_tokens_per_rank].buffers
+            self._inputs = InputsStage(problem, target, store, self.memory, bf16_inputs)
+        self._plans = CallPlans(self._plan)
         self.number = register(self)
 
     def forward(
@@ -130,10 +128,14 @@ class MegaMoE(torch.nn.Module):
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
             # BF16 tokens have no scales.
             Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
-        if out is None:
-            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
-        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
-        return out
+        if not is_plain_call(x):
+            if out is None:
+                return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+            mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+            return out
+        y = new_output(x, numbers[1]) if out is None else out
+        self.launch(y, x, x_sf, topk_idx, topk_weights, *numbers)
+        return y
 
     def launch(
         self,
@@ -146,42 +148,49 @@ class MegaMoE(torch.nn.Module):
         padded_tokens: int,
     ) -> None:
         """What the operators do; a negative number is none."""
-        tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
-        rows = tokens if padded_tokens < 0 else padded_tokens
-        self.selection.check("padded_tokens", rows, tokens)
+        tensors = (y, x, x_sf, topk_idx, topk_weights)
+        plan = self._plans.of(tensors, (num_tokens_bound, padded_tokens))
+        if y.data_ptr() % OUTPUT_ALIGNMENT or not self._is_current_device():
+            self._plan(tensors, (num_tokens_bound, padded_tokens))  # says what is wrong
+        self._inputs(x, x_sf, topk_idx, topk_weights, plan.rows)
+        plan.kernel(y)
+
+    def _plan(self, tensors: Tensors, numbers: tuple[int, int]) -> CallPlan:
+        """Everything that can be said of a call without reading a tensor.  Raises `ProblemError`."""
+        y, x, x_sf, topk_idx, topk_weights = tensors
+        num_tokens_bound, padded_tokens = numbers
+        self._check_inputs(x, x_sf, topk_idx, topk_weights)
+        rows = len(x) if padded_tokens < 0 else padded_tokens
+        self.selection.check("padded_tokens", rows, len(x))
         check_output("out", y, (rows, self.problem.hidden))
         self._check_device("out", y)
-        bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
-        if x_sf is None:
-            assert self.pre_dispatch is not None
-            indices = topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
-            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), indices.data_ptr(), topk_weights.data_ptr())
-            if rows:
-                self.pre_dispatch((*pointers, tokens, rows))
-        else:
-            self.memory.store(Inputs(x, x_sf, topk_idx, topk_weights), rows)
-        self.kernels[bound](y)
+        return CallPlan(self.kernels[self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)], rows)
 
-    def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> int:
-        """Everything that can be said without reading a tensor.  Returns the number of tokens."""
-        problem = self.problem
-        if x_sf is None:
-            if self.pre_dispatch is None:
-                raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
-            Bf16Inputs(x, topk_idx, topk_weights).check_layout(problem)
-        else:
-            Inputs(x, x_sf, topk_idx, topk_weights).check_layout(problem)
+    def input_buffers(self) -> Inputs:
+        """Where a call's quantised tokens and routing go, each with a row per token of the capacity.
+
+        A call whose x, x_sf, topk_idx and topk_weights are the first T rows of these launches the layer alone: nothing is copied.  What
+        they hold is the next call's, of any layer on the buffer.
+        """
+        return Inputs(*(self.memory.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")))
+
+    def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Everything that can be said of them without reading one.  Raises `ProblemError`."""
+        self._inputs.check(x, x_sf, topk_idx, topk_weights)
         for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
             if tensor is not None:
                 self._check_device(name, tensor)
-        return x.shape[0]
 
     def _check_device(self, name: str, tensor: torch.Tensor) -> None:
         """The buffer's, which is the current one: a launch takes the current device's stream."""
         device = self.symmetric.sym.device
         check_device(name, tensor, device)
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
+        if not self._is_current_device():
             raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the layer is")
+
+    def _is_current_device(self) -> bool:
+        device = self.symmetric.sym.device
+        return device.type != "cuda" or device.index == torch.cuda.current_device()
 
     @property
     def stats(self) -> torch.Tensor:
