@@ -138,7 +138,7 @@ def test_what_cannot_be_called_costs_no_other(replays: list[str], store: Artifac
     record = measure(store, baseline_error="no such library")
     assert record["errors"] == {
         "baseline": "no such library",
-        **{f"forward, {kind}, compiled": "RuntimeError: no compiler" for kind in ("BF16", "FP8")},
+        **{f"forward, {kind}, compiled": "RuntimeError: no compiler" for kind in ("BF16", "FP8", "FP8 in the buffer")},
     }
     assert "forward, FP8, graph" in record["host_us"] and "baseline" not in record["host_us"]
     assert any("FAILED" in line and "no compiler" in line for line in host_time.lines_of({"name": "tiny", **record}))

@@ -84,8 +84,9 @@ def captured(step: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Call:
 
 
 def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str = "inductor", **how_often: int) -> dict[str, Any]:
-    """Host times at a point of one rank: the layer on BF16 inputs, on FP8 ones, and on FP8 ones that lie where it wants them, each plain, under torch.compile and as a graph; its kernel
-    alone; an addition in place; and the baseline, if `layer` has one.  `how_often` as in `time_host`.
+    """Host times at a point of one rank: the layer on BF16 inputs, on FP8 ones, and on FP8 ones in its own buffers, each plain, under
+    torch.compile and as a graph; its kernel alone; an addition in place; and the baseline, if `layer` has one.  `how_often` as in
+    `time_host`.
 
     A way to call that fails has an entry in `errors` instead of one in `host_us`.  Raises `ArtifactError` for a missing kernel.
     """
