@@ -40,12 +40,12 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of every launch the address of its arguments' addresses."""
     found: list[int] = []
 
-    def call(function: Any, *arguments: Any) -> Any:
-        if function.__name__ == "cuLaunchKernelEx":
-            found.append(arguments[2])
-        return 1000  # a handle, or clusters that run at once
+    def launch(config: Any, function: Any, table: int, extra: int) -> tuple[int]:
+        found.append(table)
+        return (0,)
 
-    monkeypatch.setattr(cuda_kernel, "call", call)
+    monkeypatch.setattr(cuda_kernel, "call", lambda function, *arguments: 1000)  # a handle, or clusters that run at once
+    monkeypatch.setattr(cuda_kernel.driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(cuda_kernel, "current_stream", lambda device: 0)

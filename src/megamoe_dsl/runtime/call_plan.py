@@ -9,8 +9,8 @@ import torch
 
 from .rank_kernel import RankKernel
 
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
-"""y, x, x_sf, topk_idx, topk_weights."""
+Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
+"""x, x_sf, topk_idx, topk_weights."""
 Numbers = tuple[int, int]
 """num_tokens_bound and padded_tokens; negative where none is given."""
 
@@ -35,7 +35,14 @@ class CallPlans:
 
     def of(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
         """The plan of a call.  A tensor counts by dtype, shape, whether it is contiguous, and device: nothing else is looked at again."""
-        key = (numbers, *[one if one is None else (one.dtype, one.shape, one.is_contiguous(), one.get_device()) for one in tensors])
+        x, x_sf, idx, weights = tensors
+        key = (
+            numbers,
+            x.dtype, x.shape, x.is_contiguous(), x.get_device(),
+            None if x_sf is None else (x_sf.dtype, x_sf.shape, x_sf.is_contiguous(), x_sf.get_device()),
+            idx.dtype, idx.shape, idx.is_contiguous(), idx.get_device(),
+            weights.dtype, weights.shape, weights.is_contiguous(), weights.get_device(),
+        )  # fmt: skip
         plan = self._made.get(key)
         if plan is None:
             plan = self._make(tensors, numbers)

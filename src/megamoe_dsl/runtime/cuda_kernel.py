@@ -24,7 +24,12 @@ class CudaError(RuntimeError):
 
 def call(function: Any, *arguments: Any) -> Any:
     """A driver call's result, or `CudaError`."""
-    status, *result = function(*arguments)
+    return check(function, function(*arguments))
+
+
+def check(function: Any, returned: tuple[Any, ...]) -> Any:
+    """The result in what a driver's function returned, or `CudaError`."""
+    status, *result = returned
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         raise CudaError(f"{function.__name__}: {text.decode() if text else status}")
@@ -115,4 +120,6 @@ class CudaKernel:
         stream = current_stream(self._device)
         if stream != self._stream:
             self._launch.hStream = self._stream = stream
-        call(driver.cuLaunchKernelEx, self._launch, self._function, self.arguments.address, 0)
+        returned = driver.cuLaunchKernelEx(self._launch, self._function, self.arguments.address, 0)
+        if returned[0]:
+            check(driver.cuLaunchKernelEx, returned)

@@ -36,10 +36,11 @@ def layer_of(number: int) -> Launchable:
     return _LAYERS[number]
 
 
-def new_output(x: torch.Tensor, padded_tokens: int) -> torch.Tensor:
-    """y for x, bf16 [T or padded_tokens, hidden], not yet written."""
-    tokens, *rest = x.shape
-    return torch.empty(tokens if padded_tokens < 0 else padded_tokens, *rest, dtype=torch.bfloat16, device=x.device)
+def new_output(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has."""
+    if rows < 0 or rows == len(x):
+        return torch.empty_like(x, dtype=torch.bfloat16)
+    return torch.empty((rows, x.shape[1]), dtype=torch.bfloat16, device=x.device)
 
 
 def is_plain_call(x: torch.Tensor) -> bool:
@@ -60,9 +61,7 @@ def _mega_moe(
     num_tokens_bound: int,
     padded_tokens: int,
 ) -> torch.Tensor:
-    y = new_output(x, padded_tokens)
-    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
-    return y
+    return layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens))
 
 
 def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -81,7 +80,7 @@ def _mega_moe_out(
     num_tokens_bound: int,
     padded_tokens: int,
 ) -> None:
-    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
+    layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens), y)
 
 
 def _mega_moe_out_fake(*arguments: Any) -> None:

@@ -23,8 +23,8 @@ from ..integer import as_integer
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import ExpertWeights
 from ..target import Target
-from .buffers import OUTPUT_ALIGNMENT, Inputs, RankBuffers, check_device, check_output, check_weights
-from .call_plan import CallPlan, CallPlans, Tensors
+from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
+from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
@@ -95,6 +95,7 @@ class MegaMoE(torch.nn.Module):
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
             self._inputs = InputsStage(problem, target, store, self.memory, bf16_inputs)
         self._plans = CallPlans(self._plan)
+        self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
 
     def forward(
@@ -123,48 +124,43 @@ class MegaMoE(torch.nn.Module):
 
         Raises `ProblemError` before anything is launched.
         """
-        numbers = [_number("num_tokens_bound", num_tokens_bound), _number("padded_tokens", padded_tokens)]
+        numbers = (
+            -1 if num_tokens_bound is None else _number("num_tokens_bound", num_tokens_bound),
+            -1 if padded_tokens is None else _number("padded_tokens", padded_tokens),
+        )
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
             # BF16 tokens have no scales.
             Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
-        if not is_plain_call(x):
-            if out is None:
-                return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
-            mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
-            return out
-        y = new_output(x, numbers[1]) if out is None else out
-        self.launch(y, x, x_sf, topk_idx, topk_weights, *numbers)
+        if is_plain_call(x):
+            return self.launch((x, x_sf, topk_idx, topk_weights), numbers, out)
+        if out is None:
+            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+        return out
+
+    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What a call does, as an operator or without one.  Returns y, which is `out` when that is given."""
+        plan = self._plans.of(tensors, numbers)
+        if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
+            self._check_current_device()
+        if out is None:
+            y = new_output(tensors[0], plan.rows)
+        else:
+            y = out
+            check_output("out", y, (plan.rows, self.problem.hidden))
+            check_device("out", y, self.symmetric.sym.device)
+        self._inputs(*tensors, plan.rows)
+        plan.kernel(y)
         return y
 
-    def launch(
-        self,
-        y: torch.Tensor,
-        x: torch.Tensor,
-        x_sf: torch.Tensor | None,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        num_tokens_bound: int,
-        padded_tokens: int,
-    ) -> None:
-        """What the operators do; a negative number is none."""
-        tensors = (y, x, x_sf, topk_idx, topk_weights)
-        plan = self._plans.of(tensors, (num_tokens_bound, padded_tokens))
-        if y.data_ptr() % OUTPUT_ALIGNMENT or not self._is_current_device():
-            self._plan(tensors, (num_tokens_bound, padded_tokens))  # says what is wrong
-        self._inputs(x, x_sf, topk_idx, topk_weights, plan.rows)
-        plan.kernel(y)
-
-    def _plan(self, tensors: Tensors, numbers: tuple[int, int]) -> CallPlan:
-        """Everything that can be said of a call without reading a tensor.  Raises `ProblemError`."""
-        y, x, x_sf, topk_idx, topk_weights = tensors
-        num_tokens_bound, padded_tokens = numbers
-        self._check_inputs(x, x_sf, topk_idx, topk_weights)
-        rows = len(x) if padded_tokens < 0 else padded_tokens
-        self.selection.check("padded_tokens", rows, len(x))
-        check_output("out", y, (rows, self.problem.hidden))
-        self._check_device("out", y)
-        return CallPlan(self.kernels[self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)], rows)
+    def _plan(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
+        """Everything that can be said of a call's inputs without reading one.  Raises `ProblemError`."""
+        self._check_inputs(*tensors)
+        (bound, padded), tokens = numbers, len(tensors[0])
+        rows = tokens if padded < 0 else padded
+        self.selection.check("padded_tokens", rows, tokens)
+        return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows)
 
     def input_buffers(self) -> Inputs:
         """Where a call's quantised tokens and routing go, each with a row per token of the capacity.
@@ -179,18 +175,13 @@ class MegaMoE(torch.nn.Module):
         self._inputs.check(x, x_sf, topk_idx, topk_weights)
         for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
             if tensor is not None:
-                self._check_device(name, tensor)
+                check_device(name, tensor, self.symmetric.sym.device)
+        self._check_current_device()
 
-    def _check_device(self, name: str, tensor: torch.Tensor) -> None:
-        """The buffer's, which is the current one: a launch takes the current device's stream."""
-        device = self.symmetric.sym.device
-        check_device(name, tensor, device)
-        if not self._is_current_device():
-            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the layer is")
-
-    def _is_current_device(self) -> bool:
-        device = self.symmetric.sym.device
-        return device.type != "cuda" or device.index == torch.cuda.current_device()
+    def _check_current_device(self) -> None:
+        """Raises `ProblemError` unless the layer is on the current device: a launch takes that device's stream."""
+        if self._cuda_index is not None and self._cuda_index != torch.cuda.current_device():
+            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{self._cuda_index}, where the layer is")
 
     @property
     def stats(self) -> torch.Tensor:
@@ -207,10 +198,8 @@ class MegaMoE(torch.nn.Module):
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
 
 
-def _number(name: str, value: SupportsIndex | None) -> int:
-    """What the operators take: -1 for None.  Raises `ProblemError`."""
-    if value is None:
-        return -1
+def _number(name: str, value: SupportsIndex) -> int:
+    """What the operators take.  Raises `ProblemError`."""
     # An int of torch.compile, which may stand for any, is taken as it is.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
