@@ -36,13 +36,14 @@ class CallPlans:
     def of(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
         """The plan of a call.  A tensor counts by dtype, shape, whether it is contiguous, and device: nothing else is looked at again."""
         x, x_sf, idx, weights = tensors
-        key = (
+        key: tuple[object, ...] = (
             numbers,
             x.dtype, x.shape, x.is_contiguous(), x.get_device(),
-            None if x_sf is None else (x_sf.dtype, x_sf.shape, x_sf.is_contiguous(), x_sf.get_device()),
             idx.dtype, idx.shape, idx.is_contiguous(), idx.get_device(),
             weights.dtype, weights.shape, weights.is_contiguous(), weights.get_device(),
         )  # fmt: skip
+        if x_sf is not None:
+            key += (x_sf.dtype, x_sf.shape, x_sf.is_contiguous(), x_sf.get_device())
         plan = self._made.get(key)
         if plan is None:
             plan = self._make(tensors, numbers)

@@ -14,6 +14,7 @@ from .cuda_kernel import CudaKernel
 
 TOKEN_ALIGNMENT, SCALE_ALIGNMENT = 16, 4
 """Bytes, of x and of x_sf."""
+INT64 = torch.int64
 
 
 class InputsStage:
@@ -49,20 +50,21 @@ class InputsStage:
         """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  No checks but of addresses."""
         if not rows:
             return
-        if topk_idx.dtype is not torch.int64:
+        if topk_idx.dtype is not INT64:
             topk_idx = topk_idx.long()  # lives until the kernel has it: memory is reused in the stream's order
-        tokens, at, idx, weights = len(x), x.data_ptr(), topk_idx.data_ptr(), topk_weights.data_ptr()
-        scales = 0 if x_sf is None else x_sf.data_ptr()
+        at, scales, idx, weights = x.data_ptr(), 0, topk_idx.data_ptr(), topk_weights.data_ptr()
+        if x_sf is None:
+            kernel = self._quantise
+            assert kernel is not None
+            values = kernel.arguments.values
+        else:
+            scales = x_sf.data_ptr()
+            if at == self._places[0] and (at, scales, idx, weights) == self._places and rows == len(x):
+                return
+            kernel = self._copy
+            values = kernel.arguments.values
+            values.x_sf = scales
         if at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT:
             self.check(x, x_sf, topk_idx, topk_weights)
-        kernel = self._copy
-        if x_sf is None:
-            assert self._quantise is not None
-            kernel = self._quantise
-        elif tokens == rows and (at, scales, idx, weights) == self._places:
-            return
-        else:
-            kernel.arguments.values.x_sf = scales
-        values = kernel.arguments.values
-        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, tokens, rows
+        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, len(x), rows
         kernel.launch()
