@@ -95,6 +95,16 @@ def test_the_references_bits(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmB
     assert torch.equal(stats, received.int() + 7)
 
 
+def test_torchs_default_device_does_not_matter(gpu: type[SimulatedKernel], case: Case) -> None:
+    """DeepGEMM's tests set it to CUDA."""
+    y, stats = new_y(), torch.zeros(4, dtype=torch.int32)
+    with torch.device("meta"):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
+        load(buffer, case)
+        run(gpu, buffer, y, *transformed(case.weights[0]), cumulative_local_expert_recv_stats=stats)
+    assert torch.equal(y, case.reference().y[0]) and stats.sum() == (case.topk_idx[0] >= 0).sum()
+
+
 def test_a_bound_chooses_the_kernel(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmBuffer, case: Case) -> None:
     weights = transformed(case.weights[0])
     load(buffer, case)

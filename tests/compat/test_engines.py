@@ -86,7 +86,7 @@ def test_the_engines_calls(engine: str, gpu: type[SimulatedKernel], monkeypatch:
 
 def watch_tensors(gpu: type[SimulatedKernel], patch: pytest.MonkeyPatch) -> None:
     """Kernels see the buffers of both engines, and the tensors that the calls get."""
-    launch, tensors = SimulatedKernel.__call__, dict[str, torch.Tensor]()
+    launch, tensors = SimulatedKernel.launch, dict[str, torch.Tensor]()
 
     def seen(name: str, call: Callable[..., None]) -> Callable[..., None]:
         def run(*arguments: object, **options: object) -> None:
@@ -95,13 +95,13 @@ def watch_tensors(gpu: type[SimulatedKernel], patch: pytest.MonkeyPatch) -> None
 
         return run
 
-    def run(kernel: SimulatedKernel, arguments: tuple[int, ...]) -> None:
+    def run(kernel: SimulatedKernel) -> None:
         gpu.tensors = dict(tensors)
         for number, buffer in enumerate(one for kind in ENGINES.values() for one in kind.buffers.values()):
             gpu.tensors |= {f"{number}.{name}": tensor for name, tensor in visible(buffer).items()}
-        launch(kernel, arguments)
+        launch(kernel)
 
-    patch.setattr(SimulatedKernel, "__call__", run)
+    patch.setattr(SimulatedKernel, "launch", run)
     long = torch.Tensor.long
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:

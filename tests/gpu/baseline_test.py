@@ -4,7 +4,7 @@
     python tests/gpu/baseline_test.py run PATH --ranks 2 --kernels DIR         on Hopper GPUs
 
 PATH is a file of a checkout of sgl-project/DeepGEMM: `tests/test_mega_moe_sm90.py`, or `tests/test_mega_moe_hopper.py` of its pull request
-36, which grew out of it (it needs triton, and `--accuracy` after the `--`).  Nothing is fetched.  What follows a `--` goes to the test, as `--layers 1` does.
+36, which grew out of it (it needs triton, and `--accuracy`).  Nothing is fetched.  What follows a `--` goes to the test: `-- --layers 1`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from simulated_gpu import simulated_gpu, visible
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
@@ -17,6 +16,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import WEIGHT_NAMES, ExpertWeights
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from simulated_gpu import simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
 
@@ -59,7 +59,7 @@ def test_the_loaded_weights_are_those_that_run(moe: MegaMoE) -> None:
     model = torch.nn.ModuleDict({"ffn": moe})
     model.load_state_dict({f"ffn.{name}": tensor for name, tensor in fields(case.weights[0]).items()})
     y = torch.empty(3, PROBLEM.hidden, dtype=torch.bfloat16)
-    moe.gpu.tensors = visible(moe, y=y)  # type: ignore[union-attr]
+    moe.gpu.tensors = visible(moe, y=y, x=case.x[0], x_sf=case.x_sf[0], idx=case.topk_idx[0], w=case.topk_weights[0])  # type: ignore[union-attr]
     moe(case.x[0], case.topk_idx[0], case.topk_weights[0], x_sf=case.x_sf[0], out=y)
     assert torch.equal(y, case.reference().y[0])
 

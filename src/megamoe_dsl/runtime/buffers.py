@@ -32,6 +32,9 @@ from ..quant import (
 )
 from .watchdog import new_record
 
+OUTPUT_ALIGNMENT = 16
+"""Bytes."""
+
 
 def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous."""
@@ -42,6 +45,12 @@ def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
     if not tensor.is_contiguous():
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
+
+
+def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:
+    """Raises `ProblemError` unless the tensor begins at a multiple of so many bytes."""
+    if tensor.data_ptr() % alignment:
+        raise ProblemError(f"{name}.data_ptr()", tensor.data_ptr(), f"a multiple of {alignment}")
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
@@ -126,8 +135,7 @@ class Inputs:
 def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, 16-byte aligned."""
     check_tensor(name, y, torch.bfloat16, shape)
-    if y.data_ptr() % 16:
-        raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
+    check_aligned(name, y, OUTPUT_ALIGNMENT)
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
@@ -159,6 +167,7 @@ class RankBuffers:
     weights   the local experts' weights in kernel order; its own copy of an `ExpertWeights`, and the very tensors of a `TransformedWeights`
     maps      uint8 table of tensor maps, made by `encode`
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
+    stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
     trace     stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
@@ -169,6 +178,7 @@ class RankBuffers:
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
         encode: Callable[[TensorMap], bytes] = TensorMap.encode,
+        stats: torch.Tensor | None = None,
     ) -> None:
         self.config = config
         self.encode = encode
@@ -180,7 +190,7 @@ class RankBuffers:
             weights = own(transform_weights(config.problem, config.arch, *given), weights)
         self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
-        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
+        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
 
     @cached_property
     def maps(self) -> torch.Tensor:

@@ -20,6 +20,7 @@ from ...problem import Problem, ProblemError
 from ...quant import WEIGHT_NAMES, TransformedWeights
 from ...recipe import UE8M0
 from ...runtime import rank_kernel
+from ...runtime.buffers import RankBuffers
 from ...runtime.layer import gpu_name
 from ...runtime.rank_kernel import RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
@@ -107,10 +108,12 @@ class SymmBuffer:
         kernels = self._kernels.setdefault(key, {})
         if config not in kernels:
             _require_no_capture()
-            shared = next(iter(kernels.values())).buffers if kernels else weights
+            if kernels:
+                shared = next(iter(kernels.values())).buffers
+            else:
+                own = self.symmetric
+                shared = RankBuffers(config, weights, own.sym, own.watchdog, rank_kernel.encode_tensor_map, stats)
             kernels[config] = RankKernel(self.store.get(config), self.symmetric, shared)
-            if stats is not None:
-                kernels[config].buffers.stats = stats
         return kernels[config]
 
     def pre_dispatch(self) -> rank_kernel.CudaKernel:
