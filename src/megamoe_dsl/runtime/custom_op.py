@@ -1,10 +1,10 @@
 """The layer as torch operators, so that torch.compile and torch.export treat a call as one node.
 
-An operator's arguments are tensors and numbers; the layer behind them is named by a number.  The symmetric buffer is scratch memory that no
-caller sees, so it is no argument: y is a function of the others.
+An operator's arguments are tensors and numbers, so a number names the layer.  The symmetric buffer is no argument: it is scratch memory
+that no caller sees, and y is a function of the arguments.
 
-But all ranks must make the same calls in the same order, whether y is used or not.  So an operator is said to change `order`, a tensor that
-all layers on a symmetric buffer have in common: a compiler then neither drops, merges nor exchanges calls.
+All ranks must make the same calls in the same order, whether y is used or not.  So the operators declare that they change `order`, a tensor
+that all layers on a symmetric buffer share: then a compiler neither drops nor merges calls, nor changes their order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def mega_moe(
     num_tokens_bound: int,
     padded_tokens: int,
 ) -> torch.Tensor:
-    """y, bf16 [T or padded_tokens, hidden].  x_sf None: x is bf16 and quantised on the way; a negative number: none given."""
+    """y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantised first.  A negative number stands for None."""
     y = new_output(x, padded_tokens)
     layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
     return y

@@ -20,4 +20,4 @@ class Launchable(Protocol):
         num_tokens_bound: int,
         padded_tokens: int,
     ) -> None:
-        """Computes y; a negative number is none given."""
+        """Computes y; a negative number stands for None."""

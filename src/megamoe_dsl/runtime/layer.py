@@ -145,7 +145,7 @@ class MegaMoE(torch.nn.Module):
         num_tokens_bound: int,
         padded_tokens: int,
     ) -> None:
-        """What the operators do; a negative number is none."""
+        """What the operators do; a negative number stands for None."""
         tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
         rows = tokens if padded_tokens < 0 else padded_tokens
         self.selection.check("padded_tokens", rows, tokens)
@@ -163,7 +163,7 @@ class MegaMoE(torch.nn.Module):
         self.kernels[bound](y)
 
     def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> int:
-        """Everything that can be said without reading a tensor.  Returns the number of tokens."""
+        """All checks that need not read a tensor.  Returns the number of tokens; raises `ProblemError`."""
         problem = self.problem
         if x_sf is None:
             if self.pre_dispatch is None:
@@ -177,7 +177,7 @@ class MegaMoE(torch.nn.Module):
         return x.shape[0]
 
     def _check_device(self, name: str, tensor: torch.Tensor) -> None:
-        """The buffer's, which is the current one: a launch takes the current device's stream."""
+        """Raises `ProblemError` unless the tensor is on the buffer's device, and that is the current one, whose stream a launch takes."""
         device = self.symmetric.sym.device
         check_device(name, tensor, device)
         if device.type == "cuda" and device.index != torch.cuda.current_device():
@@ -202,7 +202,7 @@ def _number(name: str, value: SupportsIndex | None) -> int:
     """What the operators take: -1 for None.  Raises `ProblemError`."""
     if value is None:
         return -1
-    # An int of torch.compile, which may stand for any, is taken as it is.
+    # torch.compile may pass an int that stands for all values: it is taken as it is, because a conversion would fix its value.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
         raise ProblemError(name, value, "None, or at least this rank's tokens")

@@ -40,10 +40,10 @@ def sync_math_warps() -> None:
 
 
 def begin_exchange() -> None:
-    """Before math warps write maxima: all have read those of the last tile.
+    """Before the math warps write the maxima of a tile: all of them have read those of the tile before.
 
-    Waiting for store_empty has shown that already, through single lanes of the store warp.  compute-sanitizer does not follow those, and
-    here, just before the barrier that shows the maxima, another one makes nobody wait longer.
+    The wait for store_empty has ordered that already, but by way of single lanes of the store warp, which compute-sanitizer does not
+    follow.  This barrier says it again for the tool.  It costs no time: another barrier, after the maxima are written, follows at once.
     """
     sync_math_warps()
 
