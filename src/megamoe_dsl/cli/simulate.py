@@ -14,7 +14,7 @@ from rich.text import Text
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
-from ..kernels.registry import find_kernel
+from ..kernels.registry import find_kernel, kernel_of
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, ProblemError
 from .config_options import KernelOptions
@@ -155,15 +155,17 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
 
 
 def require_agents(config: KernelConfig) -> None:
-    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks."""
+    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
+    of its mbarriers, and the tensor pipe where it has tensor memory."""
     from ..sim.agents import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 
-    ranks = config.problem.num_ranks
-    needed = agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
+    ranks, kernel = config.problem.num_ranks, kernel_of(config)
+    engines = config.num_sms * ranks * (bool(kernel.barriers(config)) + (kernel.tmem(config) is not None))
+    needed = engines + agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
     if needed > MAX_AGENTS:
-        allowed = f"less, or given with --no-race: {needed:,} warps on {ranks} ranks, the race detector tells {MAX_AGENTS:,} agents apart"
-        raise ProblemError("num_sms", config.num_sms, allowed)
+        counted = f"{needed:,} warps and engines on {ranks} ranks, the race detector tells {MAX_AGENTS:,} apart"
+        raise ProblemError("num_sms", config.num_sms, f"less, or given with --no-race: {counted}")
 
 
 def rotate(counts: list[int], by: int) -> list[int]:
