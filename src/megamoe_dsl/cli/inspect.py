@@ -118,8 +118,9 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
         if table.row_count:
             console.print(table)
     console.print(Text(overtaken_text(len(inspection.artifact.overtaken_loads))), soft_wrap=True)
-    console.print(measure_table(inspection, console))
-    console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
+    if inspection.measures:
+        console.print(measure_table(inspection, console))
+        console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
     baseline = inspection.baseline
     if baseline is not None:
         console.print(resource_table(inspection))

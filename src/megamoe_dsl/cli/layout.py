@@ -19,7 +19,7 @@ from .options import takes
 from .output_file import require_writable_file, write_whole
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
-DEFAULT_PRESET = "flash"
+DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
 TIMELINE = "timeline"
 OF_A_TRACE = ("preset", "ranks")
 """Options that say which point of a trace is meant."""
@@ -29,7 +29,9 @@ OF_A_TRACE = ("preset", "ranks")
 def layout(
     given: ConfigOptions,
     what: Annotated[What, typer.Argument(help="What to draw.", show_choices=True)],
-    tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1, show_default=str(DEFAULT_TOKENS))
+    ] = None,
     sms: Annotated[int | None, typer.Option(help="CTAs of the grid; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     trace: Annotated[
         Path | None,
@@ -43,13 +45,14 @@ def layout(
     console = Console()
     with one_line_errors():
         require_writable_file("--svg", svg)
-        if given.preset is None and given.hidden is None:
-            given = replace(given, preset=DEFAULT_PRESET)
         if trace is not None:
             require_no_config(what.value, given, sms)
             picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
         else:
-            picture = PICTURES[what.value](given.config(given.problem(tokens), tokens, sms), tokens)
+            if given.preset is None and given.hidden is None:
+                given = replace(given, preset=DEFAULT_PRESET)
+            num_tokens = tokens or DEFAULT_TOKENS
+            picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, sms), num_tokens)
         show(console, picture, svg)
 
 
