@@ -126,7 +126,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
             rows = decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
         previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
-        result = combine(rows * a_sign, columns * b_sign, previous)
+        result = combine(rows if a_sign == 1 else -rows, columns if b_sign == 1 else -columns, previous)
         for k, part in enumerate(parts):
             part.accumulator.values = result[_ROWS * k : _ROWS * k + _ROWS]
         operation.done = True
