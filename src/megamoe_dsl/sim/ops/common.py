@@ -71,9 +71,9 @@ def generic_bytes(w: WarpLike, address: int, size: int) -> Bytes:
     address = int(address)
     if PARAM_BASE <= address < LOCAL_BASE:
         offset = address - PARAM_BASE
-        if offset + size > len(w.cta.parameters):
+        if offset + size > len(w.cta.parameters.data):
             raise SimError("parameter access out of bounds")
-        return np.asarray(w.cta.parameters[offset : offset + size])
+        return w.cta.parameters.data[offset : offset + size]
     if SHARED_BASE <= address < PARAM_BASE:
         cta, offset = shared_target(w, address)
         return cta.shared.read(offset, size)
