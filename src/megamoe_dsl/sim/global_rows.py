@@ -32,7 +32,7 @@ class GlobalRows:
         self._pieces: dict[int, IndexArray] = {}
 
     def of(self, values: NDArray[Any], offset: int) -> NDArray[Any]:
-        """The rows, shaped (rows, width), of an array in which the lowest begins at `offset`: a view when they have a pitch, else a copy."""
+        """The rows, shaped (rows, width), of an array where the lowest begins at `offset`: a view when they have a pitch, else a copy."""
         if self.pitch:
             return np.ndarray((len(self.steps), self.width), values.dtype, values, offset, (self.pitch, 1))
         return values[self.index(offset)]

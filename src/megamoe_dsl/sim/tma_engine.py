@@ -7,7 +7,6 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

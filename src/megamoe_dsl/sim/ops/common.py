@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..errors import SimError
 from ..interfaces import CtaLike, Origin, WarpLike
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
