@@ -41,7 +41,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     The product is exact in float64. The sum rounds there once more, which matters only when it lands on the midpoint of two
     float32: then the error of the sum decides. (Not corrected for subnormal results.)
     """
-    p, c = a.astype(np.float64) * b, c.astype(np.float64)
+    p = a.astype(np.float64) * b
     s = p + c
     if b"\x01" in (middle := (s.view(np.uint64) & _MIDPOINT_BITS) == _MIDPOINT).tobytes():
         t = s - p

@@ -139,7 +139,7 @@ def _fetch_a(cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, ac
     if actors and (race := cta.world.race):
         for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
             race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
-    if len(set(descriptors)) == 1:
+    if descriptors.count(descriptors[0]) == len(descriptors):
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
     return np.concatenate([rows[_ROWS * k : _ROWS * k + _ROWS] for k, rows in enumerate(whole)])
