@@ -87,11 +87,11 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
 
     def nibbles(high: Any, low: Any) -> Any:
         codes = narrow(np.concatenate([low, high]), relu)
-        return codes[:32] | codes[32:] << np.uint8(4)
+        return codes[: len(low)] | codes[len(low) :] << np.uint8(4)
 
     def pair_of_bytes(high: Any, low: Any) -> Any:
         codes = narrow(np.concatenate([low, high]), relu)
-        return np.stack([codes[:32], codes[32:]], axis=1).view(np.uint16)[:, 0]
+        return np.stack([codes[: len(low)], codes[len(low) :]], axis=1).view(np.uint16)[:, 0]
 
     return (nibbles, np.uint8) if kind == "e2m1" else (pair_of_bytes, np.uint16)
 
