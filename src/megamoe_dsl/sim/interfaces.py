@@ -87,7 +87,7 @@ class CtaLike(Place, Protocol):
     ctaid: Dim3
     uid: int
     sm: int
-    parameters: Any
+    parameters: ByteStore
     shared_base: int
     barriers: dict[int, BarrierState]
     mbarriers: dict[int, Any]
