@@ -50,3 +50,8 @@ class Report:
     def rate(self) -> float:
         """Warp-instructions per second."""
         return self.instructions / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        done = f"{self.instructions:,} warp instructions in {self.seconds:.1f} s, {len(self.findings)} findings"
+        warnings = [f"warning: {text}, {count} times" for text, count in self.warnings.items()]
+        return "\n".join([done, *map(str, self.findings), *warnings])
