@@ -17,7 +17,7 @@ from ..program import load
 from ..report import Report
 from ..simulator import Simulator
 from .compiler_hooks import launches_on
-from .device_array import DeviceArray, ByteSpan, is_array
+from .device_array import ByteSpan, DeviceArray, is_array
 from .per_rank import of_rank
 from .simulated_device import SimulatedDevice
 from .visible_memory import visible_memory
