@@ -24,11 +24,15 @@ class DeviceArray:
         return _CUDA, 0
 
     def __dlpack__(self, **_: Any) -> Any:
-        capsule = self.array.__dlpack__()
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + _DEVICE_TYPE_OFFSET).value = _CUDA
-        return capsule
+        return claim_cuda(self.array.__dlpack__())
+
+
+def claim_cuda(capsule: Any) -> Any:
+    """The DLPack capsule of an array in host memory, changed to say that it lies on a CUDA device."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + _DEVICE_TYPE_OFFSET).value = _CUDA
+    return capsule
 
 
 @dataclass(frozen=True)
