@@ -28,7 +28,10 @@ class Record:
 
 @dataclass
 class Launches:
-    """Runs every launch at once.  `show` makes memory visible to kernels; what was shown is kept alive."""
+    """Runs every launch at once.  `show` makes memory visible to kernels; what was shown is kept alive.
+
+    A kernel that uses results of tcgen05.ld before any wait gets a warning, and runs as if it waited.
+    """
 
     seed: int = 0
     races: bool = True
@@ -47,8 +50,17 @@ class Launches:
         record = self.record
         races = self.races and agents_needed([launch]) <= MAX_AGENTS // 2
         began = time.perf_counter()
+        unwaited = launch.program.unwaited if launch.program else []
+        for text in unwaited:
+            record.warnings[text] = record.warnings.get(text, 0) + 1
         simulator = Simulator(
-            None, self._memory(), self.seed, races, resident=self.resident, assume_tensor_fences=self.assume_tensor_fences
+            None,
+            self._memory(),
+            self.seed,
+            races,
+            resident=self.resident,
+            assume_tensor_fences=self.assume_tensor_fences,
+            assume_tensor_waits=bool(unwaited),
         )
         try:
             report = simulator.run([launch])

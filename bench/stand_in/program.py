@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
     driver.install(launches.show, device.attribute)
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(CUTE_DSL_DUMP_DIR=folder)
-        dsl.install(asked.num_sms)
+        dsl.install(asked.num_sms, lambda: launches.record.launches > 0)
         sys.argv = [asked.program, *asked.arguments]
         sys.path.insert(0, str(Path(asked.program).resolve().parent))
         try:

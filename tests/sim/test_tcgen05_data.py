@@ -156,14 +156,14 @@ LOAD_TWO = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r30, %r31}, [%r22];"
 SAVE = "mul.wide.u32 %rd6, %r50, 8; add.s64 %rd7, %rd50, %rd6; st.global.b64 [%rd7], %rd9;"
 
 
-def pairs(between: str, after: str = "") -> np.ndarray:
+def pairs(between: str, after: str = "", **options) -> np.ndarray:
     """Words (thread, 2 x thread) in two columns, loaded; what `%rd9` holds after the wait."""
     body = f"""mov.u32 %r1, smem; mov.u32 %r6, 0; {ALLOC.format(group=1)}
     and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3; shl.b32 %r24, %r50, 1;
     tcgen05.st.sync.aligned.32x32b.x2.b32 [%r22], {{%r50, %r24}}; tcgen05.wait::st.sync.aligned;
     {LOAD_TWO} {between} tcgen05.wait::ld.sync.aligned; {after} {SAVE} {FREE.format(group=1)}"""
     out = np.zeros((128, 2), np.uint32)
-    assert run(body, [out], block=128, shared=SHARED).findings == []
+    assert run(body, [out], block=128, shared=SHARED, **options).findings == []
     return out
 
 
@@ -194,8 +194,13 @@ def test_a_copy_that_was_overwritten_stays_so():
     ["add.u32 %r40, %r30, 1;", "mov.b32 %r40, %r31; add.u32 %r41, %r40, 1;", "setp.eq.u32 %p9, %r50, 0; @%p9 mov.b32 %r40, %r30;"],
 )
 def test_other_uses_before_the_wait_are_refused(between):
-    with pytest.raises(SimError, match=r"uses a register of this tcgen05\.ld before tcgen05\.wait::ld"):
+    with pytest.raises(SimError, match=r"uses a register of the tcgen05\.ld at PTX line \d+ before tcgen05\.wait::ld"):
         pairs(between)
+
+
+def test_waits_can_be_assumed():
+    used = "add.u32 %r40, %r30, 1; mov.b64 %rd9, {%r40, %r31};"
+    np.testing.assert_array_equal(pairs(used, "", assume_tensor_waits=True), THREADS + np.where([True, False], 1, 0))
 
 
 def test_dealloc_before_a_commit_that_nobody_waits_for_is_a_warning():

@@ -38,6 +38,7 @@ def run(
     max_delay: int = 3,
     resident: int | None = None,
     assume_tensor_fences: bool = False,
+    assume_tensor_waits: bool = False,
 ) -> Report:
     """Runs a host function of CuTe DSL, or one kernel of a PTX text, on simulated GPUs. Arrays are changed in place.
 
@@ -56,7 +57,7 @@ def run(
         arch, num_sms: what a host function is compiled for, and the SMs that it is told of.
         buffers: arrays that kernels reach through pointers only; kernels may touch these and the arguments, and nothing else.
         outputs: arrays among both that hold nothing before the run, so that reading what was not written is an error.
-        max_delay, resident, assume_tensor_fences: as `Simulator` has them.
+        max_delay, resident, assume_tensor_fences, assume_tensor_waits: as `Simulator` has them.
 
     Returns:
         Instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
@@ -76,8 +77,17 @@ def run(
     arrays = [(names[place], rank, value) for rank, values in enumerate(by_rank) for place, value in enumerate(values)]
     arrays += [(f"buffers[{place}]", 0, value) for place, value in enumerate(buffers)]
     memory = visible_memory(arrays, outputs)
-    options = {"max_delay": max_delay, "resident": resident, "assume_tensor_fences": assume_tensor_fences}
-    return Simulator(None, memory, seed=seed, race=races, **options).run(launches)  # type: ignore[arg-type]
+    simulator = Simulator(
+        None,
+        memory,
+        seed,
+        races,
+        max_delay,
+        resident=resident,
+        assume_tensor_fences=assume_tensor_fences,
+        assume_tensor_waits=assume_tensor_waits,
+    )
+    return simulator.run(launches)
 
 
 def _checked(ranks: int) -> int:

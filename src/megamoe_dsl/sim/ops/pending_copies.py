@@ -1,6 +1,6 @@
 """Copies that a kernel makes of the registers of a tcgen05.ld before its wait.
 
-Compilers move such registers early; the copies are made again when the load has delivered. Any other use of one is an error at load time.
+Compilers move such registers early; the copies are made again when the load has delivered. Any other use of one is a mistake.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import SimError
 from ..interfaces import WarpLike
 from ..lanes import Lanes
 from ..operands import Binder, Writer, vector
@@ -46,12 +45,8 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
     return Copy(tuple(b.index[name] for name, _ in kept), tuple(b.write(name) for name, _ in kept), values)
 
 
-def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> list[Copy]:
-    """The copies between a load of `names` and its wait, in the same basic block.
-
-    Raises:
-        SimError: an instruction there that uses a result in any other way.
-    """
+def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
+    """The copies between a load of `names` and its wait, in the same basic block, and the first other use there, in words."""
     code, names = b.kernel.code, set(names)
     at = next(i for i, other in enumerate(code) if other is ins)
     copies = []
@@ -63,5 +58,6 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> list[Copy
             copies.append(_copy(other, b))
             names |= set(vector(other.operands[0]))
         elif other.predicate in names or any(used):
-            raise SimError(f"PTX line {other.line}: {other.opcode} uses a register of this tcgen05.ld before tcgen05.wait::ld")
-    return copies
+            use = f"{other.opcode} uses a register of the tcgen05.ld at PTX line {ins.line} before tcgen05.wait::ld"
+            return copies, [f"PTX line {other.line}: {use}"]
+    return copies, []
