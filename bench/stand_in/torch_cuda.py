@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,14 @@ from megamoe_dsl.sim.host.device_array import claim_cuda
 
 GPU = torch.device("cuda", 0)
 Show = Callable[[int, int, object], None]
+_ALIGNMENT = 512  # of allocations on a GPU
+_MAKERS = {
+    getattr(torch, name)
+    for name in (
+        *("arange", "empty", "empty_like", "empty_strided", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like"),
+        *("randint", "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like"),
+    )
+}
 _MOVES = {torch.Tensor.cuda, torch.Tensor.cpu}
 _ADDRESSES = {torch.Tensor.data_ptr}
 _KEEPS = {torch.Tensor.pin_memory, torch.Tensor.record_stream}
@@ -43,12 +52,26 @@ class OnHost(TorchFunctionMode):
         if function in _KEEPS:
             return args[0]
         if function in _MOVES:
-            return args[0].clone()
+            return _aligned(args[0].clone())
         if function in _ADDRESSES:
             show_storage(args[0], self.show)
         moves = function is torch.Tensor.to and (_is_device(kwargs.get("device")) or any(map(_is_device, args[1:])))
         result = function(*map(_on_host, args), **{name: _on_host(value) for name, value in kwargs.items() if name != "pin_memory"})
-        return result.clone() if moves and result is args[0] else result
+        if moves and result is args[0]:
+            result = result.clone()
+        return _aligned(result) if moves or function in _MAKERS or function is torch.Tensor.clone else result
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory of its own, at an address as a GPU's allocator gives them."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        size, element = tensor.untyped_storage().nbytes(), tensor.element_size()
+        if tensor.data_ptr() % _ALIGNMENT and size:
+            storage = torch.empty(size + _ALIGNMENT, dtype=torch.uint8).untyped_storage()
+            start = -storage.data_ptr() % _ALIGNMENT
+            ctypes.memmove(storage.data_ptr() + start, tensor.untyped_storage().data_ptr(), size)
+            tensor.set_(storage, start // element + tensor.storage_offset(), tensor.shape, tensor.stride())
+    return tensor
 
 
 def show_storage(tensor: torch.Tensor, show: Show) -> None:

@@ -198,6 +198,14 @@ def test_other_uses_before_the_wait_are_refused(between):
         pairs(between)
 
 
+def test_a_use_in_another_block_of_a_kernel_without_waits_is_refused():
+    body = "mov.u32 %r1, smem; mov.u32 %r6, 0;" + ALLOC.format(group=1)
+    body += "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];"
+    body += "bra NEXT; NEXT: add.u32 %r31, %r30, 1;" + FREE.format(group=1)
+    with pytest.raises(SimError, match=r"add\.u32 uses a register of the tcgen05\.ld"):
+        run(body, [], block=128, shared=SHARED)
+
+
 def test_waits_can_be_assumed():
     used = "add.u32 %r40, %r30, 1; mov.b64 %rd9, {%r40, %r31};"
     np.testing.assert_array_equal(pairs(used, "", assume_tensor_waits=True), THREADS + np.where([True, False], 1, 0))

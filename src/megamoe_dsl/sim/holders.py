@@ -26,7 +26,7 @@ def expand(raw: Bytes, source: str) -> Bytes:
         codes = np.stack([packed & 15, packed >> 4], axis=-1).astype(np.uint8) << 2
     else:
         codes = unpack_6bit(groups[:, :, : 3 * GROUP // 4]).astype(np.uint8) << 1
-    return codes.reshape(len(raw), -1)
+    return np.asarray(codes.reshape(len(raw), -1), np.uint8)
 
 
 def is_held(name: str) -> bool:
