@@ -47,6 +47,21 @@ def reverse(a: cute.Tensor, barrier: cutlass.Constexpr):
 
 
 @cute.kernel
+def _reverse_often(a: cute.Tensor, times: cutlass.Constexpr):
+    thread, _, _ = cute.arch.thread_idx()
+    for _ in cutlass.range_constexpr(times):
+        mirrored = a[THREADS - 1 - thread]
+        a[thread] = mirrored
+        cute.arch.barrier()
+
+
+@cute.jit
+def reverse_often(a: cute.Tensor, times: cutlass.Constexpr):
+    """Reversals in an unrolled loop, without the barrier between load and store."""
+    _reverse_often(a, times).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
+
+
+@cute.kernel
 def _tile_copy(load: cute.CopyAtom, source: cute.Tensor, target: cute.Tensor, smem_layout: cute.Layout, tile: cutlass.Constexpr):
     thread, _, _ = cute.arch.thread_idx()
     memory = cutlass.memory.SmemAllocator()

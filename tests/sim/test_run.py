@@ -65,6 +65,13 @@ def test_findings_name_lines_of_the_host_functions_file():
         assert finding.where.startswith("a@rank0")
 
 
+def test_findings_of_unrolled_lines_are_one_by_source():
+    report = run(dsl_kernels.reverse_often, np.zeros(64, np.float32), 4)
+    assert len(report.findings) > len(report.by_source()) >= 2
+    assert sum(one.count for one in report.findings) == sum(one.count for one in report.by_source())
+    assert f"{len(report.by_source())} findings" in str(report)
+
+
 def test_ranks_run_together():
     buffers = [torch.full((32,), -1, dtype=torch.int32) for _ in range(3)]
     peers = torch.tensor([one.data_ptr() for one in buffers])

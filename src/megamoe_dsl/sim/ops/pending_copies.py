@@ -55,7 +55,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
     copies = []
     waits = any(other.opcode.startswith("tcgen05.wait::ld") for other in code)
     for other in code[at + 1 :]:
-        if waits and other.parts[0] in ("bra", "ret", "exit") or other.opcode.startswith("tcgen05.wait::ld"):
+        if (waits and other.parts[0] in ("bra", "ret", "exit")) or other.opcode.startswith("tcgen05.wait::ld"):
             break
         used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
