@@ -19,6 +19,9 @@ from ..problem import Problem, ProblemError
 from ..quant import INDEX_DTYPES, ExpertWeights, TransformedWeights, input_layout, not_finite, transform_weights, ue8m0_bytes
 from .watchdog import new_record
 
+OUTPUT_ALIGNMENT = 16
+"""Bytes."""
+
 
 def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous."""
@@ -29,6 +32,12 @@ def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
     if not tensor.is_contiguous():
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
+
+
+def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:
+    """Raises `ProblemError` unless the tensor begins at a multiple of so many bytes."""
+    if tensor.data_ptr() % alignment:
+        raise ProblemError(f"{name}.data_ptr()", tensor.data_ptr(), f"a multiple of {alignment}")
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
@@ -113,8 +122,7 @@ class Inputs:
 def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, 16-byte aligned."""
     check_tensor(name, y, torch.bfloat16, shape)
-    if y.data_ptr() % 16:
-        raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
+    check_aligned(name, y, OUTPUT_ALIGNMENT)
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:

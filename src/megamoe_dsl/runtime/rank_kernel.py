@@ -35,14 +35,15 @@ class RankKernel:
             else:
                 self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
             self.kernel = CudaKernel(artifact)
-            self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
             self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
+        # Tensor maps are encoded here: the first launch may be inside a graph capture.
+        self.kernel.arguments.fill(self.buffers.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, self.watchdog_ns))
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
-        address = y.data_ptr() if y.numel() else self._nowhere.data_ptr()
-        peers = self.symmetric.peers.data_ptr()
-        self.kernel(self.buffers.arguments(peers, address, y.shape[0], self.symmetric.rank, self.watchdog_ns))
+        tokens, values = len(y), self.kernel.arguments.values
+        values.y, values.num_tokens = (y if tokens else self._nowhere).data_ptr(), tokens
+        self.kernel.launch()
 
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit."""
