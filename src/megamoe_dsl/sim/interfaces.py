@@ -33,6 +33,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    assume_tensor_waits: bool
     instructions: int
     sweeps: int
     progress: int

@@ -52,7 +52,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     if name == "e2m1x2":
         return _E2M1_AS_ONE.take(raw).view(np.float64)
     if name in ("e2m3", "e3m2"):
-        codes = _unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
+        codes = unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
         return (formats.E2M3 if name == "e2m3" else formats.E3M2)[codes].reshape(rows, -1)
     if name in ("s8", "u8"):
         return raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
@@ -65,7 +65,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     raise ValueError(f"operand format {name!r} is not modelled")
 
 
-def _unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
+def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
     """(..., 12) bytes to (..., 16) codes of 6 bits, least significant first."""
     triples = packed.reshape(*packed.shape[:-1], 4, 3).astype(np.int64)
     word = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
