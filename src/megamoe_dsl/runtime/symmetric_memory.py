@@ -157,4 +157,4 @@ class SymmetricBuffer:
 
             dist.barrier(self.group)
         self._handle = None
-        self.sym = self.peers = torch.empty(0, dtype=torch.uint8)
+        self.sym = self.peers = torch.empty(0, dtype=torch.uint8, device="cpu")

@@ -31,7 +31,7 @@ class HasRecord(Protocol):
 
 def new_record(device: torch.device) -> torch.Tensor:
     """An empty record, int32, for kernels on `device`: in host memory, which outlives a trapped kernel."""
-    return torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+    return torch.zeros(RECORD.size // 4, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
 
 
 def check_watchdog_ns(limit: SupportsIndex) -> int:
