@@ -277,7 +277,7 @@ class RankBuffers:
         self.store(inputs)
 
     def store(self, inputs: Inputs, rows: int = 0) -> None:
-        """`load` without the check; tokens that are missing to `rows` go nowhere."""
+        """`load` without the check; rows from the last token up to `rows` are masked."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
         if rows > inputs.num_tokens:

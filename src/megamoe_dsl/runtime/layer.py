@@ -241,7 +241,7 @@ class MegaMoE(torch.nn.Module):
 
 def _number(name: str, value: SupportsIndex) -> int:
     """What the operators take.  Raises `ProblemError`."""
-    # An int of torch.compile, which may stand for any, is taken as it is.
+    # torch.compile may pass an int that stands for all values: it is taken as it is, because a conversion would fix its value.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
         raise ProblemError(name, value, "None, or at least this rank's tokens")
