@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ..problem import ProblemError
 from ..recipe import RECIPES
+from .config_options import either
 from .errors import one_line_errors
-from .shape import either
 from .tables import ruled
 
 if TYPE_CHECKING:
