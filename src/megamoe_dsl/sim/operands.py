@@ -155,10 +155,12 @@ class Binder:
             raise SimError(f"cannot parse address {operand}")
         base, offset = match.group(1), int(match.group(2), 0) if match.group(2) else 0
         if base in self.index:
+            i, have, add = self.index[base], self.storage[self.index[base]], np.full(32, offset, np.int64)
+            if np.dtype(have).itemsize == 8:
+                return (lambda w: w.R[i].view(np.int64) + add) if offset else (lambda w: w.R[i].view(np.int64))
+            if have == np.uint32:
+                return (lambda w: w.R[i] + add) if offset else (lambda w: w.R[i].astype(np.int64))
             read = self.read(base, np.uint64)
-            if not offset:
-                return lambda w: read(w).view(np.int64)
-            add = np.full(32, offset, np.int64)
             return lambda w: read(w).view(np.int64) + add
         leaf = self._leaf(base, np.int64)
         if callable(leaf):
