@@ -66,12 +66,14 @@ class Binder:
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
+        self._keys: dict[int, str] = {}
         self._constants: dict[tuple[str, type], str] = {}
 
     def name(self, value: Any) -> str:
-        """A name under which generated code can use `value`."""
-        key = f"k{len(self.names)}"
-        self.names[key] = value
+        """A name under which generated code can use `value`: one name for each function or constant."""
+        if (key := self._keys.get(id(value))) is None:
+            key = self._keys[id(value)] = f"k{len(self.names)}"
+            self.names[key] = value
         return key
 
     def dtype_name(self, dtype: type) -> str:
