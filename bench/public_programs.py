@@ -46,18 +46,29 @@ class Program:
     @property
     def name(self) -> str:
         """What the table calls it."""
-        return f"{self.source}/{self.file}"
+        return f"{self.source}/{self.file} {self.arch}"
 
     @property
     def result_name(self) -> str:
         """Name of its result's file."""
-        return re.sub(r"\W+", "_", self.name.removesuffix(".py")) + ".json"
+        return re.sub(r"\W+", "_", self.name.replace(".py", "")) + ".json"
 
     def command(self, checkout: Path, result: Path) -> list[str]:
         """What `stand_in.program` is told."""
         options = ["--result", str(result), "--arch", self.arch, *self.options]
         if self.source == "quack":
-            return [*options, "pytest", "-q", "-x", "-p", "no:cacheprovider", str(checkout / self.file), *self.arguments]
+            return [
+                *options,
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(checkout),
+                str(checkout / self.file),
+                *self.arguments,
+            ]
         return [*options, str(checkout / EXAMPLES / self.file), *self.arguments]
 
     def roots(self, checkout: Path) -> list[str]:
@@ -98,13 +109,15 @@ def last_error(output: str) -> str:
 
 def table(results: list[dict[str, Any]]) -> str:
     """One line a program, then the totals."""
-    lines = [f"{'program':76} {'outcome':17} {'launches':>8} {'instructions':>12} {'sim s':>7} {'findings':>8}  reason"]
+    lines = [f"{'program':90} {'outcome':17} {'launches':>8} {'instructions':>12} {'sim s':>7} {'findings':>8}  reason"]
     for one in results:
         figures = (
             f"{one.get('launches', 0):8} {one.get('instructions', 0):12,} {one.get('seconds', 0.0):7.1f} {len(one.get('findings', [])):8}"
         )
         reason = one.get("reason") or one.get("left_out", "")
-        lines.append(f"{one['source'] + '/' + one['file']:76} {one['outcome']:17} {figures}  {' '.join(reason.split())[:160]}")
+        lines.append(
+            f"{one['source'] + '/' + one['file'] + ' ' + one['arch']:90} {one['outcome']:17} {figures}  {' '.join(reason.split())[:160]}"
+        )
     totals = Counter(one["outcome"] for one in results)
     clean = sum(one["outcome"] == "passed" and not one["findings"] for one in results)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in totals.most_common())
@@ -125,6 +138,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
     os.environ.update(PYTHONDONTWRITEBYTECODE="1", CUTE_DSL_DISABLE_FILE_CACHING="1", TVM_FFI_DISABLE_TORCH_C_DLPACK="1")
+    os.environ.update(QUACK_CACHE_ENABLED="0", TORCHDYNAMO_DISABLE="1")
     PROCESSES.set_forkserver_preload(PRELOAD)
     results = []
     for program in (one for one in programs() if asked.only in one.name):
