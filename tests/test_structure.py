@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {*SHAPE, "artifact", "kernels"},
     "pictures": {*SHAPE, "kernels", "schedule"},
     "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
+    "checkpoints": {"presets", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},
+    "compat": {"arch", "artifact", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
     "bench": {*SHAPE, "artifact", "cases", "integer", "kernels", "presets", "quant", "reference", "runtime", "tuned"},
 }
 """What each folder, and each file beside the folders, may import of the others.  The command imports them all, and nobody the command."""

@@ -164,7 +164,15 @@ def test_other_files_are_an_error(tmp_path, text):
         draw_trace(file)
 
 
-@pytest.mark.parametrize("wanted", [{"tokens": 9}, {"preset": "pro"}, {"preset": "flash"}])
-def test_a_choice_of_none_or_several_names_the_points(record, wanted):
-    with pytest.raises(TraceFileError, match=r"must name one point of .*, which has flash M=8, flash M=64"):
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [
+        ({"tokens": 9}, "--tokens 9"),
+        ({"preset": "pro", "ranks": 2}, "--preset pro --ranks 2"),
+        ({"preset": "flash"}, "--preset flash"),
+        ({}, "none of --preset, --tokens and --ranks"),
+    ],
+)
+def test_a_choice_of_none_or_several_names_the_points(record, wanted, asked):
+    with pytest.raises(TraceFileError, match=f"some-trace.json: must have one point with {asked}; it has flash M=8, flash M=64"):
         draw_trace(record, **wanted)

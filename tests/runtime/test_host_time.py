@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from simulated_gpu import NUM_SMS, simulated_gpu
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
@@ -29,6 +28,7 @@ from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.argument_block import ArgumentBlock
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
+from simulated_gpu import NUM_SMS, simulated_gpu
 
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8")
 FORWARD = [f"forward, {kind}{way}" for kind in ("BF16", "FP8", "FP8 in the buffer") for way in ("", ", compiled", ", graph")]

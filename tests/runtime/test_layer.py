@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
@@ -21,6 +20,7 @@ from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.custom_op import is_plain_call
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 5

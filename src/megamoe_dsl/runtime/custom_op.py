@@ -1,10 +1,10 @@
 """The layer as torch operators, so that torch.compile and torch.export treat a call as one node.
 
-An operator's arguments are tensors and numbers; the layer behind them is named by a number.  The symmetric buffer is scratch memory that no
-caller sees, so it is no argument: y is a function of the others.
+An operator's arguments are tensors and numbers, so a number names the layer.  The symmetric buffer is no argument: it is scratch memory
+that no caller sees, and y is a function of the arguments.
 
-But all ranks must make the same calls in the same order, whether y is used or not.  So an operator is said to change `order`, a tensor that
-all layers on a symmetric buffer have in common: a compiler then neither drops, merges nor exchanges calls.
+All ranks must make the same calls in the same order, whether y is used or not.  So the operators declare that they change `order`, a tensor
+that all layers on a symmetric buffer share: then a compiler neither drops nor merges calls, nor changes their order.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _define(name: str, schema: str, function: Callable[..., Any], fake: Callable
 
 
 mega_moe = _define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
-"""y, bf16 [T or padded_tokens, hidden].  x_sf None: x is bf16 and quantised on the way; a negative number: none given."""
+"""y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantised first.  A negative number stands for None."""
 
 mega_moe_out = _define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, _mega_moe_out_fake)
 """As `mega_moe`, into y."""

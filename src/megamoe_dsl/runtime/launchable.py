@@ -16,4 +16,4 @@ class Launchable(Protocol):
         numbers: tuple[int, int],
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """y of x, x_sf, topk_idx and topk_weights; `numbers` are num_tokens_bound and padded_tokens, negative where none is given."""
+        """y of x, x_sf, topk_idx and topk_weights; `numbers` are num_tokens_bound and padded_tokens, negative for None."""

@@ -12,7 +12,7 @@ one after another: on one stream, or ordered by events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import torch
@@ -21,7 +21,7 @@ from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import ExpertWeights
+from ..quant import WEIGHT_NAMES, ExpertWeights, TransformedWeights, new_weights
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
@@ -37,11 +37,13 @@ from .watchdog import check_watchdog_ns
 class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
-    The weights are no parameters: kernels know them by address, so `to` and `load_state_dict` leave them alone, and `load_weights` replaces
-    them.
+    The weights are no parameters: kernels know them by address, so `to` leaves them alone, and `load_weights`, `load_expert` and
+    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`: what the layer
+    keeps in another order is copied for it, the rest is the layer's own memory, as ever with torch.
 
     problem       the layer
-    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy of what it reorders
+    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
+                  they are loaded, which takes the memory only once (`checkpoints.load_experts`)
     store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
     symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
@@ -62,7 +64,7 @@ class MegaMoE(torch.nn.Module):
     def __init__(
         self,
         problem: Problem,
-        weights: ExpertWeights,
+        weights: ExpertWeights | None = None,
         *,
         store: ArtifactStore | None = None,
         symmetric: SymmetricBuffer | None = None,
@@ -73,7 +75,8 @@ class MegaMoE(torch.nn.Module):
         watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         super().__init__()
-        check_weights(problem, weights)
+        if weights is not None:
+            check_weights(problem, weights)
         watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.problem, self.selection = problem, Selection(problem, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
@@ -81,12 +84,13 @@ class MegaMoE(torch.nn.Module):
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group=group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
-        if weights.fc1.device != device:
+        if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
         configs = self.selection.configs(target)
         kernels: dict[Any, RankKernel] = {}
-        shared: ExpertWeights | RankBuffers = weights
+        shared: ExpertWeights | TransformedWeights | RankBuffers
+        shared = new_weights(problem, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
@@ -193,6 +197,43 @@ class MegaMoE(torch.nn.Module):
         check_weights(self.problem, weights)
         self.memory.load_weights(weights)
 
+    @property
+    def device(self) -> torch.device:
+        """Of the weights and of the symmetric buffer."""
+        return self.memory.device
+
+    def load_expert(self, index: int, weights: ExpertWeights) -> None:
+        """Replaces one local expert, in place: `weights` has El = 1 and is on the layer's device.  Raises `ProblemError` and ValueError."""
+        self.memory.load_expert(index, weights)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        weights = self.memory.checkpoint_weights()
+        destination.update({f"{prefix}{name}": getattr(weights, name) for name in WEIGHT_NAMES})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        keys = [f"{prefix}{name}" for name in WEIGHT_NAMES]
+        missing = [key for key in keys if key not in state_dict]
+        missing_keys += missing
+        unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in keys]
+        if missing:
+            return
+        given = ExpertWeights(*(state_dict[key] for key in keys))
+        try:
+            check_weights(self.problem, given)
+            for index in range(self.problem.experts_per_rank):  # an expert at a time: they may come from another device
+                self.load_expert(index, ExpertWeights(*(getattr(given, name)[index : index + 1].to(self.device) for name in WEIGHT_NAMES)))
+        except ValueError as error:
+            error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
+
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long."""
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
@@ -200,7 +241,7 @@ class MegaMoE(torch.nn.Module):
 
 def _number(name: str, value: SupportsIndex) -> int:
     """What the operators take.  Raises `ProblemError`."""
-    # An int of torch.compile, which may stand for any, is taken as it is.
+    # torch.compile may pass an int that stands for all values: it is taken as it is, because a conversion would fix its value.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
         raise ProblemError(name, value, "None, or at least this rank's tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..artifact.artifact import Artifact
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, TransformedWeights
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map
 from .symmetric_memory import SymmetricBuffer
@@ -18,14 +18,19 @@ class RankKernel:
     """Launches on torch's current stream, without synchronisation or allocation; may be captured into a CUDA graph.
 
     symmetric    the group's buffer; kernels on one buffer run one after another
-    weights      the local experts' weights, or buffers of the same layer whose weights and statistics are shared
+    weights      the local experts' weights, in checkpoint or kernel order, or buffers of the same layer whose weights and statistics are
+                 shared
     watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
 
     Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
     """
 
     def __init__(
-        self, artifact: Artifact, symmetric: SymmetricBuffer, weights: ExpertWeights | RankBuffers, watchdog_ns: int = WATCHDOG_NS
+        self,
+        artifact: Artifact,
+        symmetric: SymmetricBuffer,
+        weights: ExpertWeights | TransformedWeights | RankBuffers,
+        watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         config = artifact.config
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)

@@ -40,6 +40,7 @@ class SmemDescriptor:
     absolute: bool = False
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def decode_sm100(cls, word: int) -> SmemDescriptor:
         """tcgen05 form: version 1, layout type in bits 61-63."""
         version = (word >> 46) & 3
@@ -54,6 +55,7 @@ class SmemDescriptor:
         return replace(cls._decode(word, span), absolute=absolute)
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def decode_sm90(cls, word: int) -> SmemDescriptor:
         """wgmma form: layout type in bits 62-63."""
         return cls._decode(word, _SM90_SPANS[word >> 62])

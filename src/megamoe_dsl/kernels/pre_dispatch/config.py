@@ -21,7 +21,7 @@ class PreDispatchConfig:
     """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
 
     num_sms    CTAs of the grid
-    arch_name  of its architecture, which decides how the symmetric buffer lies
+    arch_name  name of the architecture, which decides the layout of the symmetric buffer
     quantised  tokens come as E4M3 with scales, and are copied; else as BF16, and are quantised
     """
 

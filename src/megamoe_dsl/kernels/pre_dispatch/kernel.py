@@ -1,7 +1,7 @@
 """The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 with scales on the way;
 those that are quantised already are copied.
 
-Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).  Rows
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).
 from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens tokens leaves them out.
 
 A warp takes 256 channels of a token at a time, 8 a lane; lanes that share a scale reduce its amax by shuffles.

@@ -24,7 +24,7 @@ from ..report import describe_line
 from ..swizzle import IndexArray
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
-from ..tmem import fragment, granules
+from ..tmem import COLUMNS, all_valid, fragment, granules
 from . import Handler, Straight, register
 from .common import line_of, origin, shared_target
 from .pending_copies import Copy, pending_copies
@@ -164,11 +164,12 @@ class _Access:
         """Perform a load: fill the registers."""
         self.check(w, True)
         memory = tensor_unit(w.cta).memory
-        words, valid = memory.words[self.lane, self.column], memory.valid[self.lane, self.column]
+        where = self.lane * COLUMNS + self.column
+        words, valid = memory.words.take(where), memory.valid.take(where)
         if self.packed:
             high, high_valid = memory.words[self.lane, self.column + 1], memory.valid[self.lane, self.column + 1]
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
-        if not valid.all():
+        if not all_valid(valid):
             words = np.where(valid, words, _POISON_WORD)
             w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialised TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):

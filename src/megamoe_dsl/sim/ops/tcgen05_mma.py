@@ -25,7 +25,7 @@ from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, opera
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import granules
+from ..tmem import all_valid, granules
 from ..umma import decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
@@ -166,7 +166,7 @@ def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: s
 def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
     unit.memory.check(column, count, what)
-    if not unit.memory.valid[lanes, column : column + count].all():
+    if not all_valid(unit.memory.valid[lanes, column : column + count]):
         raise SimError(f"{what} reads uninitialised TMEM: {cta} columns [{column}, {column + count})")
     if actor is not None and unit.shadow and cta.world.race:
         quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
@@ -221,7 +221,7 @@ def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor
     accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
     by_rows = len(blocks) == QUARTERS
     if mma.accumulate:
-        if not all(memory.valid[place].all() for place in where):
+        if not all(all_valid(memory.valid[place]) for place in where):
             raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
         parts = [_from_words(memory.words[place], dtype) for place in where]
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
