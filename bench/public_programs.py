@@ -27,6 +27,13 @@ from typing import Any
 from stand_in.program import PRELOAD, run_forked
 
 LIST = Path(__file__).with_suffix(".json")
+ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "QUACK_CACHE_ENABLED": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
+}
+"""What programs are run with, beside what `stand_in.program` sets: nothing is kept on disk, torch.compile does nothing."""
 PROCESSES = multiprocessing.get_context("forkserver")  # imports take longer than most programs
 EXAMPLES = "examples/python/CuTeDSL"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -79,6 +86,11 @@ class Program:
 def programs() -> list[Program]:
     """The list, those left out included."""
     return [Program(**one) for one in json.loads(LIST.read_text())]
+
+
+def preload() -> None:
+    """Have the processes to come forked from one that has imported what every program needs."""
+    PROCESSES.set_forkserver_preload(PRELOAD)
 
 
 def run(program: Program, checkout: Path, limit: float) -> dict[str, Any]:
@@ -137,9 +149,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing")
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
-    os.environ.update(PYTHONDONTWRITEBYTECODE="1", CUTE_DSL_DISABLE_FILE_CACHING="1", TVM_FFI_DISABLE_TORCH_C_DLPACK="1")
-    os.environ.update(QUACK_CACHE_ENABLED="0", TORCHDYNAMO_DISABLE="1")
-    PROCESSES.set_forkserver_preload(PRELOAD)
+    os.environ.update(ENVIRONMENT)
+    preload()
     results = []
     for program in (one for one in programs() if asked.only in one.name):
         file, checkout = asked.results / program.result_name, getattr(asked, program.source)

@@ -45,9 +45,9 @@ class OnHost(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if function is torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+        if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
             return GPU
-        if function is torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+        if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         if function in _KEEPS:
             return args[0]
