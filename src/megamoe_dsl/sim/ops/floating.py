@@ -7,6 +7,7 @@ exact result rounded to float32: hardware may differ in the last bits.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from . import Inline, register
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _FLOATS = ("f32", "f64", "f32x2", *_HALVES)
-_MIDPOINT_BITS, _MIDPOINT = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
+# Arrays: numpy takes them a good deal faster than scalars.
+_MIDPOINT_BITS, _MIDPOINT = np.array([0x1FFFFFFF], np.uint64), np.array([0x10000000], np.uint64)
+_SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
 
 
 def is_float(ins: PtxInstruction) -> bool:
@@ -30,8 +33,7 @@ def is_float(ins: PtxInstruction) -> bool:
 
 def flush(x: Any) -> Any:
     """`.ftz`: subnormals become zero of the same sign."""
-    tiny = np.abs(x) < np.float32(1.17549435e-38)
-    return np.where(tiny, np.copysign(np.float32(0), x), x) if b"\x01" in tiny.tobytes() else x
+    return x * (np.abs(x) >= _SMALLEST_NORMAL)
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
@@ -40,7 +42,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     The product is exact in float64. The sum rounds there once more, which matters only when it lands on the midpoint of two
     float32: then the error of the sum decides. (Not corrected for subnormal results.)
     """
-    p, c = a.astype(np.float64) * b, c.astype(np.float64)
+    p = a.astype(np.float64) * b
     s = p + c
     if b"\x01" in (middle := (s.view(np.uint64) & _MIDPOINT_BITS) == _MIDPOINT).tobytes():
         t = s - p
@@ -78,6 +80,7 @@ def _nan_minimum(function: Any) -> Any:
     return {np.fmin: np.minimum, np.fmax: np.maximum}[function]
 
 
+@lru_cache(maxsize=256)
 def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
     """An operation on 16-bit floats given as uint16 bits."""
     function = _FUNCTIONS[base]
@@ -96,20 +99,21 @@ def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
     return run
 
 
-def _single(base: str, ins: PtxInstruction) -> Any:
+@lru_cache(maxsize=256)
+def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
     """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
-    if mode := next((part for part in ins.parts if part in MODES), None):
+    if mode := next((part for part in qualifiers if part in MODES), None):
         run: Any = directed(base, mode)
     elif base in ("fma", "mad"):
         run = fma32
     elif base in _THROUGH_64:
         run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
-    elif base in ("min", "max") and "NaN" in ins.parts:
+    elif base in ("min", "max") and "NaN" in qualifiers:
         run = _nan_minimum(function)
     else:
         run = function
-    ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
+    ftz, sat, relu = "ftz" in qualifiers, "sat" in qualifiers, "relu" in qualifiers
     if not (ftz or sat or relu):
         return run
 
@@ -139,12 +143,12 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
         return Inline([(dest, text + (f".view({b.dtype_name(np.uint32)})" if packed else ""), t)])
     if kind == "f32x2":
         sources = ", ".join(f"{b.expression(o, np.uint64)}.view({b.dtype_name(np.float32)})" for o in ins.operands[1:])
-        return Inline([(dest, f"{b.name(_single(base, ins))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
+        return Inline([(dest, f"{b.name(_single(base, ins.parts))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
     if kind == "f64":
         sources = ", ".join(b.expression(o, np.float64) for o in ins.operands[1:])
         return Inline([(dest, f"{b.name(_FUNCTIONS[base])}({sources})", np.float64)])
     sources_list = [b.expression(o, np.float32) for o in ins.operands[1:]]
-    function = _single(base, ins)
+    function = _single(base, ins.parts)
     if function is _FUNCTIONS[base] and base in _OPERATORS:
         return Inline([(dest, _OPERATORS[base].format(*sources_list), np.float32)])
     if base in ("min", "max") and len(sources_list) == 3:
