@@ -9,6 +9,7 @@ from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder
 from megamoe_dsl.sim.ops import Inline, build, load_families
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
+from megamoe_dsl.sim.program import Program
 from megamoe_dsl.sim.segment import Segment
 
 OPERATIONS = (
@@ -41,7 +42,7 @@ def run(binder: Binder, parts: list[list[tuple[PtxInstruction, Inline]]], regist
     """The registers after these segments."""
     after = list(registers)
     for part in parts:
-        segment = Segment(binder)
+        segment = Segment(binder, range(len(binder.storage)))
         for ins, item in part:
             segment.add(ins, item)
         source = ["def unit(w, R, m):", *segment.source(mask is not None), " return"]
@@ -85,7 +86,7 @@ def test_unrolled_operations_become_one() -> None:
     parsed = parse(HEAD + REGISTERS + body + "ret;\n}\n", None)
     load_families()
     binder = Binder(parsed)
-    segment = Segment(binder)
+    segment = Segment(binder, range(len(binder.storage)))
     for ins in parsed.code[:-1]:
         item = build(ins, binder)
         assert isinstance(item, Inline)
@@ -93,3 +94,12 @@ def test_unrolled_operations_become_one() -> None:
     source = "\n".join(segment.source(False))
     assert (source.count(" * "), source.count(" + ")) == (1, 1)
     assert source.count("reshape") == 1  # products are used together alone
+
+
+def test_only_what_is_read_elsewhere_is_written() -> None:
+    body = (
+        "add.s32 R1, R0, 1;\nadd.s32 R2, R1, 1;\n@P0 add.s32 R3, R2, 1;\nst.global.b32 [L0], R3;\nadd.s32 R4, R2, 1;\nadd.s32 R5, R4, 1;\n"
+    )
+    program = Program(parse(HEAD + REGISTERS + body + "bra NEXT;\nNEXT:\nadd.s32 R6, R5, R6;\nret;\n}\n", None))
+    live = {name for name, i in program.binder.index.items() if i in program.live}
+    assert live == {"P0", "R0", "R2", "R3", "L0", "R5", "R6"}
