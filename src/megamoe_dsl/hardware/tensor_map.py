@@ -139,7 +139,7 @@ class TensorMap:
             limit = f"at most the swizzle span of {self.swizzle} bytes in the innermost dimension, got {inner_bits // 8}"
             _require(inner_bits // 8 <= self.swizzle, "box", self.box, limit)
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.dims)
