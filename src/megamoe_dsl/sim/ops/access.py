@@ -17,7 +17,7 @@ Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
 
 
 def find(w: WarpLike, space: str, address: int, size: int) -> tuple[ByteStore, int, CtaLike | None]:
-    """The store that an address lies in, the byte offset there, and the CTA when it is shared. Checks bounds and alignment; not for local memory."""
+    """The store of an address that is not local, the byte offset there, and the CTA when it is shared. Checks bounds and alignment."""
     if address & (size - 1):
         raise SimError(f"misaligned {space} access: {address:#x} is not a multiple of {size}")
     if space == "generic":
