@@ -33,6 +33,9 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    assume_tensor_waits: bool
+    store_uninitialised: bool
+    load_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int

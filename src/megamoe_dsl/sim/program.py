@@ -63,6 +63,11 @@ class Program:
         self.units: list[Any] = [None] * len(kernel.code)
         self._link()
 
+    @property
+    def unwaited(self) -> list[str]:
+        """Uses of asynchronous results that no wait precedes, in words."""
+        return self.binder.unwaited
+
     def fresh_registers(self) -> list[Lanes]:
         """Zeroed registers (arrays are never modified in place, so warps share them)."""
         return list(self._registers)

@@ -11,7 +11,7 @@ from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
-from .common import shared_target
+from .common import line_of, shared_target
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
 
@@ -67,10 +67,13 @@ def _is_local(space: str, address: int) -> bool:
     return space == "local" or (space == "generic" and address >= LOCAL_BASE)
 
 
-def _uninitialised(store: ByteStore, offset: int) -> SimError:
-    if isinstance(store, SharedMemory):
-        return SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
-    return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
+def _uninitialised(w: WarpLike, store: ByteStore, offset: int) -> None:
+    """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
+    if not isinstance(store, SharedMemory):
+        raise SimError(f"read of uninitialised global memory: {store!r}+{offset}")
+    if not w.world.load_uninitialised:
+        raise SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
+    w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
 
 
 def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False) -> Lanes:
@@ -84,7 +87,7 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
         if (bad := store.first_uninitialised(index, total)) is not None:
-            raise _uninitialised(store, bad)
+            _uninitialised(w, store, bad)
         if race is not None and (cta is not None or isinstance(store, Allocation)):
             if strong:
                 shadow = race.shadow_of(store, cta)
@@ -107,7 +110,7 @@ def _load_one(w: WarpLike, space: str, address: int, size: int, count: int) -> L
     race, total = w.world.race, size * count
     store, offset, cta = find(w, space, address, total)
     if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
-        raise _uninitialised(store, offset)
+        _uninitialised(w, store, offset)
     if race is not None:
         if cta is not None:
             race.read_shared(cta, slice(offset, offset + total), total, w)

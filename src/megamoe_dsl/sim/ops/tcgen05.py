@@ -1,8 +1,9 @@
 """tcgen05 instructions that warps execute: allocation, fences, commit, ld, st and their waits.
 
 Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
-access itself also happens at the wait, so an arrive before the wait does not cover it. Using a result register before the wait in the
-same basic block is an error at load time, except to copy it (see `pending_copies`). Stores take effect at `wait::st`.
+access itself also happens at the wait, so an arrive before the wait does not cover it. A kernel that uses a result register before the
+wait in the same basic block, except to copy it (see `pending_copies`), is refused, unless `Simulator(assume_tensor_waits=True)` has every
+load deliver at once. Stores take effect at `wait::st`.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     if len(names) != len(layout[0]):
         raise SimError(f"{len(names)} registers, the shape has {len(layout[0])}")
     registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
-    copies = pending_copies(ins, b, set(names))
+    copies, unwaited = pending_copies(ins, b, set(names))
+    b.unwaited += unwaited
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
@@ -234,7 +236,10 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
         for index, poison in registers:
             w.R[index] = poison
-        tensor_thread(w).loads.append(access)
+        if w.world.assume_tensor_waits:
+            access.load(w)
+        else:
+            tensor_thread(w).loads.append(access)
         return None
 
     return run
