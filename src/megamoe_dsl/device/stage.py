@@ -64,6 +64,10 @@ class Stage:
         """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
+    def reader_releases(self, lane: Any) -> Any:
+        """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""
+        return lane
+
     def wait_full(self) -> None:
         """A reader: until the stage is loaded."""
         wait(self.full, self.ring.phase)
@@ -78,6 +82,6 @@ def release_stage(stage: Stage, lane: Int32):
     """This warp has read the stage, said to the loaders of every CTA that may write it."""
     if cutlass.const_expr(stage.cluster > 1):
         if lane < stage.cluster:
-            arrive_cluster(in_cta(stage.empty, lane))
+            arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
     elif lane == 0:
         arrive(stage.empty)

@@ -1,4 +1,4 @@
-"""Tiles of up to 32 tokens by 256 weight rows: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
+"""Tiles of few tokens: swap-AB, tokens are the wgmma's columns, weight rows its rows: of each warpgroup one or two blocks of 64.
 
 A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
 """
@@ -21,22 +21,24 @@ from .promoted_sums import PromotedSums
 from .weight_scales import WeightScales
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
-BLOCK_BYTES = 64 * BLOCK_K
+BLOCK_ROWS = 64
+BLOCK_BYTES = BLOCK_ROWS * BLOCK_K
 
 
 @dataclass(frozen=True)
 class ColumnShare(MathThread):
-    """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
+    """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and `blocks` times 64 of the weight rows.
 
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
 
     tokens: cutlass.Constexpr[int]
+    blocks: cutlass.Constexpr[int]
 
     @staticmethod
-    def of(me: MathThread, tokens: int) -> ColumnShare:
+    def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:
         """The share of a thread."""
-        return ColumnShare(me.group, me.warp, me.lane, tokens)
+        return ColumnShare(me.group, me.warp, me.lane, tokens, blocks)
 
     @property
     def has_own_weights(self) -> bool:
@@ -45,23 +47,23 @@ class ColumnShare(MathThread):
 
     def zero(self) -> PromotedSums:
         """Sums before the first K block."""
-        return PromotedSums.zero(BLOCKS, self.tokens // 2)
+        return PromotedSums.zero(self.blocks, self.tokens // 2)
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        weights = stage.shared("weights") + self.group * (BLOCKS * BLOCK_BYTES)
+        weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
         tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
         token_scales = stage.shared("sfa") + self.pair * 4
         row_scales = scales.at(k)
         following = stage.next()
         sums, partial = [], acc.partial
-        for b in cutlass.range_constexpr(BLOCKS):
+        for b in cutlass.range_constexpr(self.blocks):
             partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
             if cutlass.const_expr(b == 0):
                 # Once for both blocks: a read that only the last block uses may still be under way when the stage is released.
                 per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(self.tokens // 8)]
-            if cutlass.const_expr(b == BLOCKS - 1):
+            if cutlass.const_expr(b == self.blocks - 1):
                 if more:
                     following.wait_full()
             partial = wgmma.wait(partial)
@@ -71,11 +73,11 @@ class ColumnShare(MathThread):
 
 
 def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
-    """sums + partial * token scale * row scale."""
+    """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
     out = []
     for j, per_token in enumerate(token_scales):
         for h in range(2):
             for q in range(2):
                 i = 4 * j + 2 * h + q
-                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h]))
+                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h % len(row_scales)]))
     return tuple(out)

@@ -33,9 +33,9 @@ class ScaleMatrix:
 
 @dataclass(frozen=True)
 class WeightScales:
-    """Two scales per K block, for two kinds of weight rows of a warpgroup, each over the lanes as `ScaleMatrix.load` leaves it.
+    """One or two scales per K block, for as many kinds of weight rows of a warpgroup, each over the lanes as `ScaleMatrix.load` leaves it.
 
-    alternating  the kinds are runs of 8 rows in turn, gate and up; if not, they are the first and the last 128 rows of the tile
+    alternating  the kinds are runs of 8 rows in turn, gate and up; if not, those before and after a multiple of 128
     """
 
     values: tuple[tuple[Float32, ...], ...]
