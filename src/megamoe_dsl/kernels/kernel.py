@@ -86,6 +86,13 @@ class Kernel(ABC):
         """Buffers in global memory that arguments point to, by the argument's name."""
         return {}
 
+    def parameters(
+        self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """What the kernel takes when the launching function is called with these arguments: the same in order, unless that makes something
+        of them first.  Raises TypeError for a name too many or too few."""
+        return self.arguments(config).pack(**arguments)
+
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""
         return []

@@ -1,0 +1,51 @@
+"""FP8 GEMMs, as the registry knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from ...hardware.tensor_map import TensorMap
+from ...target import Target
+from ..kernel import Kernel
+from .arguments import GemmArguments
+from .config import GemmConfig
+from .maps import tensor_maps
+from .problem import GemmProblem
+
+
+class GemmKernel(Kernel):
+    """D = A x B of E4M3 with FP32 block scales, dense or grouped."""
+
+    name = "gemm"
+    problem = GemmProblem
+    configs: ClassVar[Mapping[str, type[GemmConfig]]] = {"sm_90a": GemmConfig}
+
+    def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> GemmConfig:
+        """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
+        return GemmConfig.choose(problem, target, num_tokens, **fields)
+
+    def launcher(self, config: GemmConfig) -> Callable[..., Any]:
+        """`gemm`.  Imports the DSL."""
+        from .kernel import gemm
+
+        return gemm
+
+    def arguments_type(self, config: GemmConfig) -> type[GemmArguments]:
+        """The same for all configurations."""
+        return GemmArguments
+
+    def parameters(
+        self, config: GemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
+        values = self.arguments(config).pack(**arguments)
+        return (*(encode(one) for one in tensor_maps(config, SimpleNamespace(**arguments))), *values)
+
+    def label(self, config: GemmConfig) -> str:
+        """Shape, kind and tile."""
+        p = config.problem
+        groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
+        output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
+        return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}n{config.block_n}"

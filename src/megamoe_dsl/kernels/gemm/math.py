@@ -1,0 +1,127 @@
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
+
+The next tile is read, and its scales of B are on their way, before the epilogue begins.
+
+waits     work_tile_full, per tile; full, per stage
+signals   work_tile_empty and empty, per warp, per tile and per stage
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from ...blocks.sm90.main_loop import Share, multiply_tile
+from ...blocks.sm90.math_thread import MathThread
+from ...blocks.sm90.tokens_as_m import RowShare
+from ...blocks.sm90.tokens_as_n import ColumnShare
+from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
+from ...device.stage import Stage
+from ...device.tile_queue import TileQueue
+from ...device.tma import wait_group
+from ...layouts.arith import div, select
+from .config import GemmConfig
+from .context import GemmContext
+from .epilogue import finish_tile
+from .problem import SCALE_BLOCK
+from .work_tile import WorkTile, next_tile
+
+
+@cute.jit
+def math(ctx: GemmContext, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    tile, tiles = next_tile(ctx.first_tile)
+    scales = load_scales(ctx, tile, me)
+    stage = ctx.first_read_stage
+    while tile.valid():
+        if cutlass.const_expr(ctx.config.cluster > 1):
+            stage = replace(stage, alone=Int32(tile.alone))
+        if cutlass.const_expr(ctx.config.halves):
+            if ctx.is_half(tile):
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True)
+            else:
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+        else:
+            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+    # What TMA still reads is this CTA's.
+    wait_group(0)
+
+
+@cute.jit
+def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
+    """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
+    stage.wait_full()
+    share = share_of(ctx.config, me, half)
+    sums, stage = multiply(ctx, tile, scales, share, stage)
+    following, tiles = next_tile(tiles)
+    scales = load_scales(ctx, following, me)
+    finish_tile(ctx, tile, share, sums)
+    return stage, following, tiles, scales
+
+
+@cute.jit
+def multiply(ctx: GemmContext, tile: WorkTile, scales: Any, me: Share, stage: Stage):
+    """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
+    k_blocks = Int32(ctx.config.problem.k_blocks)
+    if cutlass.const_expr(isinstance(me, ColumnShare)):
+        return multiply_tile(stage, me, WeightScales(scales[:1], Boolean(False)), k_blocks)
+    splits = ctx.config.tile.splits(me.half)
+    if cutlass.const_expr(len(splits) == 1):
+        return multiply_tile(stage, with_split(me, splits[0]), scales_of(me, splits[0], scales), k_blocks)
+    columns = me.chunks * me.chunk_rows
+    before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
+    sums = me.zero().parts
+    for split in cutlass.range_constexpr(len(splits)):
+        if before == splits[split]:
+            sums, stage = multiply_tile(stage, with_split(me, splits[split]), scales_of(me, splits[split], scales), k_blocks)
+    return sums, stage
+
+
+def share_of(config: GemmConfig, me: MathThread, half: bool) -> Share:
+    """What a thread's warpgroup has of a tile."""
+    tile = config.tile
+    chunks = tile.chunks(half)
+    if config.swap_ab:
+        return ColumnShare.of(me, config.block_m, chunks)
+    return RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0)
+
+
+def with_split(me: RowShare, split: int) -> RowShare:
+    """The share where so many of its columns lie before the next row of scales."""
+    return replace(me, split=split)
+
+
+def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
+    """One row of scales, where all columns lie before the next, or two."""
+    return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
+
+
+def first_column(config: GemmConfig, tile: WorkTile, me: MathThread, half: bool) -> Any:
+    """Of a warpgroup's share, within the rows of one B."""
+    own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
+    return tile.n_block * config.block_n + own
+
+
+@cute.jit
+def load_scales(ctx: GemmContext, tile: WorkTile, me: MathThread):
+    """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
+    config, problem = ctx.config, ctx.config.problem
+    first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
+    matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), problem.k_blocks)
+    base = tile.group * problem.scale_rows
+    rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
+    return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), me.lane) for i in range(rows))
+
+
+def first_column_of(ctx: GemmContext, tile: WorkTile, me: MathThread) -> Any:
+    """`first_column` of a tile that may be half, or past the last one."""
+    config = ctx.config
+    n_block = cutlass.max(tile.n_block, Int32(0))
+    inside = replace(tile, n_block=n_block)
+    whole = first_column(config, inside, me, False)
+    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.halves else whole
