@@ -16,7 +16,7 @@ from ...blocks.sm90.main_loop import Share
 from ...blocks.sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
 from ...device import cast
 from ...device.matrix import store_b16, store_transposed_b16
-from ...device.memory import fence_async_shared, load_f32x2, load_shared_v4, store_f32, store_v2_f32, store_v4
+from ...device.memory import fence_async_shared, load_f32, load_f32x2, load_shared_v4, store_f32, store_v2_f32, store_v4
 from ...device.tma import commit_group, store_tile, wait_group_read
 from ...device.warp import sync_warp
 from ...hardware.swizzle import CHUNK, Swizzle
@@ -36,16 +36,23 @@ def finish_tile(ctx: GemmContext, tile: WorkTile, me: Share, sums: Any):
     if cutlass.const_expr(ctx.config.problem.output == F32):
         store_values(ctx, tile, me, sums)
     else:
-        boxes = range(me.blocks if isinstance(me, ColumnShare) else me.chunks * me.chunk_rows // ctx.config.tile.store_columns)
-        for box in cutlass.range_constexpr(len(boxes)):
+        first_wait = pending_of_last_tile(ctx.config)
+        for box in cutlass.range_constexpr(ctx.config.tile.boxes(me.has_own_weights)):
             staging = ctx.shared("cd", me.group * 4 + me.warp, box % STORE_BUFFERS)
-            wait_group_read(STORE_BUFFERS - 1)
+            wait_group_read(STORE_BUFFERS - 1 if box else first_wait)
             sync_warp()
             if cutlass.const_expr(isinstance(me, ColumnShare)):
                 stage_columns(ctx.config, staging, me, sums[box])
             else:
                 stage_rows(ctx.config, staging, me, sums, box)
             store_box(ctx, tile, me, staging, box)
+
+
+def pending_of_last_tile(config: GemmConfig) -> int:
+    """Boxes of the last tile that TMA may still read when the first of this one is filled: its other one, unless they came in odd
+    numbers."""
+    odd = any(config.tile.boxes(half) % STORE_BUFFERS for half in {False, config.halves})
+    return 0 if odd else STORE_BUFFERS - 1
 
 
 def box_origin(config: GemmConfig, me: Share, box: int) -> tuple[Any, Any]:
@@ -67,9 +74,11 @@ def store_box(ctx: GemmContext, tile: WorkTile, me: Share, staging: Int32, box: 
         by_rows = config.problem.has_partial_tiles
         if rows >= (config.tile.store_rows if by_rows else 1):
             store_whole_box(ctx, staging, x, y)
-        elif cutlass.const_expr(by_rows):
-            sync_warp()
-            store_box_rows(ctx, staging, x, y, rows, me.lane)
+        else:
+            if cutlass.const_expr(by_rows):
+                sync_warp()
+                store_box_rows(ctx, staging, x, y, rows, me.lane)
+            commit_group()  # nothing: boxes are counted by groups
     else:
         store_whole_box(ctx, staging, x, y)
 
@@ -169,5 +178,5 @@ def store_value(ctx: GemmContext, tile: WorkTile, row: Int32, column: Int32, val
     address, there = place(ctx, tile, row, column)
     if there:
         if cutlass.const_expr(ctx.config.problem.accumulate):
-            value = value + load_f32x2(address)[0]
+            value = value + load_f32(address)
         store_f32(address, value)

@@ -16,10 +16,11 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant, Int32
+from cutlass import GridConstant, Int32, Int64
 
 from ...device.cluster import sync_cluster
 from ...device.mbarrier import fence_init, init
+from ...device.ptx import emit_to
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect, set_max_registers, smem_base
 from ...hardware.tensor_map import TensorMapDtype
@@ -96,8 +97,8 @@ def gemm_kernel(
 
 
 def address(tensor_map: Any) -> Any:
-    """Of a tensor map among the kernel's parameters."""
-    return tensor_map.get_ptr()
+    """Of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
+    return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())
 
 
 @cute.jit
@@ -120,7 +121,7 @@ def make_map(fields: Any) -> Any:
         fields.address,
         TYPES[fields.dtype],
         [Int32(extent) for extent in fields.dims],
-        [cutlass.Int64(stride) // 16 for stride in fields.strides],
+        [Int64(stride) // 16 for stride in fields.strides],
         list(fields.box),
         swizzle=SWIZZLES[fields.swizzle],
         l2_promotion=cuda.TensorMapL2Promotion.l2_256b,

@@ -72,3 +72,7 @@ class Tile:
     def store_rows(self) -> int:
         """Rows of D in it."""
         return self.m if self.swap_ab else GROUP_ROWS // WARPS_PER_GROUP
+
+    def boxes(self, half: bool) -> int:
+        """How many of them a warp stores of a tile."""
+        return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
