@@ -93,6 +93,10 @@ class Kernel(ABC):
         of them first.  Raises TypeError for a name too many or too few."""
         return self.arguments(config).pack(**arguments)
 
+    def parameter_widths(self, config: Any) -> tuple[int, ...]:
+        """Bytes of each of them."""
+        return self.arguments(config).widths
+
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""
         return []

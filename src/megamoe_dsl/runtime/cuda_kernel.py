@@ -14,11 +14,22 @@ from cuda.bindings import driver
 
 from ..artifact.artifact import Artifact
 from ..config_error import require
-from ..hardware.tensor_map import TensorMap
+from ..hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
 from ..kernels.registry import kernel_of
 
 C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64}
 """By width in bytes."""
+
+
+class Descriptor(ctypes.Structure):
+    """A tensor map among the parameters of a launch."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * DESCRIPTOR_BYTES),)
+
+
+def c_parameter(value: int | bytes) -> Any:
+    """A parameter as the driver's bindings take it."""
+    return Descriptor.from_buffer_copy(value) if isinstance(value, bytes) else value
 
 
 class CudaError(RuntimeError):
@@ -68,7 +79,7 @@ class CudaKernel:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         config, kernel = artifact.config, kernel_of(artifact.config)
-        self._types = tuple(C_TYPES[width] for width in kernel.arguments(config).widths)
+        self._types = tuple(C_TYPES.get(width) for width in kernel.parameter_widths(config))
         torch.cuda.current_stream()  # makes torch's context current
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
         self._function = call(driver.cuKernelGetFunction, call(driver.cuLibraryGetKernel, self._library, artifact.entry.encode()))
@@ -98,7 +109,7 @@ class CudaKernel:
         per_sm: int = call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, self._function, threads, smem)
         return here * per_sm
 
-    def __call__(self, arguments: Sequence[int]) -> None:
-        """Launches on torch's current stream."""
+    def __call__(self, arguments: Sequence[Any]) -> None:
+        """Launches on torch's current stream; a tensor map is given as `c_parameter` makes it."""
         self._launch.hStream = torch.cuda.current_stream().cuda_stream
         call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), self._types), 0)

@@ -40,6 +40,9 @@ def simulate_gemm(
     memory.add(whole, name="a_sf", rank=0, read_only=True)
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
+    simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
+    if not tensors.rows:
+        return simulator.run([])
     arguments = tensors.arguments(scales, counter.data_ptr())
     launch = Launch(
         grid=(config.num_sms, 1, 1),
@@ -48,6 +51,6 @@ def simulate_gemm(
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
     )
-    report = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress).run([launch] * launches)
+    report = simulator.run([launch] * launches)
     assert not counter.any()
     return report

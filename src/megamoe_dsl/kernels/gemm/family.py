@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from ...hardware.tensor_map import TensorMap
+from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import GemmArguments
 from .config import GemmConfig
-from .maps import tensor_maps
+from .maps import GemmMap, tensor_maps
 from .problem import GemmProblem
 
 
@@ -42,6 +42,10 @@ class GemmKernel(Kernel):
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
         return (*(encode(one) for one in tensor_maps(config, SimpleNamespace(**arguments))), *values)
+
+    def parameter_widths(self, config: GemmConfig) -> tuple[int, ...]:
+        """Of the tensor maps, then of the arguments."""
+        return (DESCRIPTOR_BYTES,) * len(GemmMap) + self.arguments(config).widths
 
     def label(self, config: GemmConfig) -> str:
         """Shape, kind and tile."""

@@ -1,0 +1,80 @@
+"""Compiled GEMM kernels on a device, loaded when first asked for, and launched with what was prepared for their tensors before."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+
+from ..artifact.cache import cache_folder
+from ..artifact.store import ArtifactStore
+from ..kernels.gemm.config import GemmConfig
+from ..kernels.gemm.problem import GemmProblem
+from ..kernels.registry import find_kernel
+from ..problem import ProblemError
+from ..target import Target
+from .cuda_kernel import CudaKernel, c_parameter, encode_tensor_map
+from .gemm_tensors import GemmTensors
+from .symmetric_memory import device_arch
+from .tile_counters import TileCounters, tile_counters
+
+PREPARED = 4096  # launches whose tensor maps are kept
+
+
+class LoadedGemm:
+    """One configuration's kernel."""
+
+    def __init__(self, config: GemmConfig, store: ArtifactStore, device: torch.device) -> None:
+        self.config, self._kernel = config, CudaKernel(store.get(config))
+        self._counters: TileCounters | None = tile_counters(device) if config.dealt else None
+        self._prepare = lru_cache(PREPARED)(self._parameters)
+
+    def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> tuple[Any, ...]:
+        """What the launch of these arguments takes: the same address and shape come back again and again."""
+        parameters = self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map)
+        return tuple(c_parameter(one) for one in parameters)
+
+    def __call__(self, tensors: GemmTensors) -> None:
+        """Launches on torch's current stream; the tensors have been checked."""
+        scales = tensors.scales()
+        counter = self._counters.address() if self._counters else 0
+        self._kernel(self._prepare(tuple(tensors.arguments(scales, counter).items())))
+
+
+class DeviceGemm:
+    """All kernels of a problem on a device, by number of rows."""
+
+    def __init__(self, problem: GemmProblem, device: torch.device) -> None:
+        self.problem, self.device = problem, device
+        self._kernels: dict[GemmConfig, LoadedGemm] = {}
+        self._by_rows: dict[int, LoadedGemm] = {}
+
+    @cached_property
+    def target(self) -> Target:
+        """The device as configurations are chosen for it."""
+        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
+        return Target(device_arch(self.device), sms, torch.cuda.get_device_name(self.device))
+
+    def __call__(self, tensors: GemmTensors) -> None:
+        """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
+        tensors.check(self.problem)
+        if self.device.index != torch.cuda.current_device():
+            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{self.device.index}, where a is")
+        if tensors.rows:
+            self.kernel(tensors.rows)(tensors)
+
+    def kernel(self, rows: int) -> LoadedGemm:
+        """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
+        if rows not in self._by_rows:
+            config = find_kernel("gemm").choose(self.problem, self.target, rows)
+            if config not in self._kernels:
+                self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
+            self._by_rows[rows] = self._kernels[config]
+        return self._by_rows[rows]
+
+
+@lru_cache
+def gemm_kernels(problem: GemmProblem, device: torch.device) -> DeviceGemm:
+    """Those of a problem on a device."""
+    return DeviceGemm(problem, device)
