@@ -68,7 +68,7 @@ RUNS = (
     *(Run(f"{kind}", GROUPED, 128, 128, groups(kind)) for kind in ("contiguous", "packed", "masked")),
     *(Run(f"{kind}-pairs", GROUPED, 128, 192, groups(kind), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
     *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
-    Run("packed-nothing", (0, 0, 0, 0, 0), 64, 64, groups("packed")),
+    Run("contiguous-nothing", (0, 0, 0, 0, 0), 64, 64, groups("contiguous")),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}
