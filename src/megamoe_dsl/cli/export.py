@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..kernels.registry import find_kernel
 from .errors import capacity_option, one_line_errors
+from .fields import ConfigFields, ProblemFields, config_from_fields, is_layer, only_for_layers
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -46,30 +48,36 @@ def export(
     stages: Stages = None,
     arch: ArchName = None,
     kernel: KernelName = DEFAULT_KERNEL,
+    problem_fields: ProblemFields = None,
+    config_fields: ConfigFields = None,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the files; mega_moe with architecture, shape and tile by default.")] = None,
 ) -> None:
     """Compile ahead of time: an object and a shared library that any process loads through TVM FFI, with a manifest that says how."""
     console = Console()
     with one_line_errors(capacity_option(max_tokens)):
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            tokens if max_tokens is None else max_tokens,
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=ranks,
-        )
-        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        if is_layer(find_kernel(kernel)):
+            architecture = asked_arch(arch)
+            problem = build_problem(
+                tokens if max_tokens is None else max_tokens,
+                preset_name=preset,
+                clamp=clamp,
+                arch=architecture,
+                hidden=hidden,
+                intermediate=intermediate,
+                num_experts=experts,
+                topk=topk,
+                num_ranks=ranks,
+            )
+            config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        else:
+            only_for_layers(preset=preset, hidden=hidden, intermediate=intermediate, topk=topk, clamp=clamp, block_m=block_m)
+            config = config_from_fields(kernel, arch, problem_fields, config_fields, tokens, sms)
 
         from ..artifact.export import export_kernel
 
         with Console(stderr=True).status("compiling and linking"):
             files = export_kernel(config, folder, name)
-        console.print(problem_table(problem), config_table(config), sep="\n")
+        console.print(problem_table(config.problem), config_table(config), sep="\n")
         console.print(facts("Files", [(one.name, f"{one.stat().st_size:,} bytes") for one in files.files]))
         console.print(f'load with: ExportedKernel("{files.manifest}")  (megamoe_dsl.runtime.exported_kernel)', soft_wrap=True, markup=False)

@@ -12,8 +12,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from .errors import capacity_option, one_line_errors
+from .fields import ConfigFields, ProblemFields, config_from_fields, is_layer, only_for_layers
 from .output_file import require_writable_file, write_whole
 from .shape import (
     DEFAULT_KERNEL,
@@ -70,6 +72,8 @@ def inspect(
     stages: Stages = None,
     arch: ArchName = None,
     kernel: KernelName = DEFAULT_KERNEL,
+    problem_fields: ProblemFields = None,
+    config_fields: ConfigFields = None,
     sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines and functions.", rich_help_panel=OUTPUT)] = None,
     sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
@@ -89,19 +93,23 @@ def inspect(
         require_writable_file("--ptx", ptx)
         require_writable_file("--sass", sass)
         before = None if diff is None else read_json(diff)
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            tokens if max_tokens is None else max_tokens,
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=ranks,
-        )
-        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        if is_layer(find_kernel(kernel)):
+            architecture = asked_arch(arch)
+            problem = build_problem(
+                tokens if max_tokens is None else max_tokens,
+                preset_name=preset,
+                clamp=clamp,
+                arch=architecture,
+                hidden=hidden,
+                intermediate=intermediate,
+                num_experts=experts,
+                topk=topk,
+                num_ranks=ranks,
+            )
+            config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        else:
+            only_for_layers(preset=preset, hidden=hidden, intermediate=intermediate, topk=topk, clamp=clamp, block_m=block_m)
+            config = config_from_fields(kernel, arch, problem_fields, config_fields, tokens, sms)
 
         from ..artifact.compile import compile_kernel
         from ..inspect import DisassemblyError, Inspection, annotate, differences

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
@@ -16,6 +17,7 @@ from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
+from .fields import ConfigFields, ProblemFields, config_from_fields, is_layer, only_for_layers
 from .shape import (
     DEFAULT_KERNEL,
     ArchName,
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DATA, RUN = "Data", "Simulation"
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name)
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name)
 
 
 def simulate(
@@ -70,6 +72,8 @@ def simulate(
     stages: Stages = None,
     arch: ArchName = None,
     kernel: KernelName = DEFAULT_KERNEL,
+    problem_fields: ProblemFields = None,
+    config_fields: ConfigFields = None,
     sms: Annotated[int, typer.Option(help="CTAs of each rank; of mega_moe an even number.", rich_help_panel=RUN)] = 4,
     launches: Annotated[
         int | None,
@@ -89,6 +93,15 @@ def simulate(
     console = Console()
     with one_line_errors():
         check_kernel(kernel)
+        if not is_layer(find_kernel(kernel)):
+            only_for_layers(preset=preset, hidden=hidden, intermediate=intermediate, topk=topk, clamp=clamp, block_m=block_m)
+            from .simulate_gemm import parse_rows, rows_of, run_gemm
+
+            config = config_from_fields(kernel, arch, problem_fields, config_fields, sum(parse_rows(tokens)), sms)
+            rows = rows_of(config.problem, tokens)
+            if not run_gemm(console, config, rows, seed, exact=not random, launches=launches or 1, race=not no_race):
+                raise typer.Exit(FAILED)
+            return
         if kernel == PreDispatchKernel.name:
             fused_only = {"activation_clamp": clamp, "--random": random or None, "block_m": block_m, "lookahead": lookahead}
             leave_out({**fused_only, "num_stages": stages, "--launches": launches}, f"--kernel {kernel}")

@@ -75,6 +75,6 @@ class DeviceGemm:
 
 
 @lru_cache
-def gemm_kernels(problem: GemmProblem, device: torch.device) -> DeviceGemm:
+def device_gemm(problem: GemmProblem, device: torch.device) -> DeviceGemm:
     """Those of a problem on a device."""
     return DeviceGemm(problem, device)
