@@ -1,7 +1,7 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; `soak`: of the soak, `gemm`: GEMMs
+    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; soak, gemm: of those
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu
 """

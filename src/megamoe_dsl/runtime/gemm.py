@@ -97,8 +97,8 @@ def problem_of(a: torch.Tensor, b: torch.Tensor, kind: str, dtype: torch.dtype, 
     outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
     if dtype not in outputs:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
-    *groups, n, k = b.shape
-    return GemmProblem(n, k, kind, *(groups or [1]), output=outputs[dtype], accumulate=accumulate)
+    n, k = b.shape[-2:]
+    return GemmProblem(n, k, kind, 1 if dims == 2 else b.shape[0], outputs[dtype], accumulate)
 
 
 def launch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -76,6 +76,10 @@ class GemmContext:
         if self.config.cluster == 1:
             return first
         return PairStage(first.plan, first.cluster, first.smem, first.ring, self.cta_rank, Int32(0))
+
+    def of_tile(self, stage: Stage, tile: WorkTile) -> Stage:
+        """A stage that the math warps read for a tile."""
+        return replace(stage, alone=Int32(tile.alone)) if isinstance(stage, PairStage) else stage
 
     @property
     def first_tile(self) -> TileQueue:

@@ -116,7 +116,6 @@ def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any
 
 def make_map(fields: Any) -> Any:
     """A tensor map by the DSL's own means, from traced integers."""
-    bits = fields.dtype.bits
     return cuda.create_tensor_map_tiled(
         fields.address,
         TYPES[fields.dtype],

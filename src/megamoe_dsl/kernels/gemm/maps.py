@@ -66,4 +66,4 @@ def part(rows: int) -> int:
 
 def tensor_maps(config: GemmConfig, args: Any) -> list[TensorMap]:
     """The same with integers of the host.  Raises ValueError for an address or a stride that TMA does not take."""
-    return [TensorMap(*fields) for fields in map_fields(config, args)]
+    return [TensorMap(**fields._asdict()) for fields in map_fields(config, args)]

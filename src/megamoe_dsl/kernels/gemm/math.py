@@ -15,7 +15,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from ...blocks.sm90.main_loop import Share, multiply_tile
+from ...blocks.sm90.main_loop import multiply_tile
 from ...blocks.sm90.math_thread import MathThread
 from ...blocks.sm90.tokens_as_m import RowShare
 from ...blocks.sm90.tokens_as_n import ColumnShare
@@ -24,9 +24,9 @@ from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group
 from ...layouts.arith import div, select
+from . import epilogue_columns, epilogue_rows
 from .config import GemmConfig
 from .context import GemmContext
-from .epilogue import finish_tile
 from .problem import SCALE_BLOCK
 from .work_tile import WorkTile, next_tile
 
@@ -39,8 +39,7 @@ def math(ctx: GemmContext, warp: Int32):
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
     while tile.valid():
-        if cutlass.const_expr(ctx.config.cluster > 1):
-            stage = replace(stage, alone=Int32(tile.alone))
+        stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):
             if ctx.is_half(tile):
                 stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True)
@@ -56,20 +55,25 @@ def math(ctx: GemmContext, warp: Int32):
 def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     stage.wait_full()
-    share = share_of(ctx.config, me, half)
-    sums, stage = multiply(ctx, tile, scales, share, stage)
-    following, tiles = next_tile(tiles)
-    scales = load_scales(ctx, following, me)
-    finish_tile(ctx, tile, share, sums)
+    if cutlass.const_expr(ctx.config.swap_ab):
+        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
+        sums, stage = multiply_tile(stage, columns, WeightScales(scales[:1], Boolean(False)), Int32(ctx.config.problem.k_blocks))
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        epilogue_columns.finish_tile(ctx, tile, columns, sums)
+    else:
+        rows = rows_of(ctx.config, me, half)
+        sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        epilogue_rows.finish_tile(ctx, tile, rows, sums)
     return stage, following, tiles, scales
 
 
 @cute.jit
-def multiply(ctx: GemmContext, tile: WorkTile, scales: Any, me: Share, stage: Stage):
+def multiply_rows(ctx: GemmContext, tile: WorkTile, scales: Any, me: RowShare, stage: Stage):
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     k_blocks = Int32(ctx.config.problem.k_blocks)
-    if cutlass.const_expr(isinstance(me, ColumnShare)):
-        return multiply_tile(stage, me, WeightScales(scales[:1], Boolean(False)), k_blocks)
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
         return multiply_tile(stage, with_split(me, splits[0]), scales_of(me, splits[0], scales), k_blocks)
@@ -82,12 +86,10 @@ def multiply(ctx: GemmContext, tile: WorkTile, scales: Any, me: Share, stage: St
     return sums, stage
 
 
-def share_of(config: GemmConfig, me: MathThread, half: bool) -> Share:
-    """What a thread's warpgroup has of a tile."""
+def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:
+    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
     tile = config.tile
     chunks = tile.chunks(half)
-    if config.swap_ab:
-        return ColumnShare.of(me, config.block_m, chunks)
     return RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0)
 
 
