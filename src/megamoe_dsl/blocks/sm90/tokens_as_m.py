@@ -112,6 +112,24 @@ class RowShare(MathThread):
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
+    # --- of a share of one chunk, for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage) -> tuple[Any, Any]:
+        """Descriptors of a stage's tokens and weights."""
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
+        return tokens, wgmma.descriptor((stage.shared("weights") + self.first_chunk * self.chunk_bytes) >> 4)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        """Of the thread's two tokens."""
+        first = stage.shared("sfa") + self.token * 4
+        return [load_shared_f32(first + 32 * h) for h in range(2)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale."""
+        (kinds,) = self.scales_of_chunks(rows, False)
+        product = [[scale * row for row in kinds] for scale in token_scales]
+        return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(0, i // 4)] for i in range(self.chunk_rows // 2))
+
+    # --- which scales
     def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
         """Of each chunk, the scales of its kinds of weight rows."""
         if self.split is not None:

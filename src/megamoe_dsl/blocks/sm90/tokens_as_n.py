@@ -71,6 +71,21 @@ class ColumnShare(MathThread):
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
+    # --- of a share of one block, for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage) -> tuple[Any, Any]:
+        """Descriptors of a stage's weights and tokens."""
+        weights = wgmma.descriptor((stage.shared("weights") + self.group * BLOCK_BYTES) >> 4)
+        return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        """Of the thread's tokens, two at a time."""
+        first = stage.shared("sfa") + self.pair * 4
+        return [load_shared_f32x2(first + 32 * j) for j in range(self.tokens // 8)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale."""
+        return promote(sums, partial, token_scales, rows)
+
 
 def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
     """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""

@@ -11,13 +11,15 @@ from ...target import Target
 from .choose import choose_fields
 from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
-from .tile import GROUP_ROWS, MOST_CHUNK, WARPS_PER_GROUP, Tile
+from .tile import GROUP_ROWS, WARPS_PER_GROUP, Tile
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
 SWAPPED_COLUMNS = (64, 128, 256)
 MOST_COLUMNS = 256
+MOST_AHEAD = 8
 LOADER_WARPS = 4
+OTHER_REGISTERS = 40  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
 
@@ -43,6 +45,7 @@ class GemmConfig:
     group_m     row blocks that the order of tiles takes together
     swap_ab     rows of A are the wgmma's columns
     halves      a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
+    ahead       K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
     dealt       tiles are dealt at run time, not in turn
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
@@ -59,12 +62,13 @@ class GemmConfig:
     group_m: int = 8
     swap_ab: bool = False
     halves: bool = False
+    ahead: int = 1
     dealt: bool = False
     num_stages: int = 0
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
-        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "num_stages")
+        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages")
         for field in ("swap_ab", "halves", "dealt"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
@@ -93,6 +97,7 @@ class GemmConfig:
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
         require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
+        require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
         can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
         require(can_halve, "halves", self.halves, "False unless block_m is 128")
         if self.problem.kind == CONTIGUOUS:
@@ -105,9 +110,13 @@ class GemmConfig:
         tile = self.tile
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
         fits = whole and tile.columns(half) % (8 * tile.chunks(half)) == 0
-        require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts of up to 128")
-        room = self.warpgroups < 3 or tile.columns(half) <= MOST_CHUNK
-        require(room, "block_n", self.block_n, f"at most {MOST_CHUNK} with three warpgroups, whose threads have fewer registers")
+        require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts")
+        one_part = self.ahead == 1 or tile.chunks(half) == 1
+        require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
+        values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
+        needed = values * (tile.chunks(half) + self.ahead) + OTHER_REGISTERS
+        most = self.registers.math
+        require(needed <= most, "ahead", self.ahead, f"such that sums and partial sums fit {most} registers of a thread: they take {needed}")
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
 
     @classmethod

@@ -25,7 +25,7 @@ def finish_tile(ctx: GemmContext, tile: WorkTile, me: ColumnShare, sums: Any):
     for block in cutlass.range_constexpr(me.blocks):
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
         if cutlass.const_expr(ctx.config.staged):
-            staging = empty_box(ctx, me, block)
+            staging = empty_box(ctx, tile, me, 0, block)
             stage_box(ctx.config, staging, me, sums[block])
             store_box(ctx, tile, me, staging, column, cutlass.Int32(0))
         else:

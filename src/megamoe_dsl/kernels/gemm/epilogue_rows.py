@@ -24,7 +24,7 @@ def finish_tile(ctx: GemmContext, tile: WorkTile, me: RowShare, sums: Any):
     first = me.first_chunk * (me.chunks * me.chunk_rows)
     if cutlass.const_expr(ctx.config.staged):
         for box in cutlass.range_constexpr(ctx.config.tile.boxes(me.half)):
-            staging = empty_box(ctx, me, box)
+            staging = empty_box(ctx, tile, me, me.warp_token, box)
             stage_box(ctx.config, staging, me, sums, box)
             store_box(ctx, tile, me, staging, first + box * columns, me.warp_token)
     else:

@@ -53,3 +53,7 @@ class GemmKernel(Kernel):
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}n{config.block_n}"
+
+    def registers(self, config: GemmConfig) -> Mapping[str, int]:
+        """Per thread of the loaders' warpgroup and of those that multiply."""
+        return config.registers._asdict()

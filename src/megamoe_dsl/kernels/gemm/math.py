@@ -15,14 +15,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from ...blocks.sm90.main_loop import multiply_tile
+from ...blocks.sm90.main_loop import Share, multiply_ahead, multiply_tile
 from ...blocks.sm90.math_thread import MathThread
 from ...blocks.sm90.tokens_as_m import RowShare
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
-from ...device.tma import wait_group
+from ...device.tma import wait_group_read
 from ...layouts.arith import div, select
 from . import epilogue_columns, epilogue_rows
 from .config import GemmConfig
@@ -48,16 +48,15 @@ def math(ctx: GemmContext, warp: Int32):
         else:
             stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
     # What TMA still reads is this CTA's.
-    wait_group(0)
+    wait_group_read(0)
 
 
 @cute.jit
 def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
-    stage.wait_full()
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
-        sums, stage = multiply_tile(stage, columns, WeightScales(scales[:1], Boolean(False)), Int32(ctx.config.problem.k_blocks))
+        sums, stage = multiply_all(ctx.config, stage, columns, WeightScales(scales[:1], Boolean(False)))
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
@@ -73,17 +72,26 @@ def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me:
 @cute.jit
 def multiply_rows(ctx: GemmContext, tile: WorkTile, scales: Any, me: RowShare, stage: Stage):
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
-    k_blocks = Int32(ctx.config.problem.k_blocks)
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
-        return multiply_tile(stage, with_split(me, splits[0]), scales_of(me, splits[0], scales), k_blocks)
+        return multiply_all(ctx.config, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
     columns = me.chunks * me.chunk_rows
     before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
     sums = me.zero().parts
     for split in cutlass.range_constexpr(len(splits)):
         if before == splits[split]:
-            sums, stage = multiply_tile(stage, with_split(me, splits[split]), scales_of(me, splits[split], scales), k_blocks)
+            sums, stage = multiply_all(ctx.config, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
     return sums, stage
+
+
+@cute.jit
+def multiply_all(config: cutlass.Constexpr[GemmConfig], stage: Stage, me: Share, scales: WeightScales):
+    """All K blocks of a tile."""
+    k_blocks = Int32(config.problem.k_blocks)
+    if cutlass.const_expr(config.ahead > 1):
+        return multiply_ahead(stage, me, scales, k_blocks, config.ahead)
+    stage.wait_full()
+    return multiply_tile(stage, me, scales, k_blocks)
 
 
 def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:

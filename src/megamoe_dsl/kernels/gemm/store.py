@@ -27,11 +27,23 @@ MATRIX = 8  # rows and columns of what stmatrix writes
 
 
 @cute.jit
-def empty_box(ctx: GemmContext, me: MathThread, box: cutlass.Constexpr[int]):
-    """Shared address of a warp's next box, once TMA has read what was in it; `box` counts within a tile."""
-    wait_group_read(STORE_BUFFERS - 1 if box else pending_of_last_tile(ctx.config))
+def empty_box(ctx: GemmContext, tile: WorkTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
+    """Shared address of a warp's next box, once TMA has read what was in it; `box` counts within a tile, whose rows begin at `row` for the
+    warp."""
+    pending = STORE_BUFFERS - 1 if box else pending_of_last_tile(ctx.config)
+    if is_whole(ctx.config, tile, row):
+        wait_group_read(pending)
+    else:
+        wait_group_read(0)  # what follows is no group of TMA's, by which boxes are counted
     sync_warp()
     return ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % STORE_BUFFERS)
+
+
+def is_whole(config: GemmConfig, tile: WorkTile, row: Any) -> Any:
+    """Whether TMA stores a warp's boxes of a tile, whose rows begin at `row`: all rows are to be written, or none belong to others."""
+    if not config.problem.has_groups:
+        return True
+    return tile.valid_m - row >= (config.tile.store_rows if config.problem.has_partial_tiles else 1)
 
 
 def pending_of_last_tile(config: GemmConfig) -> int:
@@ -46,19 +58,11 @@ def store_box(ctx: GemmContext, tile: WorkTile, me: MathThread, staging: Int32, 
     """A box that lies in SMEM to D, from this column and row of the tile on."""
     config = ctx.config
     x, y = tile.n_block * config.block_n + column, tile.row + row
-    rows = tile.valid_m - row
-    if cutlass.const_expr(config.problem.has_groups):
-        # Whole boxes, or none of a block without a group.
-        by_rows = config.problem.has_partial_tiles
-        if rows >= (config.tile.store_rows if by_rows else 1):
-            store_whole_box(ctx, staging, x, y)
-        else:
-            if cutlass.const_expr(by_rows):
-                sync_warp()
-                store_box_rows(ctx, staging, x, y, rows, me.lane)
-            commit_group()  # nothing: boxes are counted by groups
-    else:
+    if is_whole(config, tile, row):
         store_whole_box(ctx, staging, x, y)
+    elif config.problem.has_partial_tiles:
+        sync_warp()
+        store_box_rows(ctx, staging, x, y, tile.valid_m - row, me.lane)
 
 
 @cute.jit

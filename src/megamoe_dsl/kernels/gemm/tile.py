@@ -9,7 +9,7 @@ from .problem import SCALE_BLOCK
 
 WARPS_PER_GROUP = 4
 GROUP_ROWS = 64  # of a wgmma
-MOST_CHUNK = 128  # columns of a wgmma whose partial sums and sums fit a thread's registers
+MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread's registers
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
 
