@@ -52,6 +52,7 @@ class Kernel(ABC):
     configs   its configuration classes, by architecture name
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
+    early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class Kernel(ABC):
     configs: ClassVar[Mapping[str, type[Any]]]
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
+    early: ClassVar[bool] = False
 
     # --- what every kernel has
     @abstractmethod

@@ -21,6 +21,7 @@ class GemmKernel(Kernel):
     name = "gemm"
     problem = GemmProblem
     configs: ClassVar[Mapping[str, type[GemmConfig]]] = {"sm_90a": GemmConfig}
+    early = True
 
     def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> GemmConfig:
         """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""

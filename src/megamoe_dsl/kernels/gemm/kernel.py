@@ -21,6 +21,7 @@ from cutlass import GridConstant, Int32, Int64
 from ...device.cluster import sync_cluster
 from ...device.mbarrier import fence_init, init
 from ...device.ptx import emit_to
+from ...device.sync import let_next_launch_begin, wait_for_launches_before
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect, set_max_registers, smem_base
 from ...hardware.tensor_map import TensorMapDtype
@@ -54,6 +55,9 @@ def initialise(ctx: GemmContext, warp: Any):
         sync_cluster()
     else:
         cute.arch.sync_threads()
+    # All that comes before needs nothing of the launch before this one.
+    let_next_launch_begin()
+    wait_for_launches_before()
 
 
 @cute.jit
