@@ -28,16 +28,27 @@ def deep_gemm(point: GemmPoint, inputs: PointInputs, d: torch.Tensor, site: Path
     t, p = inputs.tensors, point.problem
     a, b = (t.a, t.a_sf), (t.b, t.b_sf)
     if p.kind == DENSE:
-        return {"deep_gemm": lambda: library.fp8_gemm_nt(a, b, d)}
+        return both_ways(library, "deep_gemm", lambda: library.fp8_gemm_nt(a, b, d))
     assert t.groups is not None
     counts = t.groups
     if p.kind == MASKED:
         expected = -(-point.rows // p.num_groups)
-        return {"deep_gemm": lambda: library.m_grouped_fp8_gemm_nt_masked(a, b, d, counts, expected)}
+        return both_ways(library, "deep_gemm", lambda: library.fp8_m_grouped_gemm_nt_masked(a, b, d, counts, expected))
     if p.kind == CONTIGUOUS:
         index = t.groups.repeat_interleave(ROW_BLOCK)
-        return {"deep_gemm": lambda: library.m_grouped_fp8_gemm_nt_contiguous(a, b, d, index)}
+        return both_ways(library, "deep_gemm", lambda: library.m_grouped_fp8_gemm_nt_contiguous(a, b, d, index))
     return padded_deep_gemm(library, point, inputs)
+
+
+def both_ways(library: Any, name: str, run: Callable[[], Any]) -> Launches:
+    """As it is by default, and with launches that begin before the one before has ended, as this project's do."""
+
+    def early() -> None:
+        library.set_pdl(True)
+        run()
+        library.set_pdl(False)
+
+    return {name: run, f"{name} pdl": early} if hasattr(library, "set_pdl") else {name: run}
 
 
 def padded_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs) -> Launches:
@@ -57,7 +68,7 @@ def padded_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs) -> Lau
     index = torch.repeat_interleave(torch.arange(p.num_groups), torch.tensor(blocks) * ROW_BLOCK).int().to(t.a.device)
     operand = (a.view(torch.float8_e4m3fn), scales_by_column(a_sf))
     d = torch.empty(rows, p.n, dtype=t.d.dtype, device=t.a.device)
-    return {"deep_gemm padded": lambda: library.m_grouped_fp8_gemm_nt_contiguous(operand, (t.b, t.b_sf), d, index)}
+    return both_ways(library, "deep_gemm padded", lambda: library.m_grouped_fp8_gemm_nt_contiguous(operand, (t.b, t.b_sf), d, index))
 
 
 def torch_scaled(point: GemmPoint, inputs: PointInputs) -> Launches:

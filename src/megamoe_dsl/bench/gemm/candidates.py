@@ -15,7 +15,7 @@ NARROW = (16, 24, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256)
 MOST = 8
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes
-LATENCY = 260  # clocks of a K block, however small
+LATENCY = 260  # clocks of a K block, however small, if one at a time is in the tensor core
 EPILOGUE, STORE_RATE = 500, 64  # clocks, and elements of D per clock
 
 
@@ -31,7 +31,7 @@ def cost(point: GemmPoint, config: GemmConfig) -> float:
     fetch = (config.block_m + config.block_n - saved) * BLOCK_K / FETCH_RATE
     multiply = config.block_m * config.block_n * BLOCK_K / MULTIPLY_RATE
     epilogue = EPILOGUE + config.block_m * config.block_n / STORE_RATE
-    return waves * (config.problem.k_blocks * max(multiply, fetch, LATENCY) + epilogue)
+    return waves * (config.problem.k_blocks * max(multiply, fetch, LATENCY / config.ahead) + epilogue)
 
 
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
