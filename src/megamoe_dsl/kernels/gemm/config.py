@@ -19,7 +19,7 @@ SWAPPED_COLUMNS = (64, 128, 256)
 MOST_COLUMNS = 256
 MOST_AHEAD = 8
 LOADER_WARPS = 4
-OTHER_REGISTERS = 40  # of a math thread: addresses, scales, the tile
+OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
 
@@ -116,9 +116,7 @@ class GemmConfig:
         values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
         needed = values * (tile.chunks(half) + self.ahead) + OTHER_REGISTERS
         most = self.registers.math
-        require(
-            needed <= most, "ahead", self.ahead, f"such that sums and partial sums fit {most} registers of a thread: they take {needed}"
-        )
+        require(needed <= most, "ahead", self.ahead, f"such that all sums fit {most} registers of a thread: they take {needed}")
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
 
     @classmethod
