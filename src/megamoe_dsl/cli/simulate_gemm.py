@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ..artifact.compile import compile_kernel
+from ..bench.gemm.case import gemm_case
 from ..kernels.gemm.config import GemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
-from ..runtime.gemm_case import gemm_case
 from ..runtime.simulated_gemm import simulate_gemm
 from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, config_table, problem_table, ruled

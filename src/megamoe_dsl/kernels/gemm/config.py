@@ -11,7 +11,7 @@ from ...target import Target
 from .choose import choose_fields
 from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
-from .tile import GROUP_ROWS, WARPS_PER_GROUP, Tile
+from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
@@ -23,14 +23,14 @@ OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
 
-class RegisterBudget(NamedTuple):
+class GemmRegisters(NamedTuple):
     """Registers per thread after `setmaxnreg`, of the loaders' warpgroup and of those that multiply; multiples of 8."""
 
     loader: int
     math: int
 
 
-REGISTERS = {1: RegisterBudget(40, 232), 2: RegisterBudget(40, 232), 3: RegisterBudget(32, 160)}
+REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
 
 
@@ -131,9 +131,9 @@ class GemmConfig:
 
     # --- tiles
     @property
-    def tile(self) -> Tile:
+    def tile(self) -> TileShape:
         """Shape, and how warpgroups share it."""
-        return Tile(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves)
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves)
 
     @property
     def n_blocks(self) -> int:
@@ -167,7 +167,7 @@ class GemmConfig:
         return 32 * (LOADER_WARPS + self.math_warps)
 
     @property
-    def registers(self) -> RegisterBudget:
+    def registers(self) -> GemmRegisters:
         """Per thread, of each role."""
         return REGISTERS[self.warpgroups]
 

@@ -15,7 +15,7 @@ from ...layouts.arith import select
 from .arguments import GemmArguments
 from .config import GemmConfig
 from .smem_plan import WORK_TILES
-from .work_tile import WorkTile
+from .work_tile import GemmTile
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GemmContext:
             return first
         return PairStage(first.plan, first.cluster, first.smem, first.ring, self.cta_rank, Int32(0))
 
-    def of_tile(self, stage: Stage, tile: WorkTile) -> Stage:
+    def of_tile(self, stage: Stage, tile: GemmTile) -> Stage:
         """A stage that the math warps read for a tile."""
         return replace(stage, alone=Int32(tile.alone)) if isinstance(stage, PairStage) else stage
 
@@ -86,7 +86,7 @@ class GemmContext:
         """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
-    def is_half(self, tile: WorkTile) -> Any:
+    def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""
         return tile.valid_m <= self.config.block_m // 2 if self.config.halves else False
 

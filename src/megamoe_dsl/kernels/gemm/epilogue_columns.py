@@ -16,11 +16,11 @@ from .config import GemmConfig
 from .context import GemmContext
 from .store import MATRIX, empty_box, store_box, store_value
 from .tile import SWAPPED_COLUMNS
-from .work_tile import WorkTile
+from .work_tile import GemmTile
 
 
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: WorkTile, me: ColumnShare, sums: Any):
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare, sums: Any):
     """A warp's part of a tile to D."""
     for block in cutlass.range_constexpr(me.blocks):
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS

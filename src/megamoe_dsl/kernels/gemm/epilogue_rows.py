@@ -14,11 +14,11 @@ from ...hardware.swizzle import CHUNK, Swizzle
 from .config import GemmConfig
 from .context import GemmContext
 from .store import MATRIX, empty_box, store_box, store_pair
-from .work_tile import WorkTile
+from .work_tile import GemmTile
 
 
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: WorkTile, me: RowShare, sums: Any):
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's part of a tile to D."""
     columns = ctx.config.tile.store_columns
     first = me.first_chunk * (me.chunks * me.chunk_rows)

@@ -28,7 +28,7 @@ from . import epilogue_columns, epilogue_rows
 from .config import GemmConfig
 from .context import GemmContext
 from .problem import SCALE_BLOCK
-from .work_tile import WorkTile, next_tile
+from .work_tile import GemmTile, next_tile
 
 
 @cute.jit
@@ -52,7 +52,7 @@ def math(ctx: GemmContext, warp: Int32):
 
 
 @cute.jit
-def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
@@ -70,7 +70,7 @@ def compute(ctx: GemmContext, tile: WorkTile, tiles: TileQueue, scales: Any, me:
 
 
 @cute.jit
-def multiply_rows(ctx: GemmContext, tile: WorkTile, scales: Any, me: RowShare, stage: Stage):
+def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, stage: Stage):
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
@@ -111,14 +111,14 @@ def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
     return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
 
 
-def first_column(config: GemmConfig, tile: WorkTile, me: MathThread, half: bool) -> Any:
+def first_column(config: GemmConfig, tile: GemmTile, me: MathThread, half: bool) -> Any:
     """Of a warpgroup's share, within the rows of one B."""
     own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
     return tile.n_block * config.block_n + own
 
 
 @cute.jit
-def load_scales(ctx: GemmContext, tile: WorkTile, me: MathThread):
+def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
     config, problem = ctx.config, ctx.config.problem
     first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
@@ -128,7 +128,7 @@ def load_scales(ctx: GemmContext, tile: WorkTile, me: MathThread):
     return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), me.lane) for i in range(rows))
 
 
-def first_column_of(ctx: GemmContext, tile: WorkTile, me: MathThread) -> Any:
+def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:
     """`first_column` of a tile that may be half, or past the last one."""
     config = ctx.config
     n_block = cutlass.max(tile.n_block, Int32(0))

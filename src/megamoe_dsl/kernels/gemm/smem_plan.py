@@ -10,7 +10,7 @@ from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
 from .barriers import barrier_table
-from .tile import WARPS_PER_GROUP, Tile
+from .tile import WARPS_PER_GROUP, TileShape
 
 OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
@@ -25,7 +25,7 @@ class GemmSmemPlan:
     staged   whether D passes through SMEM
     """
 
-    tile: Tile
+    tile: TileShape
     num_stages: int
     cluster: int
     groups: int

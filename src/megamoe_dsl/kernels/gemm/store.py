@@ -21,13 +21,13 @@ from .config import GemmConfig
 from .context import GemmContext
 from .smem_plan import STORE_BUFFERS
 from .tile import WARPS_PER_GROUP
-from .work_tile import WorkTile
+from .work_tile import GemmTile
 
 MATRIX = 8  # rows and columns of what stmatrix writes
 
 
 @cute.jit
-def empty_box(ctx: GemmContext, tile: WorkTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
+def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
     """Shared address of a warp's next box, once TMA has read what was in it; `box` counts within a tile, whose rows begin at `row` for the
     warp."""
     pending = STORE_BUFFERS - 1 if box else pending_of_last_tile(ctx.config)
@@ -39,7 +39,7 @@ def empty_box(ctx: GemmContext, tile: WorkTile, me: MathThread, row: Any, box: c
     return ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % STORE_BUFFERS)
 
 
-def is_whole(config: GemmConfig, tile: WorkTile, row: Any) -> Any:
+def is_whole(config: GemmConfig, tile: GemmTile, row: Any) -> Any:
     """Whether TMA stores a warp's boxes of a tile, whose rows begin at `row`: all rows are to be written, or none belong to others."""
     if not config.problem.has_groups:
         return True
@@ -54,7 +54,7 @@ def pending_of_last_tile(config: GemmConfig) -> int:
 
 
 @cute.jit
-def store_box(ctx: GemmContext, tile: WorkTile, me: MathThread, staging: Int32, column: Int32, row: Int32):
+def store_box(ctx: GemmContext, tile: GemmTile, me: MathThread, staging: Int32, column: Int32, row: Int32):
     """A box that lies in SMEM to D, from this column and row of the tile on."""
     config = ctx.config
     x, y = tile.n_block * config.block_n + column, tile.row + row
@@ -91,7 +91,7 @@ def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: I
     sync_warp()
 
 
-def place(ctx: GemmContext, tile: WorkTile, row: Any, column: Any) -> tuple[Any, Any]:
+def place(ctx: GemmContext, tile: GemmTile, row: Any, column: Any) -> tuple[Any, Any]:
     """Address of an element of D, FP32, at a place of a tile, and whether it is there."""
     n = ctx.config.problem.n
     x = tile.n_block * ctx.config.block_n + column
@@ -99,7 +99,7 @@ def place(ctx: GemmContext, tile: WorkTile, row: Any, column: Any) -> tuple[Any,
 
 
 @cute.jit
-def store_pair(ctx: GemmContext, tile: WorkTile, row: Int32, column: Int32, values: Any):
+def store_pair(ctx: GemmContext, tile: GemmTile, row: Int32, column: Int32, values: Any):
     """Two columns of a row."""
     address, there = place(ctx, tile, row, column)
     if there:
@@ -111,7 +111,7 @@ def store_pair(ctx: GemmContext, tile: WorkTile, row: Int32, column: Int32, valu
 
 
 @cute.jit
-def store_value(ctx: GemmContext, tile: WorkTile, row: Int32, column: Int32, value: Any):
+def store_value(ctx: GemmContext, tile: GemmTile, row: Int32, column: Int32, value: Any):
     """One element."""
     address, there = place(ctx, tile, row, column)
     if there:

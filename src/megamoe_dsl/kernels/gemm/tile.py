@@ -15,7 +15,7 @@ SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's c
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileShape:
     """`m` rows of A by `n` rows of B on `warpgroups` warpgroups.
 
     swap_ab  rows of A are the wgmma's columns

@@ -15,7 +15,7 @@ LAST = -1  # n_block of what says that nothing is left
 
 
 @dataclass(frozen=True)
-class WorkTile:
+class GemmTile:
     """One tile of D.
 
     group     of its rows
@@ -52,7 +52,7 @@ class WorkTile:
 
 
 @cute.jit
-def next_tile(queue: TileQueue) -> tuple[WorkTile, TileQueue]:
+def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
     """A warp that works on tiles: its next one, and the place of the one after it."""
     (which, n_block, row, valid_m), following = read_tile(queue)
-    return WorkTile(which >> 2, which & 3, n_block, row, valid_m), following
+    return GemmTile(which >> 2, which & 3, n_block, row, valid_m), following

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..integer import as_integer
-from ..kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
-from ..problem import ProblemError
-from ..quant import quantize_e4m3_f32, quantize_weight_e4m3
-from ..reference.promoted import Accumulate, promoted_matmul
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from ...integer import as_integer
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...problem import ProblemError
+from ...quant import quantize_e4m3_f32, quantize_weight_e4m3
+from ...reference.promoted import Accumulate, promoted_matmul
+from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
 UNTOUCHED = 7.0
 """What D holds before a launch."""
