@@ -42,6 +42,14 @@ class LoadedGemm:
         self._kernel(self._prepare(tuple(tensors.arguments(scales, counter).items())))
 
 
+def check_current(device: torch.device) -> None:
+    """Raises `ProblemError` unless launches on the current stream run on this device."""
+    if device.type != "cuda":
+        raise ProblemError("a.device", str(device), "a CUDA device")
+    if device.index != torch.cuda.current_device():
+        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
+
+
 class DeviceGemm:
     """All kernels of a problem on a device, by number of rows."""
 
@@ -59,8 +67,7 @@ class DeviceGemm:
     def __call__(self, tensors: GemmTensors) -> None:
         """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
         tensors.check(self.problem)
-        if self.device.index != torch.cuda.current_device():
-            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{self.device.index}, where a is")
+        check_current(self.device)
         if tensors.rows:
             self.kernel(tensors.rows)(tensors)
 
