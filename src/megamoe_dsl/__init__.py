@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import sim
     from .artifact.artifact import Artifact, CompileError
     from .artifact.compile import compile_kernel
     from .cases import Case, random_case, random_inputs, random_weights
@@ -54,6 +55,8 @@ _PUBLIC = {
     "scales_by_column": "runtime.gemm_tensors",
 }
 """Where names come from: for type checkers it says the same above."""
+_FOLDERS = ("sim",)
+"""Folders that are public as they are."""
 
 __all__ = [
     "TIERS",
@@ -80,6 +83,7 @@ __all__ = [
     "random_inputs",
     "random_weights",
     "scales_by_column",
+    "sim",
 ]
 
 if not TYPE_CHECKING:  # to a type checker it would make every name Any
@@ -87,6 +91,8 @@ if not TYPE_CHECKING:  # to a type checker it would make every name Any
     def __getattr__(name: str) -> object:
         if name in _PUBLIC:
             return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        if name in _FOLDERS:
+            return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

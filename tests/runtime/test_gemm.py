@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from simulated_gpu import SimulatedKernel
 
 from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, scales_by_column
 from megamoe_dsl.arch import SM90
@@ -17,6 +16,7 @@ from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.target import Target
+from simulated_gpu import SimulatedKernel
 
 SMALL = Target(SM90, 2)
 
@@ -26,7 +26,6 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CPU tensors in place of a GPU's."""
     monkeypatch.setattr(device_gemm, "CudaKernel", SimulatedKernel)
     monkeypatch.setattr(device_gemm, "encode_tensor_map", TensorMap.encode)
-    monkeypatch.setattr(device_gemm, "c_parameter", lambda value: value)
     monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
     monkeypatch.setattr(device_gemm.DeviceGemm, "target", SMALL)
     device_gemm.device_gemm.cache_clear()
@@ -110,7 +109,10 @@ REFUSED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
     "scales of another type": (lambda t: replace(t, a_sf=t.a_sf.double()), r"a_sf\.dtype = torch.float64: must be torch.float32"),
     "a scale too few": (lambda t: replace(t, a_sf=t.a_sf[:-1]), r"a_sf\.shape = \(69, 2\): must be \(70, 2\)"),
     "scales of b per row": (lambda t: replace(t, b_sf=torch.ones(208, 2)), r"b_sf\.shape = \(208, 2\): must be \(2, 2\)"),
-    "b by columns": (lambda t: replace(t, b=t.b.view(torch.uint8).T.contiguous().T.view(t.b.dtype)), r"b\.stride\(\) = \(1, 208\): must be"),
+    "b by columns": (
+        lambda t: replace(t, b=t.b.view(torch.uint8).T.contiguous().T.view(t.b.dtype)),
+        r"b\.stride\(\) = \(1, 208\): must be",
+    ),
     "b with odd rows": (lambda t: replace(t, b=t.b[:200], b_sf=t.b_sf), r"n = 200: must be a multiple of 16"),
     "out of another shape": (lambda t: replace(t, d=t.d[:, :192].contiguous()), r"out\.shape = \(70, 192\): must be \(70, 208\)"),
     "out of another type": (lambda t: replace(t, d=t.d.half()), r"out\.dtype = torch.float16: must be torch.bfloat16 or torch.float32"),

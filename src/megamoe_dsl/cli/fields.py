@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import MISSING, fields
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from ..arch import Arch
 from ..kernels.kernel import Kernel
-from ..kernels.registry import KERNELS, config_type, find_kernel
+from ..kernels.registry import config_type
 from ..problem import Problem, ProblemError
-from ..target import ARCH_VARIABLE, Target, find_arch
-from .shape import SHAPE, TILE
+from ..target import Target
 
-OTHER = [kernel.name for kernel in KERNELS if kernel.problem is not Problem]
 KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
-
-ProblemFields = Annotated[
-    str | None,
-    typer.Option("--problem", help=f"Of --kernel {' or '.join(OTHER)}: fields, as in n=4096,k=7168.", rich_help_panel=SHAPE),
-]
-ConfigFields = Annotated[
-    str | None,
-    typer.Option(
-        "--config", help=f"Of --kernel {' or '.join(OTHER)}: fields to replace, as in block_n=192,cluster=2.", rich_help_panel=TILE
-    ),
-]
 
 
 def is_layer(kernel: Kernel) -> bool:
@@ -60,24 +45,12 @@ def parse_value(name: str, value: str, kind: type[Any]) -> Any:
     return value
 
 
-def config_from_fields(
-    kernel: str, arch: str | None, problem_text: str | None, config_text: str | None, rows: int, sms: int | None = None
-) -> Any:
+def config_from_fields(kernel: Kernel, arch: Arch, problem_text: str | None, config_text: str | None, rows: int, sms: int | None) -> Any:
     """The configuration of a family that is no MoE layer.  Raises `ProblemError` and `ConfigError`."""
-    found = find_kernel(kernel)
-    named = arch or os.environ.get(ARCH_VARIABLE) or next(iter(found.configs))
-    architecture = find_arch(named, "arch" if arch else ARCH_VARIABLE)
-    kind = config_type(found, architecture)
-    given = parse_fields("--problem", problem_text, found.problem)
-    needed = [one.name for one in fields(found.problem) if one.default is MISSING]
-    for name in needed:
-        if name not in given:
-            raise ProblemError("--problem", problem_text, f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel}")
-    return found.choose(found.problem(**given), Target.typical(architecture, sms), rows, **parse_fields("--config", config_text, kind))
-
-
-def only_for_layers(**options: object) -> None:
-    """Raises `ProblemError` for the first option that is given beside a family that is no MoE layer."""
-    for name, value in options.items():
-        if value is not None:
-            raise ProblemError(name, value, f"left out with --kernel {' or '.join(OTHER)}")
+    kind = config_type(kernel, arch)
+    given = parse_fields("--fields", problem_text, kernel.problem)
+    needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
+    if any(name not in given for name in needed):
+        allowed = f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel.name}"
+        raise ProblemError("--fields", problem_text, allowed)
+    return kernel.choose(kernel.problem(**given), Target.typical(arch, sms), rows, **parse_fields("--choices", config_text, kind))

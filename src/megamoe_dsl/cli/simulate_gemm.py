@@ -14,6 +14,7 @@ from ..kernels.gemm.config import GemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
 from ..runtime.simulated_gemm import simulate_gemm
+from .config_options import KernelOptions
 from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, config_table, problem_table, ruled
 
@@ -24,6 +25,14 @@ def parse_rows(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ProblemError("tokens", text, "numbers separated by commas") from None
+
+
+def simulate_given(
+    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool
+) -> bool:
+    """What the command's options say; as `run_gemm`."""
+    config = given.other(sum(parse_rows(tokens)), sms)
+    return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
 
 
 def rows_of(problem: GemmProblem, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a family of kernels says of itself, once: everything else asks it here."""
+"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Kernel(ABC):
         of them first.  Raises TypeError for a name too many or too few."""
         return self.arguments(config).pack(**arguments)
 
-    def parameter_widths(self, config: Any) -> tuple[int, ...]:
-        """Bytes of each of them."""
-        return self.arguments(config).widths
+    def parameter_spec(self, config: Any) -> ArgumentSpec:
+        """Names and types of those."""
+        return self.arguments(config)
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from ..kernels.gemm.problem import GemmProblem
 from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from ..target import Target
-from .cuda_kernel import CudaKernel, c_parameter, encode_tensor_map
+from .cuda_kernel import CudaKernel, encode_tensor_map
 from .gemm_tensors import GemmTensors
 from .symmetric_memory import device_arch
 from .tile_counters import TileCounters, tile_counters
@@ -30,16 +29,17 @@ class LoadedGemm:
         self._counters: TileCounters | None = tile_counters(device) if config.dealt else None
         self._prepare = lru_cache(PREPARED)(self._parameters)
 
-    def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> tuple[Any, ...]:
-        """What the launch of these arguments takes: the same address and shape come back again and again."""
-        parameters = self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map)
-        return tuple(c_parameter(one) for one in parameters)
+    def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> bytes:
+        """What the launch of these arguments takes: the same addresses and shapes come back again and again."""
+        self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
+        return self._kernel.arguments.save()
 
     def __call__(self, tensors: GemmTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
         scales = tensors.scales()
         counter = self._counters.address() if self._counters else 0
-        self._kernel(self._prepare(tuple(tensors.arguments(scales, counter).items())))
+        self._kernel.arguments.restore(self._prepare(tuple(tensors.arguments(scales, counter).items())))
+        self._kernel.launch()
 
 
 def check_current(device: torch.device) -> None:

@@ -33,6 +33,8 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    assume_tensor_waits: bool
+    store_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int
@@ -87,7 +89,7 @@ class CtaLike(Place, Protocol):
     ctaid: Dim3
     uid: int
     sm: int
-    parameters: Any
+    parameters: ByteStore
     shared_base: int
     barriers: dict[int, BarrierState]
     mbarriers: dict[int, Any]

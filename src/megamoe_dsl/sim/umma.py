@@ -1,8 +1,9 @@
 """Arithmetic of tcgen05.mma and wgmma: raw operand bytes to products, as pure functions over numpy arrays.
 
-One instruction multiplies 32 bytes of K. Its products and their sum are formed in float64, in which the sum of 32 E4M3 x E2M1 (or
-E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside the tensor
-core in a way that NVIDIA does not document; for wgmma with FP8 operands that was measured, see `aligned_sum`, elsewhere it is not modelled.
+One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
+E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
+the tensor core in a way that NVIDIA does not document; for wgmma with FP8 operands that was measured, see `aligned_sum`, elsewhere it is
+not modelled.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from numpy.typing import NDArray
 
 from megamoe_dsl.sim import formats
 from megamoe_dsl.sim.formats import Float64Array
-
-K_BYTES = 32
-"""Bytes of K per instruction, the same for every kind."""
+from megamoe_dsl.sim.instruction_descriptor import K_BYTES
 
 Bytes = NDArray[np.uint8]
 
@@ -25,6 +24,7 @@ _BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
 _SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
 # Two E2M1 values for every byte: element 0 is the low nibble.
 _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arange(256) >> 4]], axis=1)
+_E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as one element
 
 
 def element_bytes(name: str) -> int:
@@ -36,7 +36,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values of operand rows.
 
     Args:
-        raw: (rows, 32) bytes in K order as they lie in shared memory, padding included.
+        raw: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
         name: element format. ``e2m1``, ``e2m3`` and ``e3m2`` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes,
             b6x16_p32: 12 data bytes); ``e2m1x2`` is packed.
 
@@ -45,13 +45,13 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """
     rows = len(raw)
     if name in _BYTE_TABLES:
-        return _BYTE_TABLES[name][raw]
+        return _BYTE_TABLES[name].take(raw)
     if name == "e2m1":
-        return _E2M1_PAIRS[raw.reshape(rows, -1, 16)[:, :, :8]].reshape(rows, -1)
+        return _E2M1_AS_ONE.take(raw.reshape(rows, -1, 16)[:, :, :8]).reshape(rows, -1).view(np.float64)
     if name == "e2m1x2":
-        return _E2M1_PAIRS[raw].reshape(rows, -1)
+        return _E2M1_AS_ONE.take(raw).view(np.float64)
     if name in ("e2m3", "e3m2"):
-        codes = _unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
+        codes = unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
         return (formats.E2M3 if name == "e2m3" else formats.E3M2)[codes].reshape(rows, -1)
     if name in ("s8", "u8"):
         return raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
@@ -64,7 +64,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     raise ValueError(f"operand format {name!r} is not modelled")
 
 
-def _unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
+def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
     """(..., 12) bytes to (..., 16) codes of 6 bits, least significant first."""
     triples = packed.reshape(*packed.shape[:-1], 4, 3).astype(np.int64)
     word = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
@@ -74,7 +74,7 @@ def _unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
 
 def decode_scales(raw: Bytes, name: str) -> Float64Array:
     """Values of scale-factor bytes in format ``ue8m0`` or ``ue4m3``."""
-    return _SCALE_TABLES[name][raw]
+    return _SCALE_TABLES[name].take(raw)
 
 
 def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:
@@ -105,9 +105,9 @@ def multiply_accumulate(
 
 
 @lru_cache(maxsize=256)
-def scale_blocks(kind: str, qualifiers: tuple[str, ...]) -> int:
+def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES) -> int:
     """Number of scale factors per row of one MMA, from ``.scale_vec::NX`` or ``.blockN``; the default is one per 32 elements."""
-    elements = K_BYTES if kind == "mxf8f6f4" else 2 * K_BYTES
+    elements = k_bytes if kind == "mxf8f6f4" else 2 * k_bytes
     for qualifier in qualifiers:
         if qualifier.startswith("scale_vec::"):
             return int(qualifier.removeprefix("scale_vec::").removesuffix("X"))

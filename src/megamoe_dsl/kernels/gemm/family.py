@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
+from ...hardware.tensor_map import TensorMap
 from ...target import Target
+from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from .arguments import GemmArguments
 from .config import GemmConfig
@@ -44,9 +45,9 @@ class GemmKernel(Kernel):
         values = self.arguments(config).pack(**arguments)
         return (*(encode(one) for one in tensor_maps(config, SimpleNamespace(**arguments))), *values)
 
-    def parameter_widths(self, config: GemmConfig) -> tuple[int, ...]:
-        """Of the tensor maps, then of the arguments."""
-        return (DESCRIPTOR_BYTES,) * len(GemmMap) + self.arguments(config).widths
+    def parameter_spec(self, config: GemmConfig) -> ArgumentSpec:
+        """The tensor maps, then the arguments."""
+        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in GemmMap), *self.arguments(config).arguments))
 
     def label(self, config: GemmConfig) -> str:
         """Shape, kind and tile."""
