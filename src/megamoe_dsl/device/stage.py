@@ -65,6 +65,16 @@ class Stage:
         """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
+    @property
+    def token_scales(self) -> Any:
+        """Shared address of the scales of the tile's tokens."""
+        return self.shared("sfa")
+
+    @property
+    def scales_in_pairs(self) -> bool:
+        """Whether those of two tokens, the first of which is even, lie at a multiple of 8 bytes."""
+        return True
+
     def reader_releases(self, lane: Any) -> Any:
         """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""
         return lane

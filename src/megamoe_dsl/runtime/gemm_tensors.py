@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
+from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
 from .buffers import check_device, check_tensor
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 TMA_ALIGNMENT = 16
-SCALE_STEP = TMA_ALIGNMENT // 4  # rows that the scales' columns are padded to
 
 
 def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
@@ -89,6 +89,8 @@ class GemmTensors:
         lead = tuple(self.a.shape[:-1])
         if dims == 3 and lead[0] != problem.num_groups:
             raise ProblemError("a.shape[0]", lead[0], f"num_groups = {problem.num_groups}")
+        if dims == 3 and lead[1] % SCALE_STEP:
+            raise ProblemError("a.shape[1]", lead[1], f"a multiple of {SCALE_STEP}: TMA fetches the scales of so many rows at least")
         return lead
 
     @property

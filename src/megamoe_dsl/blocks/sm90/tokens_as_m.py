@@ -95,7 +95,7 @@ class RowShare(MathThread):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
         weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
-        token_scale = stage.shared("sfa") + self.token * 4
+        token_scale = stage.token_scales + self.token * 4
         following = stage.next()
         weight_scales = self.scales_of_chunks(scales.at(k), scales.alternating)
         sums, partial = [], acc.partial
@@ -121,7 +121,7 @@ class RowShare(MathThread):
 
     def token_scales(self, stage: Stage) -> list[Any]:
         """Of the thread's two tokens."""
-        first = stage.shared("sfa") + self.token * 4
+        first = stage.token_scales + self.token * 4
         return [load_shared_f32(first + 32 * h) for h in range(2)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:

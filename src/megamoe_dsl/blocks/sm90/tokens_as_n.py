@@ -13,7 +13,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import wgmma
-from ...device.memory import load_shared_f32x2
+from ...device.memory import load_shared_f32, load_shared_f32x2
 from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import BLOCK_K
 from .math_thread import MathThread
@@ -54,7 +54,7 @@ class ColumnShare(MathThread):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
         tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
-        token_scales = stage.shared("sfa") + self.pair * 4
+        token_scales = stage.token_scales + self.pair * 4
         row_scales = scales.at(k)
         following = stage.next()
         sums, partial = [], acc.partial
@@ -63,7 +63,7 @@ class ColumnShare(MathThread):
             if cutlass.const_expr(b == 0):
                 # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
                 # load that only the last block used could still be under way then.
-                per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(self.tokens // 8)]
+                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
             if cutlass.const_expr(b == self.blocks - 1):
                 if more:
                     following.wait_full()
@@ -80,12 +80,20 @@ class ColumnShare(MathThread):
 
     def token_scales(self, stage: Stage) -> list[Any]:
         """Of the thread's tokens, two at a time."""
-        first = stage.shared("sfa") + self.pair * 4
-        return [load_shared_f32x2(first + 32 * j) for j in range(self.tokens // 8)]
+        first = stage.token_scales + self.pair * 4
+        return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
         """sums + partial * token scale * weight scale."""
         return promote(sums, partial, token_scales, rows)
+
+
+def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
+    """Scales of two tokens that follow one another."""
+    if stage.scales_in_pairs:
+        first, second = load_shared_f32x2(address)
+        return first, second
+    return load_shared_f32(address), load_shared_f32(address + 4)
 
 
 def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:

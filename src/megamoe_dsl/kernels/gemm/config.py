@@ -49,6 +49,7 @@ class GemmConfig:
     dealt       tiles are dealt at run time, not in turn
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
     """
 
     arch: ClassVar[Arch] = SM90
@@ -65,10 +66,11 @@ class GemmConfig:
     ahead: int = 1
     dealt: bool = False
     num_stages: int = 0
+    boxes: int = 2
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
-        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages")
+        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
         for field in ("swap_ab", "halves", "dealt"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
@@ -77,6 +79,7 @@ class GemmConfig:
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
         most = self._most_stages()
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
@@ -155,6 +158,11 @@ class GemmConfig:
         """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
         return self.problem.output == BF16
 
+    @property
+    def any_row(self) -> bool:
+        """Whether a tile may begin at any row of A, not only at a multiple of four."""
+        return self.problem.kind == PACKED
+
     # --- threads and registers
     @property
     def math_warps(self) -> int:
@@ -180,7 +188,7 @@ class GemmConfig:
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         """Of another number of stages."""
         groups = self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
-        return GemmSmemPlan(self.tile, num_stages, self.cluster, groups, self.staged)
+        return GemmSmemPlan(self.tile, num_stages, self.cluster, groups, self.boxes if self.staged else 0, self.any_row)
 
     def _most_stages(self) -> int:
         """Stages of the deepest ring that fits."""

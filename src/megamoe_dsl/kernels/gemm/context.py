@@ -14,7 +14,7 @@ from ...device.tile_queue import TileQueue
 from ...layouts.arith import select
 from .arguments import GemmArguments
 from .config import GemmConfig
-from .smem_plan import WORK_TILES
+from .smem_plan import SCALE_STEP, WORK_TILES
 from .work_tile import GemmTile
 
 
@@ -31,16 +31,33 @@ class GemmMaps:
 
 
 @dataclass(frozen=True)
-class PairStage(Stage):
-    """A stage that other CTAs of the cluster may write; a CTA whose partner has no tile gives it back to itself as often as there are
-    CTAs, so that one count of arrivals serves both.
+class GemmStage(Stage):
+    """A stage as the math warps read it for a tile.
 
+    A CTA whose partner has no tile gives a stage back to itself as often as there are CTAs, so that one count of arrivals serves both.
+    Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
+
+    any_row   whether a tile may begin at any row
     cta_rank  this CTA's place in the cluster
     alone     whether its partner has no tile
+    row       of A that the tile begins at
     """
 
+    any_row: cutlass.Constexpr[bool]
     cta_rank: Int32
     alone: Int32
+    row: Int32
+
+    @property
+    def token_scales(self) -> Any:
+        """Shared address of the scale of the tile's first row."""
+        first = self.shared("sfa")
+        return first + (self.row & (SCALE_STEP - 1)) * 4 if self.any_row else first
+
+    @property
+    def scales_in_pairs(self) -> bool:
+        """Not where they lie a few further on."""
+        return not self.any_row
 
     def reader_releases(self, lane: Any) -> Any:
         """Each lane another CTA's, or all this one's."""
@@ -70,16 +87,14 @@ class GemmContext:
         return Stage.first(config.smem.region, self.smem, config.num_stages, config.cluster)
 
     @property
-    def first_read_stage(self) -> Stage:
+    def first_read_stage(self) -> GemmStage:
         """The same for the math warps."""
-        first = self.first_stage
-        if self.config.cluster == 1:
-            return first
-        return PairStage(first.plan, first.cluster, first.smem, first.ring, self.cta_rank, Int32(0))
+        first, zero = self.first_stage, Int32(0)
+        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, self.cta_rank, zero, zero)
 
-    def of_tile(self, stage: Stage, tile: GemmTile) -> Stage:
+    def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""
-        return replace(stage, alone=Int32(tile.alone)) if isinstance(stage, PairStage) else stage
+        return replace(stage, alone=Int32(tile.alone), row=tile.row)
 
     @property
     def first_tile(self) -> TileQueue:

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -17,7 +20,18 @@ from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import select
 from .context import GemmContext
 from .maps import part
+from .smem_plan import SCALE_STEP
 from .work_tile import next_tile
+
+
+@dataclass(frozen=True)
+class RowsOfTile(TokenTile):
+    """A tile's rows of A, the first of which may be any; the same as that where it is a multiple of four."""
+
+    @property
+    def scale_row(self) -> Any:
+        """The last multiple of four up to the first row."""
+        return self.row & -SCALE_STEP
 
 
 @cute.jit
@@ -31,8 +45,9 @@ def load_tokens(ctx: GemmContext):
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
-        num_bytes = rows * BLOCK_K + 4 * config.block_m
-        stage = load.load_tokens(stage, TokenTile(tokens, ctx.maps.sfa, tile.row, rows, num_bytes), Int32(config.problem.k_blocks))
+        num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
+        rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, tile.row, rows, num_bytes)
+        stage = load.load_tokens(stage, rows_of_tile, Int32(config.problem.k_blocks))
         tile, tiles = next_tile(tiles)
 
 

@@ -45,17 +45,17 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     def rows(address: Any, count: Any, box: int) -> MapFields:
         return MapFields(address, TensorMapDtype.U8, (problem.k, count), (problem.k,), (BLOCK_K, box), 128, L2_PROMOTION)
 
-    weights = problem.num_groups * problem.n
+    weights, scales = problem.num_groups * problem.n, (config.smem.scale_rows, 1)
     # FP32 leaves from registers; its map is there and not used.
-    output = TensorMapDtype.F32 if problem.output == F32 else TensorMapDtype.BF16
+    kind, swizzle = (TensorMapDtype.F32, 0) if problem.output == F32 else (TensorMapDtype.BF16, tile.store_swizzle)
     d_row, d_box = (problem.n * problem.output_bytes,), (tile.store_columns, tile.store_rows)
     return [
         rows(args.a, args.m, tile.m),
         rows(args.a, args.m, part(tile.m)),
         rows(args.b, weights, tile.n),
         rows(args.b, weights, part(tile.n)),
-        MapFields(args.a_sf, TensorMapDtype.F32, (args.m, problem.k_blocks), (4 * args.a_sf_ld,), (tile.m, 1), 0, L2_PROMOTION),
-        MapFields(args.d, output, (problem.n, args.m), d_row, d_box, tile.store_swizzle if problem.output != F32 else 0, L2_PROMOTION),
+        MapFields(args.a_sf, TensorMapDtype.F32, (args.m, problem.k_blocks), (4 * args.a_sf_ld,), scales, 0, L2_PROMOTION),
+        MapFields(args.d, kind, (problem.n, args.m), d_row, d_box, swizzle, L2_PROMOTION),
     ]
 
 

@@ -14,7 +14,7 @@ from .tile import WARPS_PER_GROUP, TileShape
 
 OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
-STORE_BUFFERS = 2  # boxes of D of a warp: one is filled while TMA reads the other
+SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,16 @@ class GemmSmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.
 
     groups   entries of the table of groups; 0 without one
-    staged   whether D passes through SMEM
+    boxes    of D that a warp has in SMEM; none where D does not pass through it
+    any_row  whether a tile may begin at any row
     """
 
     tile: TileShape
     num_stages: int
     cluster: int
     groups: int
-    staged: bool
+    boxes: int
+    any_row: bool
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -42,6 +44,11 @@ class GemmSmemPlan:
         )
 
     @property
+    def scale_rows(self) -> int:
+        """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind."""
+        return self.tile.m + (SCALE_STEP if self.any_row else 0)
+
+    @property
     def box_bytes(self) -> int:
         """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
@@ -50,13 +57,13 @@ class GemmSmemPlan:
     def region(self) -> Region:
         """The TMA ring, boxes of D, tables and mbarriers."""
         stages, tile = self.num_stages, self.tile
-        boxes = (WARPS_PER_GROUP * tile.warpgroups, STORE_BUFFERS, self.box_bytes)
+        boxes = (WARPS_PER_GROUP * tile.warpgroups, self.boxes, self.box_bytes)
         return Region.stack(
             "smem",
             Field("weights", (stages, tile.n * BLOCK_K), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
-            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.staged else ()),
-            Field("sfa", (stages, align(4 * tile.m, 128) // 4), F32, 128),
+            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
+            Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             Field("group_table", (self.groups, 2), U32, 8),
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),

@@ -19,7 +19,6 @@ from ...device.warp import sync_warp
 from ...hardware.swizzle import CHUNK, Swizzle
 from .config import GemmConfig
 from .context import GemmContext
-from .smem_plan import STORE_BUFFERS
 from .tile import WARPS_PER_GROUP
 from .work_tile import GemmTile
 
@@ -30,13 +29,14 @@ MATRIX = 8  # rows and columns of what stmatrix writes
 def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
     """Shared address of a warp's next box, once TMA has read what was in it; `box` counts within a tile, whose rows begin at `row` for the
     warp."""
-    pending = STORE_BUFFERS - 1 if box else pending_of_last_tile(ctx.config)
+    boxes = ctx.config.boxes
+    pending = boxes - 1 if box else pending_of_last_tile(ctx.config)
     if is_whole(ctx.config, tile, row):
         wait_group_read(pending)
     else:
         wait_group_read(0)  # what follows is no group of TMA's, by which boxes are counted
     sync_warp()
-    return ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % STORE_BUFFERS)
+    return ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % boxes)
 
 
 def is_whole(config: GemmConfig, tile: GemmTile, row: Any) -> Any:
@@ -49,8 +49,8 @@ def is_whole(config: GemmConfig, tile: GemmTile, row: Any) -> Any:
 def pending_of_last_tile(config: GemmConfig) -> int:
     """Boxes of the last tile that TMA may still read when the first of this one is filled: its other one, unless they came in odd
     numbers."""
-    odd = any(config.tile.boxes(half) % STORE_BUFFERS for half in {False, config.halves})
-    return 0 if odd else STORE_BUFFERS - 1
+    odd = any(config.tile.boxes(half) % config.boxes for half in {False, config.halves})
+    return 0 if odd else config.boxes - 1
 
 
 @cute.jit
