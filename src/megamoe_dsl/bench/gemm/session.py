@@ -15,19 +15,19 @@ from ...kernels.gemm.config import GemmConfig
 from ...runtime.device_gemm import LoadedGemm
 from ..timing import REPEATS, time_back_to_back, time_graphs
 from .baselines import deep_gemm, torch_scaled
-from .candidates import cost
+from .candidates import estimate
 from .inputs import TOLERANCE, PointInputs
 from .point import GemmPoint
 
 TURN_US = 8_000.0  # of back-to-back launches of a repeat
 MOST_LAUNCHES = 50
-REACH = 1.6
+REACH = 1.6  # a kernel whose estimate is longer by more is not timed
 
 
 def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
     """Without those that cannot be the fastest, by a rough estimate."""
-    least = min((cost(point, config) for config in configs), default=0.0)
-    return [config for config in configs if cost(point, config) <= REACH * least]
+    least = min((estimate(point, config) for config in configs), default=0.0)
+    return [config for config in configs if estimate(point, config) <= REACH * least]
 
 
 def variant(config: GemmConfig) -> str:
