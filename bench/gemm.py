@@ -30,16 +30,19 @@ def prepare(given: argparse.Namespace) -> None:
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
     from megamoe_dsl.bench.gemm.session import run_points, table
-    from megamoe_dsl.bench.result_file import save
+    from megamoe_dsl.bench.result_file import heading, result_path, write
 
     records: list[dict[str, Any]] = []
+    given.out.mkdir(parents=True, exist_ok=True)
+    path, head = result_path(given.out, "gemm"), heading(None if given.baseline is None else str(given.baseline))
 
     def show(record: dict[str, Any]) -> None:
         records.append(record)
+        write(path, head, records)  # after every point: a fault of a kernel ends the process
         print(f"{record['name']}: FAILED: {record['error']}" if "error" in record else table(record), flush=True)
 
     run_points(find_points(given.points), ArtifactStore(given.folder), given.baseline, show)
-    print(f"wrote {save(given.out, 'gemm', records, None if given.baseline is None else str(given.baseline))}")
+    print(f"wrote {path}")
     sys.exit(any("error" in one for one in records))
 
 
