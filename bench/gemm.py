@@ -2,6 +2,7 @@
 
     python bench/gemm.py prepare FOLDER [--points TEXT ...]      where the DSL is: compiles the candidates of the points
     python bench/gemm.py run FOLDER [--points TEXT ...] [--baseline SITE] [--out FOLDER]      where a GPU is
+    python bench/gemm.py tune FILE                               anywhere: enters the winners of a run into the GPU's table
 
 A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "packed".  SITE has unpacked wheels, deep_gemm among them.
 """
@@ -9,6 +10,7 @@ A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "pa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -46,6 +48,15 @@ def run(given: argparse.Namespace) -> None:
     sys.exit(any("error" in one for one in records))
 
 
+def tune(given: argparse.Namespace) -> None:
+    """Writes the table of the GPU that the run was on."""
+    from megamoe_dsl.bench.gemm.tuning import enter
+    from megamoe_dsl.tuned import GemmEntry, Table
+
+    table = enter(Table.read(json.loads(given.file.read_text())["gpu"], kind=GemmEntry), given.file)
+    print(f"wrote {table.write()}: {len(table.entries)} entries")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times FP8 GEMMs on one GPU.")
     commands = parser.add_subparsers(required=True)
@@ -60,6 +71,9 @@ def main() -> None:
         else:
             command.add_argument("--baseline", type=Path, help="folder of unpacked wheels")
             command.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    entering = commands.add_parser("tune")
+    entering.set_defaults(action=tune)
+    entering.add_argument("file", type=Path, help="what `run` wrote")
     given = parser.parse_args()
     given.action(given)
 

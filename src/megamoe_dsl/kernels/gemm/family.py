@@ -7,13 +7,17 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ...hardware.tensor_map import TensorMap
+from ...sass.listing import Listing
+from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
+from ..work import Work
 from .arguments import GemmArguments
 from .config import GemmConfig
 from .maps import GemmMap, tensor_maps
 from .problem import GemmProblem
+from .work import GemmLoad, count_work
 
 
 class GemmKernel(Kernel):
@@ -55,6 +59,30 @@ class GemmKernel(Kernel):
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}n{config.block_n}"
+
+    def facts(self, config: GemmConfig) -> list[tuple[str, object]]:
+        """Tile, who multiplies it, order, grid, ring and registers."""
+        tile, budget = config.tile, config.registers
+        side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
+        dealt = "dealt at run time" if config.dealt else "in turn"
+        return [
+            ("tile", f"{tile.m} x {tile.n} x 128 on {tile.warpgroups} warpgroups; {side}"),
+            ("K blocks in the tensor core", config.ahead),
+            ("order", f"{dealt}, {config.group_m} row blocks together"),
+            *super().facts(config),
+            ("stages", config.num_stages),
+            ("register budgets", f"loader {budget.loader}, math {budget.math}"),
+        ]
+
+    def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
+        """The least that a launch has to do."""
+        return count_work(problem, load)
+
+    def measures(self, config: GemmConfig, listing: Listing) -> list[Measure]:
+        """Of the roles.  Raises `InspectionError`."""
+        from .measures import measure_gemm
+
+        return measure_gemm(Measurer(config, listing))
 
     def registers(self, config: GemmConfig) -> Mapping[str, int]:
         """Per thread of the loaders' warpgroup and of those that multiply."""
