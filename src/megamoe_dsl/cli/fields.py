@@ -45,10 +45,13 @@ def parse_value(name: str, value: str, kind: type[Any]) -> Any:
     return value
 
 
-def config_from_fields(kernel: Kernel, arch: Arch, problem_text: str | None, config_text: str | None, rows: int, sms: int | None) -> Any:
-    """The configuration of a family that is no MoE layer.  Raises `ProblemError` and `ConfigError`."""
+def config_from_fields(
+    kernel: Kernel, arch: Arch, base: dict[str, Any], problem_text: str | None, config_text: str | None, rows: int, sms: int | None
+) -> Any:
+    """The configuration of a family that is no MoE layer; `base` are fields of its problem that the text may replace.  Raises
+    `ProblemError` and `ConfigError`."""
     kind = config_type(kernel, arch)
-    given = parse_fields("--fields", problem_text, kernel.problem)
+    given = {**base, **parse_fields("--fields", problem_text, kernel.problem)}
     needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
     if any(name not in given for name in needed):
         allowed = f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel.name}"
