@@ -59,8 +59,8 @@ def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) ->
     return _floats("\n\t".join(lines), constraints, operands, count)
 
 
-def wait(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Until all groups of this warp are complete; the accumulator that `issue` started, ready."""
+def wait(values: Sequence[Any], pending: int = 0) -> tuple[Any, ...]:
+    """Until all groups of this warp but the `pending` last ones are complete; the accumulator that `issue` started, ready."""
     count = len(values)
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)])
-    return _floats("wgmma.wait_group.sync.aligned 0;", constraints, [Float32(v).ir_value() for v in values], count)
+    return _floats(f"wgmma.wait_group.sync.aligned {pending};", constraints, [Float32(v).ir_value() for v in values], count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 
 class Share(NamedTuple):
@@ -30,6 +30,8 @@ class Entry:
     us        its median time in microseconds, launches back to back
     results   name of the file in bench/results that this comes from
     """
+
+    SUFFIX: ClassVar[str] = ""
 
     hidden: int
     intermediate: int
