@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
+from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int
 from ....problem import Problem
+from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
@@ -91,7 +93,7 @@ class Sm90Config(MegaMoeConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
     tiles: ClassVar[tuple[int, ...]] = BLOCK_M
     # Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with groups of 8 and 5.1 of 16, which hold an expert's 8
     # or 9 blocks (docs/hopper.md).
@@ -130,6 +132,16 @@ class Sm90Config(MegaMoeConfig):
         fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
         deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
         return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+
+    @property
+    def packed(self) -> bool:
+        """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
+        return self.problem.formats.weights.element == E2M1
+
+    @property
+    def weight_lines(self) -> int:
+        """Rows of 128 bytes that TMA sees of a tile of weights."""
+        return self.smem.weight_bytes // BLOCK_K
 
     @property
     def swap_ab(self) -> bool:
@@ -184,4 +196,5 @@ class Sm90Config(MegaMoeConfig):
             num_stages,
             cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
+            packed=self.packed,
         )

@@ -11,7 +11,6 @@ from cutlass import Int64
 from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
 from ....hardware.tensor_map import DESCRIPTOR_BYTES
-from ..arguments import Sm90Arguments
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
@@ -26,7 +25,7 @@ class Sm90Context(Context):
     """Context of the SM90 roles."""
 
     config: cutlass.Constexpr[Sm90Config]
-    args: Sm90Arguments
+    args: Any
 
     @property
     def first_tile(self) -> TileQueue:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....hardware.operand_tile import BLOCK_K
+from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
 from ....layouts.arith import Int, align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
@@ -27,11 +28,13 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """Adds work tiles to what is always live, and stamps so far of each of `trace_warps` warps."""
+    """Adds work tiles to what is always live, and stamps so far of each of `trace_warps` warps; for `packed` weights, which stay E2M1, also
+    the table of decoded values."""
 
     cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]
     trace_warps: int = 0
+    packed: bool = False
 
     @property
     def epilogue_warps(self) -> int:
@@ -40,8 +43,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: E4M3 [256][BLOCK_K]."""
-        return TILE_ROWS * BLOCK_K
+        """Of a stage: E4M3 [256][BLOCK_K], or a packed tile."""
+        return TILE_BYTES if self.packed else TILE_ROWS * BLOCK_K
 
     @property
     def token_bytes(self) -> int:
@@ -97,8 +100,9 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
-        """work_tiles: four words per published `WorkTile`."""
-        return (Field("work_tiles", (WORK_TILES, 4), U32, 16),)
+        """work_tiles: four words per published `WorkTile`.  decoded: the table of packed weights (device/e2m1.py)."""
+        table = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.packed else ()
+        return (*table, Field("work_tiles", (WORK_TILES, 4), U32, 16))
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
