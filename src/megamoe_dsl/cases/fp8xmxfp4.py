@@ -2,15 +2,16 @@
 
 Linear1: integers up to 4, every E2M1 value, which is an integer up to 12 in halves, and scales within a row and 128 of K that differ by a
 factor of 2 at most: 128 products stay below 2^14 halves. Linear2: one nonzero weight per row and 128 of K, so that a partial sum is one
-product, and rows are thinned until the FP32 sum over the blocks is exact. Normal weights are those of fp8xfp4.
+product, and rows are thinned until the FP32 sum over the blocks is exact.
+
+Everything is drawn on the generator's device, weights expert by expert.
 """
 
 import math
 
 import torch
 
-from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, thin
-from megamoe_dsl.cases.fp8xfp4 import normal_weights
+from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal, thin
 from megamoe_dsl.cases.fp8xfp8 import exact_x, normal_x
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
@@ -22,6 +23,7 @@ from megamoe_dsl.quant import (
     dequantize_e4m3_f32,
     e2m1_values,
     pack_e2m1,
+    quantize_e2m1,
     unpack_e2m1,
 )
 from megamoe_dsl.reference.moe import ExpertInputs
@@ -30,6 +32,16 @@ __all__ = ["check_linear1", "exact_weights", "exact_x", "normal_weights", "norma
 
 _BLOCK = FP32_SCALE_BLOCK
 _STEPS = 4  # neighbouring scales of blocks of 128: a factor of 8
+
+
+def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Normal weights of one rank, of variance 1 / K, the magnitude of each 32 of K its own."""
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    drawn = []
+    for rows, k in ((2 * i, h), (h, i)):
+        experts = [quantize_e2m1(normal((rows, k), SCALE_BLOCK, generator) * k**-0.5) for _ in range(el)]
+        drawn += [torch.stack(one) for one in zip(*experts, strict=True)]
+    return ExpertWeights(*drawn)
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
@@ -71,6 +83,6 @@ def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -
     codes = unpack_e2m1(job.fc2)
     place = codes.unflatten(1, (-1, _BLOCK)).argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
     picked = codes.gather(1, place)
-    weight = e2m1_values()[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, place // SCALE_BLOCK)
+    weight = e2m1_values().to(picked.device)[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, place // SCALE_BLOCK)
     live = thin(place, weight, dequantize_e4m3_f32(acts, acts_sf))
     job.fc2.copy_(pack_e2m1(torch.zeros_like(codes).scatter_(1, place, torch.where(live, picked, 0).to(torch.uint8))))

@@ -13,6 +13,7 @@ from megamoe_dsl.quant.block128 import (
     quantize_weight_e4m3,
     weight_scale_rows,
 )
+from megamoe_dsl.quant.expanded import expand_e2m1
 from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
@@ -33,6 +34,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
+from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.weights import (
     INDEX_DTYPES,
     ExpertWeights,
@@ -57,6 +59,7 @@ __all__ = [
     "INDEX_DTYPES",
     "SCALE_BLOCK",
     "ExpertWeights",
+    "PackedWeightsError",
     "TransformedWeights",
     "checkpoint_layout",
     "decode_e4m3",
@@ -71,6 +74,7 @@ __all__ = [
     "encode_e2m1",
     "encode_e4m3",
     "encode_ue8m0",
+    "expand_e2m1",
     "input_layout",
     "interleave_gate_up",
     "inverse_order_rows_sm90",
@@ -81,6 +85,7 @@ __all__ = [
     "not_finite",
     "order_rows_sm90",
     "pack_e2m1",
+    "pack_tiles",
     "quantize_e2m1",
     "quantize_e4m3",
     "quantize_e4m3_f32",
@@ -90,6 +95,7 @@ __all__ = [
     "transform_weights",
     "ue8m0_bytes",
     "unpack_e2m1",
+    "unpack_tiles",
     "utccp_scale_order",
     "weight_scale_rows",
 ]

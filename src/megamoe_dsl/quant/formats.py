@@ -231,7 +231,7 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
         raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
-    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype)
+    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype, device=x.device)
     middle = (grid[1:] + grid[:-1]) / 2
     magnitude = x.abs().contiguous()
     # A tie goes to the even code: below it for an even lower neighbour, above it for an odd one.
@@ -305,5 +305,5 @@ def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_B
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
-    values = e2m1_values()[code.to(torch.int32)]
+    values = e2m1_values().to(code.device)[code.to(torch.int32)]
     return (values.unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)

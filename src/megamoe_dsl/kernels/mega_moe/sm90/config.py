@@ -23,6 +23,7 @@ from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
+PACKED_BLOCK_M = (8, 16, 32, 64, 96, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
@@ -94,7 +95,7 @@ class Sm90Config(MegaMoeConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
-    tiles: ClassVar[tuple[int, ...]] = BLOCK_M
+    tiles: ClassVar[tuple[int, ...]] = PACKED_BLOCK_M
     # Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with groups of 8 and 5.1 of 16, which hold an expert's 8
     # or 9 blocks (docs/hopper.md).
     group_m: ClassVar[int] = 16
@@ -120,7 +121,7 @@ class Sm90Config(MegaMoeConfig):
         expected = problem.expected_tokens_per_expert(num_tokens)
         block_m = overrides.get("block_m")
         if block_m is not None:
-            require(block_m in BLOCK_M, "block_m", block_m, f"one of {list(BLOCK_M)}")
+            require(block_m in cls.tiles, "block_m", block_m, f"one of {list(cls.tiles)}")
         entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
         if entry is not None:
             return cls.measured(problem, entry).replace(**overrides)
@@ -147,7 +148,7 @@ class Sm90Config(MegaMoeConfig):
     def swap_ab(self) -> bool:
         """Whether tokens are the wgmma's columns.  Tiles of 64 and 96 of them took longer than those of 128 tokens as rows, and with 128
         accumulators, partial sums and token scales would not fit a thread (docs/hopper.md)."""
-        return self.block_m <= MOST_COLUMNS
+        return self.packed or self.block_m <= MOST_COLUMNS
 
     @property
     def part_tokens(self) -> int:

@@ -16,7 +16,7 @@ from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
 WORK_TILES = 1  # tiles fetched for a CTA that not all of its roles have read
-MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
+MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows, unless the weights are packed
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 
@@ -67,8 +67,9 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def fc2_tile_bytes(self) -> int:
-        """With tokens as columns, BF16 [block_m][128] of a warpgroup as two halves of 128-byte rows; as rows, 64 tokens' 64 channels."""
-        return self.block_m * (256 if self.block_m <= MOST_COLUMNS else 64)
+        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time; as
+        rows, 64 tokens' 64 channels."""
+        return min(self.block_m, MOST_COLUMNS) * 256 if self.packed or self.block_m <= MOST_COLUMNS else self.block_m * 64
 
     @property
     def staging(self) -> Field:
