@@ -23,6 +23,7 @@ from ...device.e2m1 import decode
 from ...device.memory import load_shared_f32x2, load_shared_v4
 from ...device.ptx import emit_to, emit_to_many
 from ...device.stage import Stage, release_stage
+from ...hardware.operand_tile import BLOCK_K
 from ...hardware.packed_tile import CODE_BYTES, RECORD_BYTES
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
@@ -32,6 +33,7 @@ STEPS = 4  # of 32 of K
 HALF_BYTES = 128 * 16  # of a warpgroup's codes: two steps of a block
 SHIFT_MASK = 0x78787878
 MOST_TWO_PARTIALS = 64
+MOST_COLUMNS = 96
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,18 @@ class PackedShare(MathThread):
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
         """Block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
+        return self.half_fragment(stage, record, block, 0) + self.half_fragment(stage, record, block, 1)
+
+    def half_fragment(self, stage: Stage, record: tuple[Any, ...], block: int, half: int) -> tuple[Any, ...]:
+        """Of two steps of K."""
         codes = stage.shared("weights") + ((self.group * 2 + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
         shifts = record[block]
         rows = [shifts & Uint32(SHIFT_MASK), ((shifts >> 4) | (shifts << 28)) & Uint32(SHIFT_MASK)]
+        four = load_shared_v4(codes + half * HALF_BYTES)
         words: list[Any] = []
-        for half in range(2):
-            four = load_shared_v4(codes + half * HALF_BYTES)
-            for k in range(2):
-                step = 2 * half + k
-                pairs = [decode(four[2 * k + h], self.entry(rows[h], step)) for h in range(2)]
-                words += [pairs[h][run] for run in range(2) for h in range(2)]
+        for k in range(2):
+            pairs = [decode(four[2 * k + h], self.entry(rows[h], 2 * half + k)) for h in range(2)]
+            words += [pairs[h][run] for run in range(2) for h in range(2)]
         return tuple(words)
 
     def entry(self, shifts: Any, step: int) -> tuple[Any, Any]:
@@ -81,9 +85,28 @@ class PackedShare(MathThread):
         return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", self.table + Int32(offset))
 
     @property
+    def chunk(self) -> int:
+        """Tokens that are multiplied at a time: what leaves registers for their partial sums."""
+        return self.tokens if self.tokens <= MOST_COLUMNS else self.tokens // 2
+
+    @property
+    def chunks(self) -> int:
+        """Of the tile."""
+        return self.tokens // self.chunk
+
+    @property
     def partials(self) -> int:
         """Partial sums at a time."""
         return 2 if self.tokens <= MOST_TWO_PARTIALS else 1
+
+    def token_scales(self, stage: Stage, chunk: int, scale: Any) -> list[tuple[Any, ...]]:
+        """Of a chunk, times the tile's scale: pairs of tokens."""
+        address = stage.shared("sfa") + (self.pair * 4 + chunk * (4 * self.chunk))
+        return [tuple(one * scale for one in load_shared_f32x2(address + 32 * j)) for j in range(self.chunk // 8)]
+
+    def token_chunk(self, stage: Stage, chunk: int) -> Any:
+        """Descriptor."""
+        return wgmma.descriptor((stage.shared("tokens") + chunk * (self.chunk * BLOCK_K)) >> 4)
 
 
 @dataclass(frozen=True)
@@ -104,41 +127,64 @@ class Ahead:
 def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
     parts = PromotedSums.zero(BLOCKS, me.tokens // 2).parts
-    spare = PromotedSums.zero(me.partials, me.tokens // 2).parts
+    spare = PromotedSums.zero(me.partials, me.chunk // 2).parts
     ahead = Ahead.of(me, stage)
     for k in cutlass.range(k_blocks, unroll=1):
-        parts, spare, ahead, stage = multiply_stage(stage, me, parts, spare, ahead, k + 1 < k_blocks)
+        if cutlass.const_expr(me.partials == 2):
+            parts, spare, ahead, stage = multiply_two(stage, me, parts, spare, ahead, k + 1 < k_blocks)
+        else:
+            parts, spare, ahead, stage = multiply_one_by_one(stage, me, parts, spare, ahead, k + 1 < k_blocks)
     return scale_rows(parts, ahead.record[3]), stage
 
 
 @cute.jit
-def multiply_stage(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
-    """One K block; its stage is full.  Returns sums, registers of partial sums, what is decoded of the next stage if there are `more`, and
-    the next stage."""
-    tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
-    token_scales = stage.shared("sfa") + me.pair * 4
-    following = stage.next()
+def multiply_two(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
+    """One K block, whose stage is full, with a partial sum per block of rows.  Returns sums, registers of partial sums, what is decoded of
+    the next stage if there are `more`, and the next stage."""
+    tokens, following = me.token_chunk(stage, 0), stage.next()
     record, first = ahead.record, ahead.first
     partial = wgmma.issue_registers(first, tokens, spare[0])
     second = me.fragment(stage, record, 1)
-    scale = emit_to(Float32, "mov.b32 {}, {};", record[2])
-    if cutlass.const_expr(me.partials == 2):
-        other = wgmma.issue_registers(second, tokens, spare[1])
-        scales = [tuple(one * scale for one in load_shared_f32x2(token_scales + 32 * j)) for j in range(me.tokens // 8)]
-        partial = wgmma.wait(partial, 1, first)
-        sums = promote(parts[0], partial, scales)
-    else:
-        scales = [tuple(one * scale for one in load_shared_f32x2(token_scales + 32 * j)) for j in range(me.tokens // 8)]
-        partial = wgmma.wait(partial, 0, first)
-        sums = promote(parts[0], partial, scales)
-        other = wgmma.issue_registers(second, tokens, partial)
+    other = wgmma.issue_registers(second, tokens, spare[1])
+    scales = me.token_scales(stage, 0, emit_to(Float32, "mov.b32 {}, {};", record[2]))
+    partial = wgmma.wait(partial, 1, first)
+    sums = promote(parts[0], partial, scales)
     if more:
         following.wait_full()
         ahead = Ahead.of(me, following)
     other = wgmma.wait(other, 0, second)
     sums = (sums, promote(parts[1], other, scales))
     release_stage(stage, me.lane)
-    return sums, (partial, other)[-me.partials :], ahead, following
+    return sums, (partial, other), ahead, following
+
+
+@cute.jit
+def multiply_one_by_one(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
+    """The same with one partial sum, of a block of rows and a chunk of tokens at a time."""
+    following = stage.next()
+    record, first, partial = ahead.record, ahead.first, spare[0]
+    scale = emit_to(Float32, "mov.b32 {}, {};", record[2])
+    half = me.chunk // 2
+    second: Any = ()
+    sums: list[Any] = [(), ()]
+    for b in cutlass.range_constexpr(BLOCKS):
+        for c in cutlass.range_constexpr(me.chunks):
+            a = second if b else first
+            partial = wgmma.issue_registers(a, me.token_chunk(stage, c), partial)
+            if cutlass.const_expr(b == 0 or me.chunks > 1):
+                scales = me.token_scales(stage, c, scale)
+            if cutlass.const_expr(b == 0 and me.chunks == 1):
+                second = me.fragment(stage, record, 1)
+            elif cutlass.const_expr(b == 0):
+                second = second + me.half_fragment(stage, record, 1, c)
+            elif cutlass.const_expr(c == 0):
+                if more:
+                    following.wait_full()
+                    ahead = Ahead.of(me, following)
+            partial = wgmma.wait(partial, 0, a)
+            sums[b] = sums[b] + promote(parts[b][c * half : c * half + half], partial, scales)
+    release_stage(stage, me.lane)
+    return tuple(sums), (partial,), ahead, following
 
 
 def promote(sums: Any, partial: Any, scales: list[Any]) -> tuple[Any, ...]:
