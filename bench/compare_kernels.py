@@ -5,8 +5,8 @@
     python bench/compare_kernels.py --points flash:512,flash:2048 before after
 
 Every kernel of every folder that fits a point is bound to the same buffers, so that changes of layouts cannot be compared.  What computes
-something else than the reference is timed as well, and marked WRONG.  With `--recipe fp8xmxfp4` kernels of fp8xfp8 take part as well, on the
-same tokens and weights.  Torch and cuda-bindings are enough here.
+something else than the reference is timed as well, and marked WRONG.  With `--recipe fp8xmxfp4` kernels of fp8xfp8 take part as well, on
+the same tokens and weights.  Torch and cuda-bindings are enough here.
 """
 
 from __future__ import annotations

@@ -79,5 +79,5 @@ RECIPES = {
         ),
     )
 }
-"""By name: activations x weights.  `fp8xfp4` and `fp8xmxfp4` have the same weights, as checkpoints publish them; their activations are those of
-the tensor cores that scale, MXFP8, and those of the tensor cores whose sums are promoted, of `fp8xfp8`."""
+"""By name: activations x weights.  `fp8xfp4` and `fp8xmxfp4` have the same weights, as checkpoints publish them; their activations are
+those of the tensor cores that scale, MXFP8, and those of the tensor cores whose sums are promoted, of `fp8xfp8`."""

@@ -24,6 +24,7 @@ from .shape import (
     Lookahead,
     PresetName,
     Ranks,
+    RecipeName,
     Stages,
     Topk,
     asked_arch,
@@ -45,6 +46,7 @@ def layout(
     topk: Topk = None,
     ranks: Ranks = None,
     clamp: Clamp = None,
+    recipe: RecipeName = None,
     tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
     block_m: BlockM = None,
     lookahead: Lookahead = None,
@@ -72,7 +74,7 @@ def layout(
             picture = draw_trace(trace, preset=preset, tokens=tokens, ranks=ranks)
         else:
             architecture = asked_arch(arch)
-            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=architecture, num_ranks=ranks, **shape)
+            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=architecture, recipe=recipe, num_ranks=ranks, **shape)
             picture = PICTURES[what.value](build_config(problem, tokens, architecture, sms, DEFAULT_KERNEL, **tile), tokens)
         show(console, picture, svg)
 

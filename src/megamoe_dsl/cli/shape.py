@@ -23,10 +23,13 @@ SHAPE, TILE = "Problem", "Configuration"
 def either(values: Sequence[object]) -> str:
     """8, 16 or 32"""
     *others, last = map(str, values)
+    if not others:
+        return last
     return f"{', '.join(others)} or {last}"
 
 
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
+RECIPE_NAMES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 KERNEL_NAMES = [kernel.name for kernel in KERNELS]
 
 Hidden = Annotated[int | None, typer.Option(help="Channels of x and y.", rich_help_panel=SHAPE)]
@@ -51,6 +54,10 @@ ArchName = Annotated[
         "--arch", help="sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", rich_help_panel=TILE
     ),
 ]
+RecipeName = Annotated[
+    str | None,
+    typer.Option("--recipe", help=f"Number formats, {RECIPE_NAMES}; the first by default.", rich_help_panel=SHAPE),
+]
 KernelName = Annotated[str, typer.Option("--kernel", help=f"{either(KERNEL_NAMES)}.", rich_help_panel=TILE)]
 DEFAULT_KERNEL = MegaMoeKernel.name
 
@@ -68,13 +75,14 @@ def build_problem(
     preset_name: str | None = None,
     clamp: float | None = None,
     arch: Arch = SM100,
+    recipe: str | None = None,
     **shape: int | None,
 ) -> Problem:
-    """The problem of a preset with `shape` on top, or of `shape` alone, in the usual formats of the architecture.
+    """The problem of a preset with `shape` on top, or of `shape` alone, in these number formats or the usual ones of the architecture.
 
     Raises `ProblemError` for a missing or bad field.
     """
-    given = {**given_only(shape), "recipe": default_recipe(find_kernel(DEFAULT_KERNEL), arch)}
+    given = {**given_only(shape), "recipe": recipe or default_recipe(find_kernel(DEFAULT_KERNEL), arch)}
     if preset_name is not None:
         return preset(preset_name).problem(max_tokens_per_rank, activation_clamp=clamp, **given)
     for name in ("hidden", "intermediate", "num_experts", "topk"):

@@ -1,13 +1,13 @@
 """E2M1 weights as the SM90 kernel reads them: 4 bits a value from memory to the registers, exact, in tiles of 256 rows by 128 of K.
 
-The tensor core multiplies E4M3, and scales are promoted once per 128 of K. So the UE8M0 scales per 32 are taken apart, exactly, into a power
-of two per row of a tile, one per tile and block of 128 of K, and a shift of 0 to 14 per 32 that goes into the E4M3 numbers: an E2M1 value
-times 2^(6 - shift) is one (`hardware.packed_tile`). Rows of a weight matrix and channels of its input have magnitudes of their own, and the
-two powers take those; what the shifts must span is the rest, 15 binades. A DeepSeek-V4 checkpoint, whose scales stay within as much in every
-128 x 128 block so that FP8 kernels can use it, needs the shifts alone.
+The tensor core multiplies E4M3, and scales are promoted once per 128 of K. So the UE8M0 scales per 32 are taken apart, exactly, into a
+power of two per row of a tile, one per tile and block of 128 of K, and a shift of 0 to 14 per 32 that goes into the E4M3 numbers: an E2M1
+value times 2^(6 - shift) is one (`hardware.packed_tile`). Rows of a weight matrix and channels of its input have magnitudes of their own,
+and the two powers take those; what the shifts must span is the rest, 15 binades. A DeepSeek-V4 checkpoint, whose scales stay within as much
+in every 128 x 128 block so that FP8 kernels can use it, needs the shifts alone.
 
-Whether powers exist is a system of difference constraints, a <= row + block <= b for every row and block of 128, and `split_exponents` solves
-it: it refuses a matrix only when there is no solution. Blocks of zeros have any exponent.
+Whether powers exist is a system of difference constraints, a <= row + block <= b for every row and block of 128, and `split_exponents`
+solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any exponent.
 """
 
 import torch
@@ -20,6 +20,7 @@ _SCALES = TILE_K // SCALE_BLOCK
 _FREE = 1 << 14  # bound of a block of zeros
 _LOWEST, _HIGHEST = -126, 127  # of a power of two that is a normal FP32 number
 _MAGNITUDE, _SIGN = 7, 8
+_NAN = 255
 
 
 class PackedWeightsError(ValueError):
@@ -56,7 +57,7 @@ def pack_tiles(packed: torch.Tensor, sf: torch.Tensor, name: str = "w", rows: to
 
 
 def unpack_tiles(tiles: torch.Tensor, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inverse of `pack_tiles`: (packed, sf), the same values with the same scales, but for blocks of 32 zeros, whose scale may be another."""
+    """Inverse of `pack_tiles`: (packed, sf), to the byte but for blocks of 32 zeros, whose scale may be another."""
     experts, n_tiles, k_tiles = tiles.shape[:3]
     n, k, device = n_tiles * TILE_ROWS, k_tiles * TILE_K, tiles.device
     packed = torch.empty(experts, n, k // 2, dtype=torch.uint8, device=device)
@@ -75,8 +76,8 @@ def split_exponents(lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.
         lowest, highest: int32 [tiles, rows, blocks].
 
     Returns:
-        (int32 [tiles, rows], int32 [tiles, blocks], bool [tiles, rows, blocks]: which constraints do not hold). Where a solution exists they
-        all hold, and b is 0 if one with b = 0 exists.
+        (int32 [tiles, rows], int32 [tiles, blocks], bool [tiles, rows, blocks]: which constraints do not hold). Where a solution exists
+        they all hold, and b is 0 if one with b = 0 exists.
     """
     block = torch.zeros_like(lowest[:, 0])
     row = highest.amin(dim=2)
@@ -94,44 +95,49 @@ def split_exponents(lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.
 def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of one matrix: shifts uint8 [N, K / 32]; exponents of rows int32 [N / 256, 256]; of tiles int32 [N / 256, K / 128]."""
     n, scales = sf.shape
-    exponent = sf.to(torch.int32) - _BIAS
     zero = ~(codes & _MAGNITUDE).to(torch.bool).view(n, scales, SCALE_BLOCK).any(dim=2)
-    if bool(((sf == 255) & ~zero).any()):
-        row, block = ((sf == 255) & ~zero).nonzero()[0].tolist()
-        raise PackedWeightsError(f"{name}: row {int(order[row])}, block {block} of 32: scale 255, which is NaN; allowed: 0 to 254")
+    if bool(((sf == _NAN) & ~zero).any()):
+        row, block = ((sf == _NAN) & ~zero).nonzero()[0].tolist()
+        raise PackedWeightsError(f"{name}: row {int(order[row])}, block {block} of {SCALE_BLOCK}: scale {_NAN}, which is NaN")
     by_tile = (n // TILE_ROWS, TILE_ROWS, scales // _SCALES, _SCALES)
-    # value * 2^exponent = value * 2^(6 - shift) * 2^(r + b)
-    highest = torch.where(zero, _FREE, exponent + SHIFTS - 1 - HIGHEST).view(by_tile).amin(dim=3)
-    lowest = torch.where(zero, -_FREE, exponent - HIGHEST).view(by_tile).amax(dim=3)
+    zero, exponent = zero.view(by_tile), sf.view(by_tile).to(torch.int32) - _BIAS
+    # value * 2^exponent = value * 2^(6 - shift) * 2^(row + block)
+    highest = torch.where(zero, _FREE, exponent + SHIFTS - 1 - HIGHEST).amin(dim=3)
+    lowest = torch.where(zero, -_FREE, exponent - HIGHEST).amax(dim=3)
     row, block, bad = split_exponents(lowest, highest)
     if bool(bad.any()):
-        raise PackedWeightsError(_too_far_apart(name, bad, exponent.view(by_tile), zero.view(by_tile), order))
-    free = row > _FREE // 2  # a row of zeros
+        raise PackedWeightsError(_too_far_apart(name, bad, torch.where(zero, -_FREE, exponent), order))
+    row, block = _normal(row, block)
+    if bool((row < _LOWEST).any()) or bool(((block < _LOWEST) | (block > _HIGHEST)).any()):
+        used = exponent[~zero]
+        found = f"scales from 2^{int(used.min())} to 2^{int(used.max())}"
+        raise PackedWeightsError(f"{name}: {found}; allowed: those whose products with 2^-8 and 2^6 are normal FP32 numbers")
+    shift = (row[:, :, None] + block[:, None, :])[..., None] + HIGHEST - exponent
+    return shift.clamp(0, SHIFTS - 1).view(n, scales).to(torch.uint8), row.expand(-1, TILE_ROWS), block
+
+
+def _normal(row: torch.Tensor, block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same sums with 0 as the largest exponent of a tile's rows; rows of zeros have 0 as well."""
+    free = row > _FREE // 2
     top = torch.where(free, -_FREE, row).amax(dim=1, keepdim=True)
     top = torch.where(top < -_FREE // 2, 0, top)
-    row, block = torch.where(free, 0, row - top), block + top
-    if bool(((row < _LOWEST) | (row > _HIGHEST)).any()) or bool(((block < _LOWEST) | (block > _HIGHEST)).any()):
-        used = torch.where(zero, 0, exponent)
-        raise PackedWeightsError(
-            f"{name}: scales from 2^{int(used.min())} to 2^{int(used.max())}; allowed: what is a normal FP32 number 2^6 times smaller or larger"
-        )
-    base = row[:, :, None] + block[:, None, :]
-    shift = base[..., None] + HIGHEST - exponent.view(by_tile)
-    return torch.where(zero.view(by_tile), shift.clamp(0, SHIFTS - 1), shift).view(n, scales).to(torch.uint8), row, block
+    return torch.where(free, 0, row - top), block + top
 
 
-def _too_far_apart(name: str, bad: torch.Tensor, exponent: torch.Tensor, zero: torch.Tensor, order: torch.Tensor) -> str:
-    """The first tile's first block of 128 without a place."""
-    tile, row, block = bad.nonzero()[0].tolist()
-    used = exponent[tile, row, block][~zero[tile, row, block]]
-    spread, count = int(used.max() - used.min()), int(bad.sum())
-    where = f"{name}: row {int(order[tile * TILE_ROWS + row])}, channels {block * TILE_K} to {block * TILE_K + TILE_K - 1}"
-    allowed = f"at most {SHIFTS - 1} within a row, and among rows and channels what a power of two per row and one per 128 channels leave"
-    return f"{where}: scales 2^{spread} apart in it, and no exact place beside the others of its 256 rows ({count} such blocks); allowed: {allowed}"
+def _too_far_apart(name: str, bad: torch.Tensor, exponent: torch.Tensor, order: torch.Tensor) -> str:
+    """About the block of 128 with the widest scales among those without a place; `exponent` of zeros is far below all."""
+    spread = exponent.amax(dim=3) - torch.where(exponent == -_FREE, _FREE, exponent).amin(dim=3)
+    tile, row, block = torch.where(bad, spread, -_FREE).eq(spread[bad].max()).nonzero()[0].tolist()
+    channels = f"channels {block * TILE_K} to {(block + 1) * TILE_K - 1}"
+    found = f"{name}: row {int(order[tile * TILE_ROWS + row])}, {channels}: scales 2^{int(spread[tile, row, block])} apart"
+    others = (
+        "" if int(spread[tile, row, block]) >= SHIFTS else ", and none of its rows' and blocks' powers of two places it beside the others"
+    )
+    return f"{found}{others}; {int(bad.sum())} such blocks; allowed: within 2^{SHIFTS - 1} of a power of two per row and one per tile"
 
 
-# --- bytes of a tile.  Of a matrix [N, K]: N is (tile, group 2, block 2, warp 4, of two rows 2, row 8), K (tile, half 2, step 2, run 2, thread 4,
-# value 4).
+# --- bytes of a tile.  Of a matrix [N, K]: N is (tile, group 2, block 2, warp 4, of two rows 2, row 8), K (tile, half 2, step 2, run 2,
+# thread 4, value 4).
 
 
 def _arrange_codes(codes: torch.Tensor) -> torch.Tensor:
@@ -159,13 +165,14 @@ def _collect_codes(tiles: torch.Tensor) -> torch.Tensor:
 def _arrange_records(shifts: torch.Tensor, row: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """uint8 [N / 256, K / 128, RECORDS_BYTES]."""
     n_tiles, k_tiles = block.shape
-    parts = shifts.view(n_tiles, 2, 2, 4, 2, 8, k_tiles, _SCALES).permute(0, 6, 1, 3, 5, 2, 4, 7)  # tiles, group, warp, row | block, of two, step
+    # tile, K tile, group, warp, row, block, of two rows, step
+    parts = shifts.view(n_tiles, 2, 2, 4, 2, 8, k_tiles, _SCALES).permute(0, 6, 1, 3, 5, 2, 4, 7)
     eighths = (parts << 3).contiguous()
     first, second = eighths[..., 0, :], eighths[..., 1, :]
     # Rotated left by 4 as a word: the high nibble of a byte becomes the low one of the next.
     places = first | (second << 4) | (second >> 4).roll(1, dims=-1)
     scale = ((block + _BIAS) << 23).view(n_tiles, k_tiles, 1, 1, 1, 1).contiguous().view(torch.uint8)
-    rows = (row + _BIAS).to(torch.uint8).view(n_tiles, 1, 2, 2, 4, 2, 8).permute(0, 1, 2, 4, 6, 3, 5).flatten(-2)
+    rows = (row + _BIAS).to(torch.uint8).reshape(n_tiles, 1, 2, 2, 4, 2, 8).permute(0, 1, 2, 4, 6, 3, 5).flatten(-2)
     shape = places.shape[:5]
     record = torch.cat([places.flatten(-2), scale.expand(*shape, 4), rows.expand(*shape, 4)], dim=-1)
     return record.reshape(n_tiles, k_tiles, -1)

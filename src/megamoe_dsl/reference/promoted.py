@@ -83,14 +83,15 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
 def promoted_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """x @ w^T, its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to FP32.
+    """x @ w^T, its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to
+    FP32.
 
     The fma is formed in float64 and rounded to FP32 once. That is an fma to the bit whenever partial * s fits float64's 53 bits (a partial
     of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
     for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
 
-    E2M1 weights have a scale per 32; a block's partial sum is that of the weights over the largest of its row's, and s has that scale. How a
-    kernel parts scales between the two does not show: they are powers of two.
+    E2M1 weights have a scale per 32; a block's partial sum is that of the weights over the largest of its row's, and s has that scale. How
+    a kernel parts scales between the two does not show: they are powers of two.
 
     Args:
         x: float8_e4m3fn [n, K].

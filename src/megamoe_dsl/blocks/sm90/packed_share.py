@@ -5,8 +5,8 @@ signals   empty, per warp and stage
 
 A warpgroup has 128 weight rows as two blocks of 64. While the tensor core multiplies one block, the warps decode the next: the second of
 this K block, then the first of the following one. Partial sums of 128 of K are scaled by token and tile and added in FP32; what is left of
-the scales, a power of two per row, is applied once at the end. With up to `MOST_TWO_PARTIALS` tokens both blocks have a partial sum of their
-own and the tensor core always has work.
+the scales, a power of two per row, is applied once at the end. With up to `MOST_TWO_PARTIALS` tokens both blocks have a partial sum of
+their own and the tensor core always has work.
 """
 
 from __future__ import annotations

@@ -24,17 +24,28 @@ from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm9
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 96, 128)
+"""Of packed weights, whose tokens always are columns."""
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
 
 
-def choose_block_m(expected: float) -> int:
+def tiles_of(problem: Problem) -> tuple[int, ...]:
+    """What `block_m` may be."""
+    return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
+
+
+def has_packed_weights(problem: Problem) -> bool:
+    """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
+    return problem.formats.weights.element == E2M1
+
+
+def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
     """Smallest tile that holds the expected tokens of an expert with room for their spread, one and a half standard deviations of a Poisson
     count: of 24 expected tokens a tile of 32 is the faster one, of 32 one of 128 (H200s, 128 and 256 tokens of both presets)."""
     need = expected + 1.5 * expected**0.5
-    return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
+    return next((m for m in tiles if need <= m), tiles[-1])
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -57,7 +68,7 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     """What `cluster` may be.  Two CTAs take two blocks of the schedule that follow one another, which must be of one expert and phase."""
     weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
-    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
+    return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
@@ -69,7 +80,7 @@ def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
-    block_m = choose_block_m(expected) if block_m is None else block_m
+    block_m = choose_block_m(expected, tiles_of(problem)) if block_m is None else block_m
     lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
@@ -104,7 +115,9 @@ class Sm90Config(MegaMoeConfig):
     trace: bool = False
 
     def check_fields(self) -> None:
-        """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""
+        """At least two CTAs, a tile of the recipe, and a cluster that the shape allows.  Raises `ConfigError`."""
+        tiles = tiles_of(self.problem)
+        require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)}")
         require_integers(self, "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
@@ -121,7 +134,8 @@ class Sm90Config(MegaMoeConfig):
         expected = problem.expected_tokens_per_expert(num_tokens)
         block_m = overrides.get("block_m")
         if block_m is not None:
-            require(block_m in cls.tiles, "block_m", block_m, f"one of {list(cls.tiles)}")
+            tiles = tiles_of(problem)
+            require(block_m in tiles, "block_m", block_m, f"one of {list(tiles)}")
         entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
         if entry is not None:
             return cls.measured(problem, entry).replace(**overrides)
@@ -136,8 +150,8 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def packed(self) -> bool:
-        """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
-        return self.problem.formats.weights.element == E2M1
+        """Whether weights stay E2M1 up to the registers."""
+        return has_packed_weights(self.problem)
 
     @property
     def weight_lines(self) -> int:

@@ -89,10 +89,10 @@ def store_decoded(ctx: Sm90Context):
 @cute.jit
 def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
     """A warpgroup's half of a tile.  The ring's next stage, and the phase of the staging buffer."""
-    scales = None if ctx.config.packed else weight_scales(ctx, tile, me)
+    scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    if cutlass.const_expr(ctx.config.packed):
+    if cutlass.const_expr(isinstance(me, PackedShare)):
         sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
     else:
         sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))

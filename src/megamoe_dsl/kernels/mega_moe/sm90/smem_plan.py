@@ -67,8 +67,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def fc2_tile_bytes(self) -> int:
-        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time; as
-        rows, 64 tokens' 64 channels."""
+        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time;
+        as rows, 64 tokens' 64 channels."""
         return min(self.block_m, MOST_COLUMNS) * 256 if self.packed or self.block_m <= MOST_COLUMNS else self.block_m * 64
 
     @property
