@@ -77,17 +77,18 @@ def split_exponents(lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.
 
     Returns:
         (int32 [tiles, rows], int32 [tiles, blocks], bool [tiles, rows, blocks]: which constraints do not hold). Where a solution exists
-        they all hold, and b is 0 if one with b = 0 exists.
+        they all hold, and b is 0 if one with b = 0 exists; then r is as small as can be, so that the largest weights of a row are large
+        E4M3 numbers, and small ones as seldom as can be subnormal.
     """
     block = torch.zeros_like(lowest[:, 0])
-    row = highest.amin(dim=2)
+    row = lowest.amax(dim=2)
     for _ in range(lowest.shape[1] + lowest.shape[2]):  # a path has at most so many edges
-        # b >= lowest - r, and r <= highest - b.
-        raised = torch.maximum(block, (lowest - row[:, :, None]).amax(dim=1))
-        lowered = torch.minimum(row, (highest - raised[:, None, :]).amin(dim=2))
-        if torch.equal(raised, block) and torch.equal(lowered, row):
+        # b <= highest - r, and r >= lowest - b.
+        lowered = torch.minimum(block, (highest - row[:, :, None]).amin(dim=1))
+        raised = torch.maximum(row, (lowest - lowered[:, None, :]).amax(dim=2))
+        if torch.equal(lowered, block) and torch.equal(raised, row):
             break
-        block, row = raised, lowered
+        block, row = lowered, raised
     total = row[:, :, None] + block[:, None, :]
     return row, block, (total < lowest) | (total > highest)
 
@@ -107,21 +108,13 @@ def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor
     row, block, bad = split_exponents(lowest, highest)
     if bool(bad.any()):
         raise PackedWeightsError(_too_far_apart(name, bad, torch.where(zero, -_FREE, exponent), order))
-    row, block = _normal(row, block)
-    if bool((row < _LOWEST).any()) or bool(((block < _LOWEST) | (block > _HIGHEST)).any()):
+    row = torch.where(row < -_FREE // 2, 0, row)  # of zeros
+    if bool(((row < _LOWEST) | (row > _HIGHEST)).any()) or bool((block < _LOWEST).any()):
         used = exponent[~zero]
         found = f"scales from 2^{int(used.min())} to 2^{int(used.max())}"
         raise PackedWeightsError(f"{name}: {found}; allowed: those whose products with 2^-8 and 2^6 are normal FP32 numbers")
     shift = (row[:, :, None] + block[:, None, :])[..., None] + HIGHEST - exponent
-    return shift.clamp(0, SHIFTS - 1).view(n, scales).to(torch.uint8), row.expand(-1, TILE_ROWS), block
-
-
-def _normal(row: torch.Tensor, block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same sums with 0 as the largest exponent of a tile's rows; rows of zeros have 0 as well."""
-    free = row > _FREE // 2
-    top = torch.where(free, -_FREE, row).amax(dim=1, keepdim=True)
-    top = torch.where(top < -_FREE // 2, 0, top)
-    return torch.where(free, 0, row - top), block + top
+    return shift.clamp(0, SHIFTS - 1).view(n, scales).to(torch.uint8), row, block
 
 
 def _too_far_apart(name: str, bad: torch.Tensor, exponent: torch.Tensor, order: torch.Tensor) -> str:

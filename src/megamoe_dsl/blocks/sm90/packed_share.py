@@ -23,7 +23,6 @@ from ...device.e2m1 import decode
 from ...device.memory import load_shared_f32x2, load_shared_v4
 from ...device.ptx import emit_to, emit_to_many
 from ...device.stage import Stage, release_stage
-from ...hardware.operand_tile import BLOCK_K
 from ...hardware.packed_tile import CODE_BYTES, RECORD_BYTES
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
@@ -32,8 +31,10 @@ BLOCKS = 2  # of 64 weight rows per warpgroup
 STEPS = 4  # of 32 of K
 HALF_BYTES = 128 * 16  # of a warpgroup's codes: two steps of a block
 SHIFT_MASK = 0x78787878
-MOST_TWO_PARTIALS = 64
-MOST_COLUMNS = 96
+MOST_TWO_PARTIALS = 32
+MOST_AHEAD = 96
+FEW_TOKENS = 32  # whose scales are multiplied sooner than the tile's is looked at
+ONE = 0x3F800000  # FP32
 
 
 @dataclass(frozen=True)
@@ -85,28 +86,32 @@ class PackedShare(MathThread):
         return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", self.table + Int32(offset))
 
     @property
-    def chunk(self) -> int:
-        """Tokens that are multiplied at a time: what leaves registers for their partial sums."""
-        return self.tokens if self.tokens <= MOST_COLUMNS else self.tokens // 2
-
-    @property
-    def chunks(self) -> int:
-        """Of the tile."""
-        return self.tokens // self.chunk
-
-    @property
     def partials(self) -> int:
         """Partial sums at a time."""
         return 2 if self.tokens <= MOST_TWO_PARTIALS else 1
 
-    def token_scales(self, stage: Stage, chunk: int, scale: Any) -> list[tuple[Any, ...]]:
-        """Of a chunk, times the tile's scale: pairs of tokens."""
-        address = stage.shared("sfa") + (self.pair * 4 + chunk * (4 * self.chunk))
-        return [tuple(one * scale for one in load_shared_f32x2(address + 32 * j)) for j in range(self.chunk // 8)]
+    @property
+    def ahead(self) -> bool:
+        """Whether there are registers for a block of weights beside the one that is multiplied."""
+        return self.tokens <= MOST_AHEAD
 
-    def token_chunk(self, stage: Stage, chunk: int) -> Any:
-        """Descriptor."""
-        return wgmma.descriptor((stage.shared("tokens") + chunk * (self.chunk * BLOCK_K)) >> 4)
+    def token_scales(self, stage: Stage, tile_scale: Any, first: int = 0, pairs: int = 0) -> Any:
+        """Pairs of tokens, from pair number `first` of the thread on; times the scale of the tile, which nearly always is 1."""
+        address = stage.shared("sfa") + self.pair * 4
+        loaded = tuple(load_shared_f32x2(address + 32 * j) for j in range(first, first + (pairs or self.tokens // 8)))
+        if self.tokens > FEW_TOKENS:
+            return unless_one(loaded, tile_scale)
+        factor = emit_to(Float32, "mov.b32 {}, {};", tile_scale)
+        return tuple(tuple(one * factor for one in pair) for pair in loaded)
+
+
+@cute.jit
+def unless_one(scales: Any, tile_scale: Uint32):
+    """The scales times that of the tile."""
+    if tile_scale != Uint32(ONE):
+        factor = emit_to(Float32, "mov.b32 {}, {};", tile_scale)
+        scales = tuple(tuple(one * factor for one in pair) for pair in scales)
+    return scales
 
 
 @dataclass(frozen=True)
@@ -127,67 +132,75 @@ class Ahead:
 def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
     parts = PromotedSums.zero(BLOCKS, me.tokens // 2).parts
-    spare = PromotedSums.zero(me.partials, me.chunk // 2).parts
-    ahead = Ahead.of(me, stage)
-    for k in cutlass.range(k_blocks, unroll=1):
-        if cutlass.const_expr(me.partials == 2):
-            parts, spare, ahead, stage = multiply_two(stage, me, parts, spare, ahead, k + 1 < k_blocks)
-        else:
-            parts, spare, ahead, stage = multiply_one_by_one(stage, me, parts, spare, ahead, k + 1 < k_blocks)
-    return scale_rows(parts, ahead.record[3]), stage
+    spare = PromotedSums.zero(me.partials, me.tokens // 2).parts
+    if cutlass.const_expr(me.ahead):
+        ahead = Ahead.of(me, stage)
+        for k in cutlass.range(k_blocks, unroll=1):
+            parts, spare, ahead, stage = multiply_ahead(stage, me, parts, spare, ahead, k + 1 < k_blocks)
+        exponents = ahead.record[3]
+    else:
+        exponents = Uint32(0)
+        for k in cutlass.range(k_blocks, unroll=1):
+            parts, spare, exponents, stage = multiply_in_turn(stage, me, parts, spare, k + 1 < k_blocks)
+    return scale_rows(parts, exponents), stage
 
 
 @cute.jit
-def multiply_two(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
-    """One K block, whose stage is full, with a partial sum per block of rows.  Returns sums, registers of partial sums, what is decoded of
-    the next stage if there are `more`, and the next stage."""
-    tokens, following = me.token_chunk(stage, 0), stage.next()
+def multiply_ahead(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
+    """One K block; its stage is full.  Returns sums, registers of partial sums, what is decoded of the next stage if there are `more`, and
+    the next stage."""
+    tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
     record, first = ahead.record, ahead.first
     partial = wgmma.issue_registers(first, tokens, spare[0])
-    second = me.fragment(stage, record, 1)
-    other = wgmma.issue_registers(second, tokens, spare[1])
-    scales = me.token_scales(stage, 0, emit_to(Float32, "mov.b32 {}, {};", record[2]))
-    partial = wgmma.wait(partial, 1, first)
-    sums = promote(parts[0], partial, scales)
+    if cutlass.const_expr(me.partials == 2):
+        second = me.fragment(stage, record, 1)
+        other = wgmma.issue_registers(second, tokens, spare[1])
+        scales = me.token_scales(stage, record[2])
+        partial = wgmma.wait(partial, 1, first)
+        sums = promote(parts[0], partial, scales)
+    else:
+        second = first
+        if record[3] != Uint32(0):  # always: a block of its own, lest its instructions get between those of the tensor core
+            second = me.fragment(stage, record, 1)
+        partial = wgmma.wait(partial, 0, first)
+        scales = me.token_scales(stage, record[2])
+        sums = promote(parts[0], partial, scales)
+        other = wgmma.issue_registers(second, tokens, partial)
     if more:
         following.wait_full()
         ahead = Ahead.of(me, following)
     other = wgmma.wait(other, 0, second)
+    if cutlass.const_expr(me.partials == 1):
+        scales = me.token_scales(stage, record[2])
     sums = (sums, promote(parts[1], other, scales))
     release_stage(stage, me.lane)
-    return sums, (partial, other), ahead, following
+    return sums, (partial, other)[-me.partials :], ahead, following
 
 
 @cute.jit
-def multiply_one_by_one(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
-    """The same with one partial sum, of a block of rows and a chunk of tokens at a time."""
-    following = stage.next()
-    record, first, partial = ahead.record, ahead.first, spare[0]
-    scale = emit_to(Float32, "mov.b32 {}, {};", record[2])
-    half = me.chunk // 2
-    second: Any = ()
-    sums: list[Any] = [(), ()]
+def multiply_in_turn(stage: Stage, me: PackedShare, parts: Any, spare: Any, more: cutlass.Boolean):
+    """One K block, a block of weights after the other: meanwhile the tensor core has the other warpgroup's.  Returns sums, registers of the
+    partial sum, exponents of the rows, and the next stage."""
+    tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
+    record, partial = me.record(stage), spare[0]
+    sums: list[Any] = []
     for b in cutlass.range_constexpr(BLOCKS):
-        for c in cutlass.range_constexpr(me.chunks):
-            a = second if b else first
-            partial = wgmma.issue_registers(a, me.token_chunk(stage, c), partial)
-            if cutlass.const_expr(b == 0 or me.chunks > 1):
-                scales = me.token_scales(stage, c, scale)
-            if cutlass.const_expr(b == 0 and me.chunks == 1):
-                second = me.fragment(stage, record, 1)
-            elif cutlass.const_expr(b == 0):
-                second = second + me.half_fragment(stage, record, 1, c)
-            elif cutlass.const_expr(c == 0):
-                if more:
-                    following.wait_full()
-                    ahead = Ahead.of(me, following)
-            partial = wgmma.wait(partial, 0, a)
-            sums[b] = sums[b] + promote(parts[b][c * half : c * half + half], partial, scales)
+        a = me.fragment(stage, record, b)
+        partial = wgmma.issue_registers(a, tokens, partial)
+        if cutlass.const_expr(b == BLOCKS - 1):
+            if more:
+                following.wait_full()
+        partial = wgmma.wait(partial, 0, a)
+        part: tuple[Any, ...] = ()
+        for first in cutlass.range_constexpr(0, me.tokens // 8, 8):
+            some = slice(4 * first, 4 * first + 32)
+            part += promote(parts[b][some], partial[some], me.token_scales(stage, record[2], first, 8))
+        sums.append(part)
     release_stage(stage, me.lane)
-    return tuple(sums), (partial,), ahead, following
+    return tuple(sums), (partial,), record[3], following
 
 
-def promote(sums: Any, partial: Any, scales: list[Any]) -> tuple[Any, ...]:
+def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:
     """sums + partial * the scale of its token."""
     return tuple(old + new * scales[i // 4][i % 2] for i, (old, new) in enumerate(zip(sums, partial, strict=True)))
 
