@@ -212,7 +212,7 @@ def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK)
 
 def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """The 16 values of E2M1 by code: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negated (code 8 is minus zero). Shape [16]."""
-    positive = torch.tensor(_E2M1_MAGNITUDES, dtype=dtype)
+    positive = torch.tensor(_E2M1_MAGNITUDES, dtype=dtype, device="cpu")
     return torch.cat([positive, -positive])
 
 

@@ -33,6 +33,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    assume_tensor_waits: bool
     instructions: int
     sweeps: int
     progress: int
@@ -87,7 +88,7 @@ class CtaLike(Place, Protocol):
     ctaid: Dim3
     uid: int
     sm: int
-    parameters: Any
+    parameters: ByteStore
     shared_base: int
     barriers: dict[int, BarrierState]
     mbarriers: dict[int, Any]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .accessor import Accessor, Actor, Place, Thread
 from .agents import check_agents
+from .chunks import CHUNK
 from .clock import HAPPENED, Clock
 from .kernel_names import KernelNames
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
@@ -123,13 +124,13 @@ class Race:
         return Shadow(size, 1, "tmem", f"{cta} tmem", 0, TENSOR)
 
     def _shared_shadow(self, cta: Place) -> Shadow:
-        cta.shared.shadow = Shadow(SMEM_BYTES, 4, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
+        cta.shared.shadow = Shadow(SMEM_BYTES, CHUNK, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
         return cta.shared.shadow
 
     def global_shadow(self, allocation: Allocation) -> Shadow:
         """The shadow of a global buffer in this run."""
         if (shadow := self.shadows.get(allocation.base)) is None:
-            shadow = Shadow(len(allocation.data), 4, allocation.name, repr(allocation), 0, GLOBAL)
+            shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
             self.shadows[allocation.base] = shadow
         return shadow
 

@@ -27,7 +27,7 @@ class Simulator:
     launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
-    do, the findings of the race detector.
+    do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class Simulator:
         kernel: str | None = None,
         resident: int | None = None,
         assume_tensor_fences: bool = False,
+        assume_tensor_waits: bool = False,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.assume_tensor_fences = assume_tensor_fences
+        self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
         self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
@@ -53,10 +54,13 @@ class Simulator:
         if self.race:
             check_agents(agents_needed(launches), so_far=False)
         launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
-        kernels = KernelNames(launch.check().kernel for launch in launches)
+        programs = [launch.check() for launch in launches]
+        if uses := [text for program in programs for text in program.unwaited if not self.assume_tensor_waits]:
+            raise SimError(f"{uses[0]} (to run it all the same: assume_tensor_waits=True)")
+        kernels = KernelNames(program.kernel for program in programs)
         race = Race(self.memory, kernels) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
-        world.assume_tensor_fences = self.assume_tensor_fences
+        world.assume_tensor_fences, world.assume_tensor_waits = self.assume_tensor_fences, self.assume_tensor_waits
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

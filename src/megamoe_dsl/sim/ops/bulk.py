@@ -14,6 +14,7 @@ import numpy as np
 from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
+from ..global_rows import GlobalRows
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
@@ -99,7 +100,7 @@ def _loader(
         actor = issue.load_actor(barrier)
         if count:
             if fetch is None:
-                values = read_global_rows(issue.world, np.array([start]), count, actor)
+                values = read_global_rows(issue.world, GlobalRows(np.array([start]), count), actor)
             else:
                 values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
             write_shared_chunks(target, _chunks(offset, count), values, actor)
@@ -133,7 +134,7 @@ def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, red
     actors = StoreActors.of(w)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
     groups_of(w, "bulk", lane).open.append(copy)
-    rows = np.array([start])
+    rows = GlobalRows(np.array([start]), count)
 
     def read() -> None:
         values = read_shared_chunks(cta, _chunks(offset, count), "bulk store", actors.source if actors else None) if count else None

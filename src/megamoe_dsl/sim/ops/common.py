@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..errors import SimError
 from ..interfaces import CtaLike, Origin, WarpLike
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
@@ -71,9 +69,9 @@ def generic_bytes(w: WarpLike, address: int, size: int) -> Bytes:
     address = int(address)
     if PARAM_BASE <= address < LOCAL_BASE:
         offset = address - PARAM_BASE
-        if offset + size > len(w.cta.parameters):
+        if offset + size > len(w.cta.parameters.data):
             raise SimError("parameter access out of bounds")
-        return np.asarray(w.cta.parameters[offset : offset + size])
+        return w.cta.parameters.data[offset : offset + size]
     if SHARED_BASE <= address < PARAM_BASE:
         cta, offset = shared_target(w, address)
         return cta.shared.read(offset, size)
