@@ -25,14 +25,9 @@ class PointOptions(ShapeOptions):
     experts_per_rank: int | None = option(
         None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", PROBLEM
     )
-<<<<<<< HEAD
-    recipe: str = option(Sm90Config.recipes[0], f"Number formats: {' or '.join(Sm90Config.recipes)}.", POINTS)
-    tokens: str = option("8,64,512,2048,8192", TOKENS, POINTS)
-    ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", POINTS)
-=======
+    recipe: str = option(Sm90Config.recipes[0], f"Number formats: {' or '.join(Sm90Config.recipes)}.", PROBLEM)
     tokens: str = option("8,64,512,2048,8192", TOKENS, PROBLEM)
     ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", PROBLEM)
->>>>>>> main
 
 
 @dataclass(frozen=True)

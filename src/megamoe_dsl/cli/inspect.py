@@ -17,28 +17,6 @@ from .config_options import CompiledOptions
 from .errors import one_line_errors
 from .options import takes
 from .output_file import require_writable_file, write_whole
-<<<<<<< HEAD
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    KernelName,
-    Lookahead,
-    PresetName,
-    Ranks,
-    RecipeName,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-)
-=======
->>>>>>> main
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
@@ -63,26 +41,7 @@ KINDS_SHOWN = {
 
 @takes(CompiledOptions)
 def inspect(
-<<<<<<< HEAD
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
-    recipe: RecipeName = None,
-    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
-    max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockM = None,
-    lookahead: Lookahead = None,
-    stages: Stages = None,
-    arch: ArchName = None,
-    kernel: KernelName = DEFAULT_KERNEL,
-    sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
-=======
     given: CompiledOptions,
->>>>>>> main
     ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines and functions.", rich_help_panel=OUTPUT)] = None,
     sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
@@ -101,24 +60,7 @@ def inspect(
         require_writable_file("--ptx", ptx)
         require_writable_file("--sass", sass)
         before = None if diff is None else read_json(diff)
-<<<<<<< HEAD
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            tokens if max_tokens is None else max_tokens,
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            recipe=recipe,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=ranks,
-        )
-        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
-=======
         config = given.chosen
->>>>>>> main
 
         from ..artifact.compile import compile_kernel
         from ..inspect import DisassemblyError, Inspection, annotate, differences

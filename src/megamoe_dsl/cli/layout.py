@@ -17,27 +17,6 @@ from .config_options import ConfigOptions
 from .errors import one_line_errors
 from .options import takes
 from .output_file import require_writable_file, write_whole
-<<<<<<< HEAD
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    Lookahead,
-    PresetName,
-    Ranks,
-    RecipeName,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-)
-=======
->>>>>>> main
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
 DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
@@ -50,25 +29,9 @@ OF_A_TRACE = ("preset", "ranks")
 def layout(
     given: ConfigOptions,
     what: Annotated[What, typer.Argument(help="What to draw.", show_choices=True)],
-<<<<<<< HEAD
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
-    recipe: RecipeName = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
-    block_m: BlockM = None,
-    lookahead: Lookahead = None,
-    stages: Stages = None,
-    arch: ArchName = None,
-=======
     tokens: Annotated[
         int | None, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1, show_default=str(DEFAULT_TOKENS))
     ] = None,
->>>>>>> main
     sms: Annotated[int | None, typer.Option(help="CTAs of the grid; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     trace: Annotated[
         Path | None,
@@ -86,16 +49,10 @@ def layout(
             require_no_config(what.value, given, sms)
             picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
         else:
-<<<<<<< HEAD
-            architecture = asked_arch(arch)
-            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=architecture, recipe=recipe, num_ranks=ranks, **shape)
-            picture = PICTURES[what.value](build_config(problem, tokens, architecture, sms, DEFAULT_KERNEL, **tile), tokens)
-=======
             if given.preset is None and given.hidden is None:
                 given = replace(given, preset=DEFAULT_PRESET)
             num_tokens = tokens or DEFAULT_TOKENS
             picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, sms), num_tokens)
->>>>>>> main
         show(console, picture, svg)
 
 

@@ -20,32 +20,8 @@ from ..problem import MAX_RANKS, ProblemError
 from .config_options import KernelOptions
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
-<<<<<<< HEAD
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    KernelName,
-    Lookahead,
-    PresetName,
-    Ranks,
-    RecipeName,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-    parse_tokens,
-)
-from .simulator_output import counting, print_outcome, print_reports
-=======
 from .options import takes
 from .simulator_output import counting, print_outcome, print_reports, steps
->>>>>>> main
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
@@ -63,18 +39,7 @@ SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name)
 
 @takes(KernelOptions)
 def simulate(
-<<<<<<< HEAD
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
-    recipe: RecipeName = None,
-=======
     given: KernelOptions,
->>>>>>> main
     tokens: Annotated[str, typer.Option(help="Tokens of each rank, as in 13,7; one number for all.", rich_help_panel=DATA)] = "13",
     seed: Annotated[int, typer.Option(help="Of the data and of the schedule.", rich_help_panel=DATA)] = 0,
     mask: Annotated[float, typer.Option(help="Fraction of top-k slots set to -1.", rich_help_panel=DATA)] = 0.0,
@@ -100,27 +65,6 @@ def simulate(
     """
     console = Console()
     with one_line_errors():
-<<<<<<< HEAD
-        check_kernel(kernel)
-        if kernel == PreDispatchKernel.name:
-            fused_only = {"activation_clamp": clamp, "--random": random or None, "block_m": block_m, "lookahead": lookahead}
-            leave_out({**fused_only, "num_stages": stages, "--launches": launches}, f"--kernel {kernel}")
-        num_ranks = 2 if ranks is None and preset is None else ranks
-        counts = parse_tokens(tokens, 8 if num_ranks is None else num_ranks)
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            max(1, *counts),
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            recipe=recipe,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=num_ranks,
-        )
-=======
         check_kernel(given.kernel)
         if given.kernel == PreDispatchKernel.name:
             fused_only = {"clamp": given.clamp, "random": random or None, "block_m": given.block_m, "lookahead": given.lookahead}
@@ -128,7 +72,6 @@ def simulate(
         ranks = asked_ranks(given)
         counts = parse_tokens(tokens, ranks)
         problem = replace(given, ranks=ranks).problem(max(1, *counts))
->>>>>>> main
         from ..cases import check_draw
 
         if given.kernel == PreDispatchKernel.name:

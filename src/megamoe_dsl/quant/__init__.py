@@ -14,11 +14,7 @@ from megamoe_dsl.quant.block128 import (
     quantize_weight_e4m3,
     weight_scale_rows,
 )
-<<<<<<< HEAD
-from megamoe_dsl.quant.expanded import expand_e2m1
-=======
 from megamoe_dsl.quant.expansion import expand_e2m1
->>>>>>> main
 from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
@@ -39,11 +35,8 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
-<<<<<<< HEAD
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
-=======
 from megamoe_dsl.quant.placement import WEIGHT_NAMES, new_weights, place_expert, single_expert, transform_expert
->>>>>>> main
 from megamoe_dsl.quant.weights import (
     INDEX_DTYPES,
     ExpertWeights,
@@ -96,11 +89,8 @@ __all__ = [
     "not_finite",
     "order_rows_sm90",
     "pack_e2m1",
-<<<<<<< HEAD
     "pack_tiles",
-=======
     "place_expert",
->>>>>>> main
     "quantize_e2m1",
     "quantize_e4m3",
     "quantize_e4m3_f32",

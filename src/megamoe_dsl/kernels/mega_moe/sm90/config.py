@@ -31,7 +31,6 @@ LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
 
 
-<<<<<<< HEAD
 def tiles_of(problem: Problem) -> tuple[int, ...]:
     """What `block_m` may be."""
     return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
@@ -43,14 +42,9 @@ def has_packed_weights(problem: Problem) -> bool:
 
 
 def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
-    """Smallest tile that holds the expected tokens of an expert with room for their spread, one and a half standard deviations of a Poisson
-    count: of 24 expected tokens a tile of 32 is the faster one, of 32 one of 128 (H200s, 128 and 256 tokens of both presets)."""
-=======
-def choose_block_m(expected: float) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens)."""
->>>>>>> main
     need = expected + 1.5 * expected**0.5
     return next((m for m in tiles if need <= m), tiles[-1])
 
@@ -100,7 +94,7 @@ def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Ent
     """The measured point to use for `expected` tokens per expert: the nearest one within a factor of two for which the heuristics choose
     the same as here; None without such a point.  So a measurement replaces the choice of the heuristics only in the case that was measured:
     a tile of 8 tokens that was best for 5 tokens is not used for 9."""
-    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     here = choose_fields(problem, expected, None, num_sms)
     near = tuned_table(gpu).near(share, expected)
     return next((one for one in near if choose_fields(problem, one.expected, None, num_sms) == here), None)
@@ -116,17 +110,10 @@ class Sm90Config(MegaMoeConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-<<<<<<< HEAD
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
     tiles: ClassVar[tuple[int, ...]] = PACKED_BLOCK_M
-    # Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with groups of 8 and 5.1 of 16, which hold an expert's 8
-    # or 9 blocks (docs/hopper.md).
-=======
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
-    tiles: ClassVar[tuple[int, ...]] = BLOCK_M
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
->>>>>>> main
     group_m: ClassVar[int] = 16
 
     cluster: int = 1
@@ -182,16 +169,10 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def swap_ab(self) -> bool:
-<<<<<<< HEAD
-        """Whether tokens are the wgmma's columns.  Tiles of 64 and 96 of them took longer than those of 128 tokens as rows, and with 128
-        accumulators, partial sums and token scales would not fit a thread (docs/hopper.md)."""
-        return self.packed or self.block_m <= MOST_COLUMNS
-=======
-        """Whether tokens are the wgmma's columns.  That is for few tokens: with 64 and 96 tokens as columns tiles took longer than with 128
+        """Whether tokens are the wgmma's columns.  That is for few tokens, and for packed weights: with 64 and 96 tokens as columns tiles took longer than with 128
         tokens as rows, and with 128 tokens as columns the accumulators, partial sums and token scales of a thread would not fit its
         registers (docs/hopper.md)."""
-        return self.block_m <= MOST_COLUMNS
->>>>>>> main
+        return self.packed or self.block_m <= MOST_COLUMNS
 
     @property
     def part_tokens(self) -> int:

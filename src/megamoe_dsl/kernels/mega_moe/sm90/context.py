@@ -9,11 +9,6 @@ import cutlass
 
 from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
-<<<<<<< HEAD
-from ....hardware.tensor_map import DESCRIPTOR_BYTES
-=======
-from ..arguments import Sm90Arguments
->>>>>>> main
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config

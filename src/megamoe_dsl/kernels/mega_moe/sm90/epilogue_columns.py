@@ -92,7 +92,6 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
-<<<<<<< HEAD
     for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
         # What was there last has been read by the warpgroup.
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
@@ -106,16 +105,3 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:
                 store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
-=======
-    # After this barrier the whole warpgroup has read the tile before from the buffer.
-    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-    for g in cutlass.range_constexpr(rows // 8):
-        words = [cast.pack_bf16(b[4 * g + 2 * h], b[4 * g + 2 * h + 1]) for b in acc for h in range(2)]
-        store_transposed_b16(write + g * (8 * HALF), words)
-    metadata = ctx.at("token_src_metadata", row + own_row)
-    destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
-    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-    for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
-        if own_row + step < tile.valid_m:
-            store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
->>>>>>> main

@@ -81,7 +81,6 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-<<<<<<< HEAD
 def store_decoded(ctx: Sm90Context):
     """A warp writes the table that packed weights are decoded by."""
     lane = cute.arch.lane_idx()
@@ -91,13 +90,8 @@ def store_decoded(ctx: Sm90Context):
 
 @cute.jit
 def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
-    """A warpgroup's half of a tile.  The ring's next stage, and the phase of the staging buffer."""
-    scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
-=======
-def compute(ctx: Sm90Context, tile: WorkTile, me: Share, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = weight_scales(ctx, tile, me)
->>>>>>> main
+    scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
     if cutlass.const_expr(isinstance(me, PackedShare)):
