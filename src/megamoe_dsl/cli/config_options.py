@@ -53,7 +53,7 @@ class ConfigOptions(ShapeOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        """The problem in the number formats asked for, or the usual ones of the architecture.  Raises `ProblemError` for a missing or bad field."""
+        """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)

@@ -107,7 +107,9 @@ def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor
     lowest = torch.where(zero, -_FREE, exponent - HIGHEST).amax(dim=3)
     row, block, bad = split_exponents(lowest, highest)
     if bool(bad.any()):
-        raise PackedWeightsError(_too_far_apart(name, bad, torch.where(zero, -_FREE, exponent), order))
+        alone = lowest > highest  # without the others
+        found = alone if bool(alone.any()) else bad
+        raise PackedWeightsError(_too_far_apart(name, found, torch.where(zero, -_FREE, exponent), order))
     row = torch.where(row < -_FREE // 2, 0, row)  # of zeros
     if bool(((row < _LOWEST) | (row > _HIGHEST)).any()) or bool((block < _LOWEST).any()):
         used = exponent[~zero]

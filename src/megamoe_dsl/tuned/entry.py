@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-
 FP8 = "fp8xfp8"  # of entries that do not say
 
 

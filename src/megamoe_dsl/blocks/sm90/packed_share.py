@@ -1,12 +1,11 @@
-"""Tiles of 256 rows of E2M1 weights: weights are the wgmma's A, from registers, and tokens its columns.
+"""Tiles of up to 64 tokens by 256 rows of E2M1 weights: weights are the wgmma's A, from registers, and tokens its columns.
 
 waits     full, per stage
 signals   empty, per warp and stage
 
-A warpgroup has 128 weight rows as two blocks of 64. While the tensor core multiplies one block, the warps decode the next: the second of
-this K block, then the first of the following one. Partial sums of 128 of K are scaled by token and tile and added in FP32; what is left of
-the scales, a power of two per row, is applied once at the end. With up to `MOST_TWO_PARTIALS` tokens both blocks have a partial sum of
-their own and the tensor core always has work.
+A warpgroup has 128 weight rows as two blocks of 64, each with a partial sum of its own. While the tensor core multiplies one block, the
+warps decode the next: the second of this K block, then the first of the following one. Partial sums of 128 of K are scaled by token and
+tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
 """
 
 from __future__ import annotations
@@ -28,13 +27,8 @@ from .math_thread import MathThread
 from .promoted_sums import PromotedSums
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
-STEPS = 4  # of 32 of K
 HALF_BYTES = 128 * 16  # of a warpgroup's codes: two steps of a block
 SHIFT_MASK = 0x78787878
-MOST_TWO_PARTIALS = 32
-MOST_AHEAD = 96
-FEW_TOKENS = 32  # whose scales are multiplied sooner than the tile's is looked at
-ONE = 0x3F800000  # FP32
 
 
 @dataclass(frozen=True)
@@ -65,19 +59,16 @@ class PackedShare(MathThread):
         return load_shared_v4(stage.shared("weights") + (CODE_BYTES + index * RECORD_BYTES))
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
-        """Block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
-        return self.half_fragment(stage, record, block, 0) + self.half_fragment(stage, record, block, 1)
-
-    def half_fragment(self, stage: Stage, record: tuple[Any, ...], block: int, half: int) -> tuple[Any, ...]:
-        """Of two steps of K."""
+        """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
         codes = stage.shared("weights") + ((self.group * 2 + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
         shifts = record[block]
         rows = [shifts & Uint32(SHIFT_MASK), ((shifts >> 4) | (shifts << 28)) & Uint32(SHIFT_MASK)]
-        four = load_shared_v4(codes + half * HALF_BYTES)
         words: list[Any] = []
-        for k in range(2):
-            pairs = [decode(four[2 * k + h], self.entry(rows[h], 2 * half + k)) for h in range(2)]
-            words += [pairs[h][run] for run in range(2) for h in range(2)]
+        for half in range(2):
+            four = load_shared_v4(codes + half * HALF_BYTES)
+            for k in range(2):
+                pairs = [decode(four[2 * k + h], self.entry(rows[h], 2 * half + k)) for h in range(2)]
+                words += [pairs[h][run] for run in range(2) for h in range(2)]
         return tuple(words)
 
     def entry(self, shifts: Any, step: int) -> tuple[Any, Any]:
@@ -85,33 +76,10 @@ class PackedShare(MathThread):
         offset = emit_to(Uint32, "prmt.b32 {}, {}, 0, {};", shifts, 0x4440 + step)
         return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", self.table + Int32(offset))
 
-    @property
-    def partials(self) -> int:
-        """Partial sums at a time."""
-        return 2 if self.tokens <= MOST_TWO_PARTIALS else 1
-
-    @property
-    def ahead(self) -> bool:
-        """Whether there are registers for a block of weights beside the one that is multiplied."""
-        return self.tokens <= MOST_AHEAD
-
-    def token_scales(self, stage: Stage, tile_scale: Any, first: int = 0, pairs: int = 0) -> Any:
-        """Pairs of tokens, from pair number `first` of the thread on; times the scale of the tile, which nearly always is 1."""
-        address = stage.shared("sfa") + self.pair * 4
-        loaded = tuple(load_shared_f32x2(address + 32 * j) for j in range(first, first + (pairs or self.tokens // 8)))
-        if self.tokens > FEW_TOKENS:
-            return unless_one(loaded, tile_scale)
-        factor = emit_to(Float32, "mov.b32 {}, {};", tile_scale)
-        return tuple(tuple(one * factor for one in pair) for pair in loaded)
-
-
-@cute.jit
-def unless_one(scales: Any, tile_scale: Uint32):
-    """The scales times that of the tile."""
-    if tile_scale != Uint32(ONE):
-        factor = emit_to(Float32, "mov.b32 {}, {};", tile_scale)
-        scales = tuple(tuple(one * factor for one in pair) for pair in scales)
-    return scales
+    def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
+        """Pairs of tokens, times the scale of the tile."""
+        address, factor = stage.shared("sfa") + self.pair * 4, emit_to(Float32, "mov.b32 {}, {};", tile_scale)
+        return [tuple(one * factor for one in load_shared_f32x2(address + 32 * j)) for j in range(self.tokens // 8)]
 
 
 @dataclass(frozen=True)
@@ -132,72 +100,32 @@ class Ahead:
 def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
     parts = PromotedSums.zero(BLOCKS, me.tokens // 2).parts
-    spare = PromotedSums.zero(me.partials, me.tokens // 2).parts
-    if cutlass.const_expr(me.ahead):
-        ahead = Ahead.of(me, stage)
-        for k in cutlass.range(k_blocks, unroll=1):
-            parts, spare, ahead, stage = multiply_ahead(stage, me, parts, spare, ahead, k + 1 < k_blocks)
-        exponents = ahead.record[3]
-    else:
-        exponents = Uint32(0)
-        for k in cutlass.range(k_blocks, unroll=1):
-            parts, spare, exponents, stage = multiply_in_turn(stage, me, parts, spare, k + 1 < k_blocks)
-    return scale_rows(parts, exponents), stage
+    partials = parts
+    ahead = Ahead.of(me, stage)
+    for k in cutlass.range(k_blocks, unroll=1):
+        parts, partials, ahead, stage = multiply_stage(stage, me, parts, partials, ahead, k + 1 < k_blocks)
+    return scale_rows(parts, ahead.record[3]), stage
 
 
 @cute.jit
-def multiply_ahead(stage: Stage, me: PackedShare, parts: Any, spare: Any, ahead: Ahead, more: cutlass.Boolean):
+def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahead: Ahead, more: cutlass.Boolean):
     """One K block; its stage is full.  Returns sums, registers of partial sums, what is decoded of the next stage if there are `more`, and
     the next stage."""
     tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
     record, first = ahead.record, ahead.first
-    partial = wgmma.issue_registers(first, tokens, spare[0])
-    if cutlass.const_expr(me.partials == 2):
-        second = me.fragment(stage, record, 1)
-        other = wgmma.issue_registers(second, tokens, spare[1])
-        scales = me.token_scales(stage, record[2])
-        partial = wgmma.wait(partial, 1, first)
-        sums = promote(parts[0], partial, scales)
-    else:
-        second = first
-        if record[3] != Uint32(0):  # always: a block of its own, lest its instructions get between those of the tensor core
-            second = me.fragment(stage, record, 1)
-        partial = wgmma.wait(partial, 0, first)
-        scales = me.token_scales(stage, record[2])
-        sums = promote(parts[0], partial, scales)
-        other = wgmma.issue_registers(second, tokens, partial)
+    partial = wgmma.issue_registers(first, tokens, partials[0])
+    second = me.fragment(stage, record, 1)
+    other = wgmma.issue_registers(second, tokens, partials[1])
+    scales = me.token_scales(stage, record[2])
+    partial = wgmma.wait(partial, 1, first)
+    sums = promote(parts[0], partial, scales)
     if more:
         following.wait_full()
         ahead = Ahead.of(me, following)
     other = wgmma.wait(other, 0, second)
-    if cutlass.const_expr(me.partials == 1):
-        scales = me.token_scales(stage, record[2])
     sums = (sums, promote(parts[1], other, scales))
     release_stage(stage, me.lane)
-    return sums, (partial, other)[-me.partials :], ahead, following
-
-
-@cute.jit
-def multiply_in_turn(stage: Stage, me: PackedShare, parts: Any, spare: Any, more: cutlass.Boolean):
-    """One K block, a block of weights after the other: meanwhile the tensor core has the other warpgroup's.  Returns sums, registers of the
-    partial sum, exponents of the rows, and the next stage."""
-    tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
-    record, partial = me.record(stage), spare[0]
-    sums: list[Any] = []
-    for b in cutlass.range_constexpr(BLOCKS):
-        a = me.fragment(stage, record, b)
-        partial = wgmma.issue_registers(a, tokens, partial)
-        if cutlass.const_expr(b == BLOCKS - 1):
-            if more:
-                following.wait_full()
-        partial = wgmma.wait(partial, 0, a)
-        part: tuple[Any, ...] = ()
-        for first in cutlass.range_constexpr(0, me.tokens // 8, 8):
-            some = slice(4 * first, 4 * first + 32)
-            part += promote(parts[b][some], partial[some], me.token_scales(stage, record[2], first, 8))
-        sums.append(part)
-    release_stage(stage, me.lane)
-    return tuple(sums), (partial,), record[3], following
+    return sums, (partial, other), ahead, following
 
 
 def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:

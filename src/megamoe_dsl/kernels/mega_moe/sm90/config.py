@@ -23,7 +23,7 @@ from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
-PACKED_BLOCK_M = (8, 16, 32, 64, 96, 128)
+PACKED_BLOCK_M = (8, 16, 32, 64)
 """Of packed weights, whose tokens always are columns."""
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
@@ -73,7 +73,7 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     one phase."""
     weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
-    return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
+    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
@@ -111,7 +111,7 @@ class Sm90Config(MegaMoeConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
-    tiles: ClassVar[tuple[int, ...]] = PACKED_BLOCK_M
+    tiles: ClassVar[tuple[int, ...]] = tuple(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
@@ -169,9 +169,9 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  That is for few tokens, and for packed weights: with 64 and 96 tokens as columns tiles took longer than with 128
-        tokens as rows, and with 128 tokens as columns the accumulators, partial sums and token scales of a thread would not fit its
-        registers (docs/hopper.md)."""
+        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which must be the rows.
+        With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
+        partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
         return self.packed or self.block_m <= MOST_COLUMNS
 
     @property

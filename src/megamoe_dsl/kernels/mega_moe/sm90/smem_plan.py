@@ -28,8 +28,8 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far; for `packed`
-    weights, which stay E2M1, the table of decoded values."""
+    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far; if the
+    weights are `packed`, and stay E2M1, the table of decoded values."""
 
     cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]
