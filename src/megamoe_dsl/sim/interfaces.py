@@ -34,6 +34,8 @@ class WorldLike(Protocol):
     race: Race | None
     assume_tensor_fences: bool
     assume_tensor_waits: bool
+    store_uninitialised: bool
+    load_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int

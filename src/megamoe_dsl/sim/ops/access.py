@@ -11,7 +11,7 @@ from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
-from .common import shared_target
+from .common import line_of, shared_target
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
 
@@ -95,7 +95,9 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
         if (bad := store.first_uninitialised(index, total)) is not None:
-            raise _uninitialised(store, bad)
+            if cta is None or not w.world.load_uninitialised:
+                raise _uninitialised(store, bad)
+            w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
         if race is not None and (cta is not None or isinstance(store, Allocation)):
             if strong:
                 shadow = race.shadow_of(store, cta)
