@@ -42,6 +42,10 @@ def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
     return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
 
 
+def _packed(block_m: int) -> Sm90Config:
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -54,6 +58,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_90a-packed-m8": lambda: _packed(8),
+    "sm_90a-packed-m64": lambda: _packed(64),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),

@@ -17,7 +17,7 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.work import Load
 from ..presets import preset
 from ..problem import Problem
-from ..quant import ExpertWeights, expand_e2m1
+from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
@@ -159,7 +159,7 @@ def measure_point(
     """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
-    kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
+    kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
@@ -167,7 +167,7 @@ def measure_point(
     buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
-    record |= {"symmetric_bytes": symmetric.num_bytes, "earlier_batches": BATCHES}
+    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weight_bytes(buffers), "earlier_batches": BATCHES}
     for name, kernel in kernels.items():
         kernel.buffers.stats.zero_()
         synchronize()
@@ -205,6 +205,17 @@ def measure_point(
     return record
 
 
+def name_of(config: MegaMoeConfig, point: Point) -> str:
+    """Of a kernel at a point: its variant, after the recipe of one that is there for comparison."""
+    recipe = config.problem.recipe
+    return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
+
+
+def weight_bytes(buffers: RankBuffers) -> int:
+    """What a rank's weights take in kernel order, scales included."""
+    return sum(getattr(buffers.weights, name).nbytes for name in WEIGHT_NAMES)
+
+
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:
     """One launch into a y full of NaN: what a results file says of it, on rank 0; all ranks together."""
     y.fill_(float("nan"))
@@ -228,7 +239,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
 def summarise(record: dict[str, Any], point: Point) -> None:
     """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
     work = bound_of(point.problem, point.load, torch.cuda.get_device_name())
-    checks = {name: entry["check"] for name, entry in record["variants"].items()}
+    checks = {name: entry["check"] for name, entry in record["variants"].items() if name.startswith("block_m")}  # of the point's recipe
     right = [name for name, check in checks.items() if check is None or check["passed"]]
     best = min(right or checks, key=lambda name: record["variants"][name]["us"]["median"])
     entry = record["variants"][best]

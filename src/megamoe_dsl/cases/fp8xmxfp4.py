@@ -31,16 +31,19 @@ from megamoe_dsl.reference.moe import ExpertInputs
 __all__ = ["check_linear1", "exact_weights", "exact_x", "normal_weights", "normal_x", "thin_linear2"]
 
 _BLOCK = FP32_SCALE_BLOCK
+_WIDEST = 13  # binades between the scales of normal weights
 _STEPS = 4  # neighbouring scales of blocks of 128: a factor of 8
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
-    """Normal weights of one rank, of variance 1 / K, the magnitude of each 32 of K its own."""
+    """Normal weights of one rank, of variance 1 / K, the magnitude of each 32 of K its own; the smallest are made larger, so that E4M3 with
+    a scale per 128 x 128 holds them too."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     drawn = []
     for rows, k in ((2 * i, h), (h, i)):
         experts = [quantize_e2m1(normal((rows, k), SCALE_BLOCK, generator) * k**-0.5) for _ in range(el)]
-        drawn += [torch.stack(one) for one in zip(*experts, strict=True)]
+        codes, scales = (torch.stack(one) for one in zip(*experts, strict=True))
+        drawn += [codes, scales.clamp(min=max(int(scales.max()) - _WIDEST, 0))]
     return ExpertWeights(*drawn)
 
 

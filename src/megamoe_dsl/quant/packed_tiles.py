@@ -113,8 +113,8 @@ def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor
     row = torch.where(row < -_FREE // 2, 0, row)  # of zeros
     if bool(((row < _LOWEST) | (row > _HIGHEST)).any()) or bool((block < _LOWEST).any()):
         used = exponent[~zero]
-        found = f"scales from 2^{int(used.min())} to 2^{int(used.max())}"
-        raise PackedWeightsError(f"{name}: {found}; allowed: those whose products with 2^-8 and 2^6 are normal FP32 numbers")
+        ends = f"scales from 2^{int(used.min())} to 2^{int(used.max())}"
+        raise PackedWeightsError(f"{name}: {ends}; allowed: those whose products with 2^-8 and 2^6 are normal FP32 numbers")
     shift = (row[:, :, None] + block[:, None, :])[..., None] + HIGHEST - exponent
     return shift.clamp(0, SHIFTS - 1).view(n, scales).to(torch.uint8), row, block
 
