@@ -40,12 +40,15 @@ def record_launch(arch: Arch) -> dict[str, Any]:
 
     from megamoe_dsl.artifact.compile import compile_kernel
     from megamoe_dsl.cases import random_case
-    from megamoe_dsl.cli.shape import build_config, build_problem
+    from megamoe_dsl.kernels.registry import find_kernel
+    from megamoe_dsl.problem import Problem
     from megamoe_dsl.runtime.buffers import Inputs
     from megamoe_dsl.runtime.simulated import SimulatedMoE
+    from megamoe_dsl.target import Target
 
-    problem = build_problem(max(TOKENS), arch=arch, **SHAPE)
-    artifact = compile_kernel(build_config(problem, max(TOKENS), arch, SMS), line_info=True)
+    kernel = find_kernel("mega_moe")
+    problem = Problem(**SHAPE, max_tokens_per_rank=max(TOKENS), recipe=kernel.recipes[arch.name][0])
+    artifact = compile_kernel(kernel.choose(problem, Target.typical(arch, SMS), max(TOKENS)), line_info=True)
     case = random_case(problem, list(TOKENS), SEED, mask=MASK, exact=True)
     moe = SimulatedMoE(artifact, case.weights, seed=SEED)
     for buffers, inputs in zip(moe.ranks, zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True), strict=True):
