@@ -35,6 +35,7 @@ class WorldLike(Protocol):
     assume_tensor_fences: bool
     assume_tensor_waits: bool
     store_uninitialised: bool
+    load_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int

@@ -28,7 +28,8 @@ class Simulator:
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
     do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
-    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning: rows of padding, in public kernels.
+    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning, and `load_uninitialised` loads of such shared memory, which
+    give NaNs: rows of padding, in public kernels.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Simulator:
         assume_tensor_fences: bool = False,
         assume_tensor_waits: bool = False,
         store_uninitialised: bool = False,
+        load_uninitialised: bool = False,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
         self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
-        self.store_uninitialised = store_uninitialised
+        self.store_uninitialised, self.load_uninitialised = store_uninitialised, load_uninitialised
         self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
@@ -64,7 +66,7 @@ class Simulator:
         race = Race(self.memory, kernels) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
         world.assume_tensor_fences, world.assume_tensor_waits = self.assume_tensor_fences, self.assume_tensor_waits
-        world.store_uninitialised = self.store_uninitialised
+        world.store_uninitialised, world.load_uninitialised = self.store_uninitialised, self.load_uninitialised
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

@@ -6,6 +6,7 @@ Narrow floats are encoded by searching the table of their values, to nearest eve
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .floating import flush
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TABLES = {"e4m3": (E4M3, 0x7E, 8), "e5m2": (E5M2, 0x7B, 8), "e2m1": (E2M1, 7, 4), "e2m3": (E2M3, 0x1F, 6), "e3m2": (E3M2, 0x1F, 6)}
+_LARGEST = {"f16": 65504.0, "bf16": float(np.uint32(0x7F7F0000).view(np.float32))}
 _KINDS = {*DTYPES, "tf32", *(f"{k}x2" for k in (*_TABLES, "ue8m0"))}
 
 
@@ -61,18 +63,32 @@ def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
     """float32 to f16 or bf16 bits."""
     if kind == "bf16":
         return (lambda x: (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)) if towards_zero else f32_to_bf16
-    if towards_zero:
-        raise SimError("cvt.rz to f16 is not supported")
-    return lambda x: x.astype(np.float16).view(np.uint16)
+    return _f16_towards_zero if towards_zero else lambda x: x.astype(np.float16).view(np.uint16)
 
 
-def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any], type]:
+def _f16_towards_zero(x: Any) -> Any:
+    """float32 to f16 bits, of two neighbours the one nearer to zero."""
+    bits = x.astype(np.float16).view(np.uint16)
+    away = np.abs(bits.view(np.float16).astype(np.float32)) > np.abs(x)
+    return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)
+
+
+def _saturated(x: Any, largest: float) -> Any:
+    """Finite values within the destination's range; NaN stays."""
+    return np.clip(x, np.float32(-largest), np.float32(largest))
+
+
+@lru_cache(maxsize=256)
+def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any], Any], type]:
     """Two float32 (the first goes to the upper half) to a packed pair."""
-    relu = "relu" in ins.parts
+    relu = "relu" in qualifiers
     if kind in ("f16", "bf16"):
-        encode = _encode16(kind, "rz" in ins.parts)
+        encode = _encode16(kind, "rz" in qualifiers)
+        saturates = "satfinite" in qualifiers
 
         def halves(high: Any, low: Any) -> Any:
+            if saturates:
+                high, low = (_saturated(v, _LARGEST[kind]) for v in (high, low))
             if relu:
                 high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
             both = np.empty((len(low), 2), np.float32)
@@ -81,7 +97,7 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
 
         return halves, np.uint32
     if kind == "ue8m0":
-        up = "rp" in ins.parts
+        up = "rp" in qualifiers
         return lambda high, low: _ue8m0(low, up).astype(np.uint16) | _ue8m0(high, up).astype(np.uint16) << np.uint16(8), np.uint16
     narrow = _encoder(kind)
 
@@ -96,6 +112,7 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
     return (nibbles, np.uint8) if kind == "e2m1" else (pair_of_bytes, np.uint16)
 
 
+@lru_cache(maxsize=64)
 def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type]:
     """A packed narrow pair to f16x2 or bf16x2 bits."""
     table = UE8M0 if kind == "ue8m0" else _TABLES[kind][0]
@@ -120,7 +137,7 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
     to, source = kinds
     dest = ins.operands[0]
     if to.endswith("x2") and source == "f32":
-        run, t = _to_pair(to.removesuffix("x2"), ins)
+        run, t = _to_pair(to.removesuffix("x2"), ins.parts)
         high, low = (b.expression(o, np.float32) for o in ins.operands[1:3])
         return Inline([(dest, f"{b.name(run)}({high}, {low})", t)])
     if to.endswith("x2"):
@@ -134,7 +151,7 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
 
 
 def _narrow_from_halves(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
-    pair, t = _to_pair(to.removesuffix("x2"), ins)
+    pair, t = _to_pair(to.removesuffix("x2"), ins.parts)
     widen = bf16_to_f32 if source == "bf16x2" else lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32)
 
     def run(x: Any) -> Any:
@@ -153,7 +170,7 @@ def _scalar(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
         return Inline([(ins.operands[0], f"{text}.astype({b.dtype_name(result)})" if read != result else text, result)])
     rounding = next((r for r in _ROUND if r in ins.parts), None)
     ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
-    if any(r in ins.parts for r in ("rm", "rp")) or ("rz" in ins.parts and to not in ("bf16", "tf32")):
+    if any(r in ins.parts for r in ("rm", "rp")) or ("rz" in ins.parts and to not in ("bf16", "f16", "tf32")):
         raise SimError("this rounding mode is not supported")
     encode16 = _encode16(to, "rz" in ins.parts) if to in ("f16", "bf16") else None
 
