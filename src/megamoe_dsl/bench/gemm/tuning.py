@@ -33,18 +33,8 @@ def entry_of(record: dict[str, Any], kernel: dict[str, Any], results: str) -> Ge
     """What a table says of a kernel at a point."""
     problem = GemmProblem(**record["problem"])
     choice = choice_of(kernel["config"])
-    rows, us = sum(record["counts"]), round(time_of(kernel), 1)
-    return GemmEntry(
-        problem.n,
-        problem.k,
-        problem.kind,
-        problem.num_groups,
-        kernel["config"]["num_sms"],
-        rows,
-        choice,
-        round(time_of(kernel), 1),
-        results,
-    )
+    rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
+    return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results)
 
 
 def enter(table: Table[GemmEntry], path: Path) -> Table[GemmEntry]:
