@@ -4,6 +4,8 @@
     python bench/gemm.py run FOLDER [--points TEXT ...] [--baseline SITE] [--out FOLDER]      where a GPU is
     python bench/gemm.py tune FILE                               anywhere: enters the winners of a run into the GPU's table
 
+    python bench/gemm.py table FILE                              anywhere: the table of docs/gemm.md
+
 A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "packed".  SITE has unpacked wheels, deep_gemm among them.
 """
 
@@ -57,6 +59,13 @@ def tune(given: argparse.Namespace) -> None:
     print(f"wrote {table.write()}: {len(table.entries)} entries")
 
 
+def show_table(given: argparse.Namespace) -> None:
+    """Prints the table of docs/gemm.md."""
+    from megamoe_dsl.bench.gemm.report import markdown
+
+    print(markdown(json.loads(given.file.read_text())["records"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times FP8 GEMMs on one GPU.")
     commands = parser.add_subparsers(required=True)
@@ -71,6 +80,9 @@ def main() -> None:
         else:
             command.add_argument("--baseline", type=Path, help="folder of unpacked wheels")
             command.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    showing = commands.add_parser("table")
+    showing.set_defaults(action=show_table)
+    showing.add_argument("file", type=Path, help="what `run` wrote")
     entering = commands.add_parser("tune")
     entering.set_defaults(action=tune)
     entering.add_argument("file", type=Path, help="what `run` wrote")

@@ -15,7 +15,7 @@ A record is four words.  Two have the shifts of a block of 64 rows: bits 3 to 6 
 and rotated left by 4 those of the second.  The third is the tile's scale, FP32, and the fourth has the exponents of four rows as UE8M0
 bytes, block by block.  What a byte of the table stands for, times 2^(exponent of the row) times the scale, is the weight.
 
-Sources: PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk32", "prmt".
+Sources: PTX ISA, "Register Fragments for wgmma.mma_async", "prmt".
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...kernels.gemm.config import GemmConfig
 from ...kernels.gemm.problem import GemmProblem
+from ...kernels.gemm.tile import GROUP_ROWS
 from ...tuned import GemmEntry, Table
 
 STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
@@ -22,26 +23,18 @@ def time_of(kernel: dict[str, Any]) -> float:
 
 
 def choice_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a configuration that are not their defaults."""
+    """Fields of a configuration that are not their defaults; how many warpgroups, where a tile does not say."""
     default = {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
-    return {name: value for name, value in config.items() if name not in DERIVED and default.get(name) != value}
-
-
-def choice_with_warpgroups(problem: GemmProblem, config: dict[str, Any]) -> dict[str, Any]:
-    """The same without what follows from the tile."""
-    choice = choice_of(config)
-    without = {name: value for name, value in choice.items() if name != "warpgroups"}
-    return without if GemmConfig(problem, **without).warpgroups == config["warpgroups"] else choice
+    derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED
+    return {name: value for name, value in config.items() if name not in derived and default.get(name) != value}
 
 
 def entry_of(record: dict[str, Any], kernel: dict[str, Any], results: str) -> GemmEntry:
     """What a table says of a kernel at a point."""
     problem = GemmProblem(**record["problem"])
-    choice = choice_with_warpgroups(problem, kernel["config"])
-    rows = sum(record["counts"])
-    return GemmEntry(
-        problem.n, problem.k, problem.kind, problem.num_groups, kernel["config"]["num_sms"], rows, choice, time_of(kernel), results
-    )
+    choice = choice_of(kernel["config"])
+    rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
+    return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results)
 
 
 def enter(table: Table[GemmEntry], path: Path) -> Table[GemmEntry]:
