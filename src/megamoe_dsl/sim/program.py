@@ -18,7 +18,7 @@ from .lanes import Lanes, Mask
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
-from .segment import Segment
+from .segment import Segment, live_registers
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -124,6 +124,7 @@ class Program:
                 unit.predicate, unit.negated = self.binder.index[ins.predicate], ins.negated
             units[pc] = unit
             pc = unit.next
+        self.live = live_registers(self.binder, zip(code, built, (unit is not None for unit in units), strict=True))
 
     def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
         def full(w: Any, R: list[Lanes]) -> None:
@@ -137,13 +138,13 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
-        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder)
+        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
         for ins, item in body:
             if isinstance(item, Inline):
                 segment.add(ins, item)
             else:
                 out += segment.source(masked) + self._call(ins, item, masked)
-                segment = Segment(self.binder)
+                segment = Segment(self.binder, self.live)
         out += segment.source(masked)
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 FP8 = "fp8xfp8"  # of entries that do not say
 
@@ -34,6 +34,8 @@ class Entry:
     results   name of the file in bench/results that this comes from
     recipe    number formats, by name
     """
+
+    SUFFIX: ClassVar[str] = ""
 
     hidden: int
     intermediate: int

@@ -151,7 +151,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-        reached = {value for value in values if (barrier.completed(value) if parity_form else barrier.phase != value)}
+        phase = barrier.phase & 1 if parity_form else barrier.phase
+        reached = {value for value in values if phase != (value & 1 if parity_form else value)}
         if reached and w.world.race:
             acquire_into_warp(barrier, w, scope, relaxed)
         return barrier, reached
@@ -159,7 +160,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
-        if uniform(where) and uniform(wanted):
+        if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
             barrier, reached = look(w, int(where[0]), {int(wanted[0])})
             result = _ALL if reached else _NONE
             if not reached:
