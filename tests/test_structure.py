@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": {"arch", "problem"},
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"device", "hardware"},
-    "quant": {"arch", "problem", "recipe"},
+    "quant": {"arch", "hardware", "problem", "recipe"},
     "reference": {"problem", "quant", "recipe"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},

@@ -51,6 +51,10 @@ def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **field
     return lambda: GemmConfig(problem, block_m, block_n, **fields)
 
 
+def _packed(block_m: int) -> Sm90Config:
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -63,6 +67,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_90a-packed-m8": lambda: _packed(8),
+    "sm_90a-packed-m64": lambda: _packed(64),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
     "sm_90a-gemm-rows": _gemm(128, 256, ahead=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),

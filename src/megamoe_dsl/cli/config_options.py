@@ -28,11 +28,12 @@ DEFAULT_KERNEL = MegaMoeKernel.name
 def either(values: Sequence[object]) -> str:
     """8, 16 or 32"""
     *others, last = map(str, values)
-    return f"{', '.join(others)} or {last}"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
 TILE = ("block_m", "lookahead", "stages")
+RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
 
 
@@ -42,6 +43,7 @@ class ConfigOptions(ShapeOptions):
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
@@ -55,10 +57,10 @@ class ConfigOptions(ShapeOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        """The problem in the usual number formats of the architecture.  Raises `ProblemError` for a missing or bad field."""
+        """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
-        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
+        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
             return find_preset(self.preset).problem(max_tokens_per_rank, **given)
         for name in shape:
