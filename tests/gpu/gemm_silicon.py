@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernels.gemm_runs import RUNS, Run
+from gemm_runs import RUNS, Run
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.kernels.registry import find_kernel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gemm_runs import Run
 from gemm_silicon import RUNS, differing
 from gpu_options import GpuOptions
-from kernels.gemm_runs import Run
 
 pytestmark = pytest.mark.gpu
 
