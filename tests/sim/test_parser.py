@@ -32,8 +32,10 @@ def test_registers_of_an_unknown_type_are_a_clear_error():
 
 
 def test_vector_registers():
-    text = """{ .reg .v4 .s32 q; .reg .v2 .f32 h; mov.s32 q.x, %r50; mov.s32 q.y, 5; mov.s32 q.z, -1; mov.s32 q.w, 7;
-    mov.f32 h.x, 0f3F800000; mad.wide.u32 %rd1, %r50, 16, %rd50; { .reg .v4 .s32 q; mov.s32 q.x, 0; } st.global.v4.s32 [%rd1], q; mov.b32 %r1, h.x;
+    text = """{ .reg .v4 .s32 q; .reg .v2 .f32 h;
+    mov.s32 q.x, %r50; mov.s32 q.y, 5; mov.s32 q.z, -1; mov.s32 q.w, 7;
+    mov.f32 h.x, 0f3F800000; mad.wide.u32 %rd1, %r50, 16, %rd50; { .reg .v4 .s32 q; mov.s32 q.x, 0; }
+    st.global.v4.s32 [%rd1], q; mov.b32 %r1, h.x;
     st.global.b32 [%rd1+4], %r1; }"""
     out = np.zeros((32, 4), np.int32)
     run(text, [out])
