@@ -146,33 +146,32 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
     key = ("try_wait", ins.line)
 
-    def look(w: WarpLike, target: int, values: set[int]) -> tuple[Mbarrier, set[int]]:
-        """The barrier, and those of the values asked for that it has reached."""
+    bits = 1 if parity_form else -1
+
+    def look(w: WarpLike, target: int) -> Mbarrier:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-        phase = barrier.phase & 1 if parity_form else barrier.phase
-        reached = {value for value in values if phase != (value & 1 if parity_form else value)}
-        if reached and w.world.race:
-            acquire_into_warp(barrier, w, scope, relaxed)
-        return barrier, reached
+        return barrier
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
         if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
-            barrier, reached = look(w, int(where[0]), {int(wanted[0])})
-            result = _ALL if reached else _NONE
-            if not reached:
-                blocker = (barrier, barrier.phase)
+            barrier, result = look(w, int(where[0])), _ALL
+            if not (barrier.phase ^ int(wanted[0])) & bits:
+                blocker, result = (barrier, barrier.phase), _NONE
+            elif w.world.race:
+                acquire_into_warp(barrier, w, scope, relaxed)
         else:
             result = np.zeros(32, np.bool_)
             for target, lanes in _by_address(w.lanes(mask), where):
-                values = set(wanted[lanes].tolist())
-                barrier, reached = look(w, target, values)
-                result[lanes] = np.isin(wanted[lanes], list(reached))
-                if reached != values:
+                barrier = look(w, target)
+                result[lanes] = [bool((barrier.phase ^ value) & bits) for value in wanted[lanes].tolist()]
+                if not result[lanes].all():
                     blocker = (barrier, barrier.phase)
+                if w.world.race and result[lanes].any():
+                    acquire_into_warp(barrier, w, scope, relaxed)
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):
