@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .accessor import Place, Thread
+from .accessor import Thread
 from .clock import Clock
 from .fragment import Fragment
 from .geometry import Dim3, Geometry
@@ -16,6 +16,7 @@ from .memory import ByteStore, GlobalMemory, SharedMemory
 from .named_barrier import BarrierState
 from .outcome import Outcome
 from .parser import ParsedKernel
+from .place import Place
 from .race import Race
 
 Action = Callable[[], None]
@@ -33,6 +34,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    leader: int
     instructions: int
     sweeps: int
     progress: int
@@ -132,6 +134,7 @@ class WarpLike(Thread, Protocol):
 
     R: list[Lanes]
     index: int
+    mask: Mask
     thread_index: tuple[Lanes, Lanes, Lanes]
     exited: Lanes
     done: bool

@@ -15,6 +15,7 @@ import numpy as np
 
 from .errors import SimError
 from .lanes import Lanes, Mask
+from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
@@ -55,6 +56,7 @@ class Program:
     def __init__(self, kernel: ParsedKernel) -> None:
         load_families()
         self.kernel = kernel
+        self.loads = LoadsInFlight(kernel)
         self.binder = Binder(kernel)
         self.binder.names["select"] = select
         self._choose_storage()
@@ -145,9 +147,9 @@ class Program:
         name, mask = self.binder.name(item.handler), "m" if masked else "None"
         out = [f" w.line = {ins.line}"]
         if ins.predicate is None:
-            return [*out, f" {name}(w, {mask})"]
+            return [*out, f" w.mask = {mask}", f" {name}(w, {mask})"]
         out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
-        return [*out, " if p is not False:", f"  {name}(w, p)"]
+        return [*out, " if p is not False:", "  w.mask = p", f"  {name}(w, p)"]
 
     def _assign(self, ins: PtxInstruction, item: Inline, masked: bool) -> list[str]:
         binder = self.binder

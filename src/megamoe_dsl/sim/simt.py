@@ -132,7 +132,7 @@ def _run_fragment(world: WorldLike, w: Warp, f: Fragment, budget: int, meet: int
                     n += 1
                     pc = f.pc = unit.next
                     continue
-            f.pc = pc
+            f.pc, w.mask = pc, m
             outcome = unit.handler(w, m)
             if outcome is BLOCK or outcome is PARK:
                 f.why, f.parked = w.why, outcome is PARK

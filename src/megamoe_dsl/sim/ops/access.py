@@ -98,6 +98,7 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
         if (bad := store.first_uninitialised(index, total)) is not None:
             raise _uninitialised(store, bad)
         if race is not None and (cta is not None or isinstance(store, Allocation)):
+            w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)
                 race.strong(shadow, shadow.index(offsets, total), w, writes=False)
@@ -108,6 +109,7 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
         values = store.rows(size, count).take(index, 0)
         if isinstance(lanes, slice):
             return values
+        w.mask = mask
         if out is None:
             out = np.zeros((len(where), *values.shape[1:]), values.dtype)
         out[lanes] = values
@@ -127,6 +129,7 @@ def scatter(w: WarpLike, space: str, where: Lanes, size: int, count: int, values
         elif cta is None and store is not w.local:
             raise SimError("store to parameter memory")
         if race is not None and store is not w.local:
+            w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)
                 race.strong(shadow, shadow.index(offsets, total), w, writes=True)
@@ -134,9 +137,17 @@ def scatter(w: WarpLike, space: str, where: Lanes, size: int, count: int, values
                 race.write_shared(cta, offsets, total, w)
             else:
                 race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
+        w.mask = mask
         index = _row_index(store, offsets, total)
         store.rows(size, count)[index] = values[lanes]
         store.mark(index, total)
+
+
+def _some(w: WarpLike, mask: Mask, places: NDArray[np.int64]) -> Lanes:
+    """The lanes at some places among those of a mask."""
+    out = np.zeros(32, np.bool_)
+    out[np.array(w.lanes(mask))[places]] = True
+    return out
 
 
 def _row_index(store: ByteStore, offsets: NDArray[np.int64], total: int) -> NDArray[np.int64]:

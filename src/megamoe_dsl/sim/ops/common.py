@@ -52,6 +52,16 @@ def scope(parts: tuple[str, ...], default: str) -> int:
     return SCOPES["sys"] if "volatile" in parts or "mmio" in parts else SCOPES[default]
 
 
+def by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
+    """Lanes grouped by what they address."""
+    if len(lanes) == 1 or addresses.tobytes() == addresses[:1].tobytes() * 32:
+        return [(int(addresses[lanes[0]]), lanes)]
+    groups: dict[int, list[int]] = {}
+    for lane in lanes:
+        groups.setdefault(int(addresses[lane]), []).append(lane)
+    return list(groups.items())
+
+
 def shared_target(w: WarpLike, address: int) -> tuple[CtaLike, int]:
     """A shared or generic address to its CTA and byte offset (reserved bytes included)."""
     address = int(address)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import WarpLike
+from ..lane_codes import mask_of
 from ..lanes import Mask
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
@@ -20,7 +21,7 @@ from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, Straight, register
 from .access import gather, scatter
-from .common import scope, semantics, shared_target, state_space
+from .common import by_address, scope, semantics, shared_target, state_space
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
@@ -54,8 +55,8 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where = address(w)
         if strong and w.world.race is not None:
-            for a in set((where if mask is None else where[mask]).tolist()):
-                w.world.race.observe(flag_key(w, space, a), w, semantic, level)
+            for a, lanes in by_address(w.lanes(mask), where):
+                w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
         if signed is not None:
             values = values.view(signed)
@@ -91,8 +92,8 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
         values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
         scatter(w, space, where, size, n, values, mask, strong)
         if strong and w.world.race is not None:
-            for a in set((where if mask is None else where[mask]).tolist()):
-                w.world.race.publish(flag_key(w, space, a), w, semantic, level, replace=True)
+            for a, lanes in by_address(w.lanes(mask), where):
+                w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 
     return Straight(run)
 

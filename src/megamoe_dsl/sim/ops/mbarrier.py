@@ -6,13 +6,14 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
+from ..lane_codes import mask_of
 from ..lanes import Mask
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from ..operands import Binder
 from ..outcome import YIELD, Outcome
 from ..parser import PtxInstruction
 from . import Handler, Straight, register
-from .common import shared_target
+from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
@@ -21,22 +22,12 @@ _SUSPEND_SWEEPS = 16
 def _barrier(w: WarpLike, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
-    if race and w not in barrier.checked:
-        barrier.checked.add(w)
+    if race and (key := (w, w.order.lanes())) not in barrier.checked:
+        barrier.checked.add(key)
         shadow = barrier.cta.shared.shadow
         if shadow is not None:
             race.strong(shadow, shadow.index(np.array([barrier.offset]), BYTES), w)
     return barrier
-
-
-def _by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
-    """Lanes grouped by the barrier they address."""
-    if len(lanes) == 1 or addresses.tobytes() == addresses[:1].tobytes() * 32:
-        return [(int(addresses[lanes[0]]), lanes)]
-    groups: dict[int, list[int]] = {}
-    for lane in lanes:
-        groups.setdefault(int(addresses[lane]), []).append(lane)
-    return list(groups.items())
 
 
 @register("mbarrier.init")
@@ -97,11 +88,11 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: WarpLike, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64)
-        for target, lanes in _by_address(w.lanes(mask), where):
+        for target, lanes in by_address(w.lanes(mask), where):
             barrier = _barrier(w, target)
             token[lanes] = barrier.phase
             if w.world.race:
-                release_from_warp(barrier, w, scope, relaxed)
+                release_from_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(lanes)))
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -146,7 +137,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
         where, wanted = address(w), expected(w)
         result = np.zeros(32, np.bool_)
         blocker: tuple[Mbarrier, int] | None = None
-        for target, lanes in _by_address(w.lanes(mask), where):
+        for target, lanes in by_address(w.lanes(mask), where):
             barrier = _barrier(w, target)
             if barrier.cta is not w.cta:
                 raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
@@ -157,8 +148,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                     result[lanes] |= values == value
                 else:
                     blocker = (barrier, barrier.phase)
-            if w.world.race and result[lanes].any():
-                acquire_into_warp(barrier, w, scope, relaxed)
+            if w.world.race and (ready_lanes := [lane for lane in lanes if result[lane]]):
+                acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(ready_lanes)))
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

@@ -34,8 +34,13 @@ class Members:
 
     def missing(self, w: WarpLike, mask: Mask) -> Outcome | None:
         """BLOCK when a named lane is elsewhere; an error when an executing lane is not named."""
-        if mask is None:
-            return None
+        if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
+            return wait
+        if w.world.race is not None:
+            w.order.wait()
+        return None
+
+    def _elsewhere(self, w: WarpLike, mask: Lanes) -> Outcome | None:
         names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
         named = (names >> _LANE & 1).astype(np.bool_)
         if (mask & ~named).any():
@@ -47,9 +52,17 @@ class Members:
 
 @register("bar.warp.sync")
 def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
-    """Waits for the lanes of the member mask."""
+    """Waits for the lanes of the member mask, and orders their memory accesses."""
     members = Members(ins.operands[0], b)
-    return members.missing
+
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        if w.world.race is not None:
+            w.order.sync(w.order.lanes())
+        return None
+
+    return run
 
 
 @register("shfl.sync")
@@ -102,14 +115,16 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 
 @register("elect.sync")
 def elect(ins: PtxInstruction, b: Binder) -> Any:
-    """The lowest lane of the member mask is elected (the ISA leaves the choice open but deterministic)."""
+    """The run's leader is elected, or the lowest lane where that is no member (the ISA leaves the choice open but deterministic)."""
     target, _, chosen = ins.operands[0].partition("|")
     write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
-        lane = w.first(mask)
+        lane = w.world.leader
+        if mask is not None and not mask[lane]:
+            lane = w.first(mask)
         write(w, np.full(32, lane, np.uint32), mask)
         write_chosen(w, np.equal(_LANE, lane), mask)
         return None
