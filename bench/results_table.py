@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+SHAPE = ("hidden", "intermediate", "experts", "topk")
+"""Fields of a point that replace those of its preset; records of before there were such lack them."""
 TIME_COLUMNS = (
     *("Shape, tokens per rank", "ours: launches / graph", "baseline", "baseline / ours"),
     *("TFLOPS per rank", "ceiling", "share of it", "symmetric MiB, ours / baseline"),
@@ -27,8 +29,17 @@ TRACE_COLUMNS = {
 }
 
 
+def shape_of(record: dict[str, Any]) -> str:
+    """Flash, with all of its experts or a share; or H4096 I2048 E256 top6 of a shape of one's own, as in the point's name."""
+    point = record["point"]
+    if any(point.get(name) is not None for name in SHAPE):
+        return str(record["name"]).partition(" EP")[0]
+    return str(point["preset"]).capitalize()
+
+
 def label(record: dict[str, Any]) -> str:
-    return f"{record['point']['preset'].capitalize()} {record['point']['tokens']}"
+    """The shape and the tokens per rank of a record."""
+    return f"{shape_of(record)} {record['point']['tokens']}"
 
 
 def time_cells(record: dict[str, Any]) -> list[str]:
@@ -88,7 +99,7 @@ def short_table(files: Sequence[Path]) -> str:
     """A column per number of tokens: launches of both kernels, and their ratio."""
     points: dict[str, dict[int, dict[str, Any]]] = {}
     for record in read(files):
-        points.setdefault(record["point"]["preset"].capitalize(), {})[record["point"]["tokens"]] = record
+        points.setdefault(shape_of(record), {})[record["point"]["tokens"]] = record
     tokens = sorted({one for shape in points.values() for one in shape})
     rows: list[list[str]] = []
     for shape, records in points.items():

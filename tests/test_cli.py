@@ -84,8 +84,12 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         ([*SIMULATE, "--mask", "nan"], "--mask = nan: must be between 0 and 1"),
         (
             ["simulate", "--preset", "flash", "--ranks", "4", "--sms", "148"],
-            "--sms = 148: must be less, or given with --no-race: 9,472 warps on 4 ranks, the race detector tells 8,192 agents apart",
+            "--sms = 148: must be less, or given with --no-race: 10,656 warps and engines on 4 ranks, the race detector tells 8,192 apart",
         ),
+        (
+            [*SIMULATE, "--ranks", "4", "--tokens", "13", "--sms", "148"],
+            "--sms = 148: must be less, or given with --no-race: 8,288 warps",
+        ),  # 7,104 of warps
         (["inspect", "--preset", "flash", "--tokens", "20000000"], "--tokens = 20000000: must be less than 2^27 / 48"),
         (["inspect", "--preset", "flash", "--max-tokens", "20000000"], "--max-tokens = 20000000: must be less than 2^27 / 48"),
         (["inspect", *SMALL, "--stages", "99"], "--stages = 99: must be"),

@@ -1,9 +1,14 @@
-"""Links and file names in the documents lead somewhere, and the index of the documentation names every page."""
+"""Links, file names and imports in the documents lead somewhere, the index of the documentation names every page, and its tour runs."""
 
+import ast
+import importlib
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -44,3 +49,28 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 def test_the_index_names_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     assert {target for target in targets(index) if "/" not in target} == {page.name for page in PAGES} - {index.name}
+
+
+def python_of(page: Path) -> list[str]:
+    """The page's blocks of Python."""
+    return re.findall(r"(?s)```python\n(.*?)```", page.read_text())
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_imports_is_there(page: Path) -> None:
+    """Imports of its blocks, and the dotted names of modules in its text."""
+    trees = [ast.parse(block) for block in python_of(page)]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "megamoe_dsl" in str(node.module)]
+    for node in imports:
+        home = importlib.import_module(str(node.module))
+        assert [one.name for one in node.names if not hasattr(home, one.name)] == []
+    for name in re.findall(r"`(megamoe_dsl(?:\.\w+)+)`", page.read_text()):
+        assert importlib.util.find_spec(name) is not None, name
+
+
+def test_the_layer_runs_without_a_gpu_as_pasted() -> None:
+    (tour,) = (block for block in python_of(ROOT / "docs" / "layer.md") if "SimulatedMoE" in block)
+    names: dict[str, Any] = {}
+    exec(tour, names)
+    assert names["report"].findings == []
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(names["y"], names["case"].reference().y, strict=True))

@@ -1,13 +1,19 @@
-"""What `megamoe simulate` says before it makes data."""
+"""What `megamoe simulate` says before it makes data, and while it does."""
+
+from io import StringIO
 
 import cutlass.cute as cute
 import pytest
+import torch
 from cutlass.base_dsl.common import DSLRuntimeError
+from rich.console import Console
 from typer.testing import CliRunner
 
 from megamoe_dsl import Problem, Sm100Config
+from megamoe_dsl.cases import random_case
 from megamoe_dsl.cli import app, estimate
 from megamoe_dsl.cli.estimate import GIB, Estimate
+from megamoe_dsl.cli.simulator_output import steps
 from megamoe_dsl.presets import PRESETS
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
@@ -63,3 +69,20 @@ def test_the_estimate_is_shown_and_a_long_one_says_what_makes_it_shorter(monkeyp
     assert "A rough estimate: about" in short and "--experts" not in short
     long = runner.invoke(app, ["simulate", "--preset", "pro", "--tokens", "13", "--random"]).output
     assert "A rough estimate: about" in long and "fewer --experts, --ranks or --tokens make it shorter" in long
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+def test_progress_is_told_per_rank_and_expert_and_changes_nothing(recipe: str) -> None:
+    problem, told = Problem(256, 128, 4, 4, 2, 5, recipe), []
+    case = random_case(problem, [5, 2], seed=3, progress=told.append)
+    ranks, experts = [f"weights of rank {rank} of 2" for rank in range(2)], [f"exact sums of expert {expert} of 4" for expert in range(4)]
+    assert told == [*ranks, *experts]
+    for ours, silent in zip(case.weights, random_case(problem, [5, 2], seed=3).weights, strict=True):
+        assert torch.equal(ours.fc2.view(torch.uint8), silent.fc2.view(torch.uint8))
+
+
+def test_the_step_that_data_is_at_is_shown() -> None:
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    with steps(console) as show:
+        show("weights of rank 1 of 8")
+    assert "making data: weights of rank 1 of 8" in console.file.getvalue()

@@ -1,11 +1,15 @@
 """`megamoe layout`: every picture of both architectures, presets and own shapes, and errors of one line."""
 
+import json
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app
 from megamoe_dsl.pictures import PICTURES
 
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
 SHAPE = ["--hidden", "512", "--intermediate", "512", "--experts", "8", "--topk", "2", "--sms", "4"]
 ONLY_SM100 = {"tmem", "scales"}
 
@@ -57,3 +61,11 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
 def test_errors_are_one_line(arguments, message):
     result = layout(*arguments)
     assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output
+
+
+def test_a_trace_with_one_point_needs_no_other_option(tmp_path):
+    record = json.loads(next(RESULTS.glob("mega_moe_sm90-trace-*.json")).read_text())
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({**record, "records": record["records"][-1:]}))
+    result = layout("timeline", "--trace", str(file))
+    assert result.exit_code == 0 and "Measured on" in result.output

@@ -65,7 +65,7 @@ def test_text_fits_and_svg_is_well_formed(name, config, width):
 
 
 @EACH
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_configuration(name, config, data):
     config = data.draw(configs_sm100(max_sms=16) if config is SM100 else configs_sm90(max_sms=8))
@@ -254,7 +254,7 @@ def test_schedule_says_what_is_drawn(tokens):
     assert ("all tiles of 12 of 74 SM pairs" in picture.note) == (max(counts) <= TILES)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(config=configs_sm100(), data=st.data())
 def test_a_sample_is_what_a_rank_can_receive(config, data):
     problem, tokens = config.problem, data.draw(st.integers(0, config.problem.max_tokens_per_rank))

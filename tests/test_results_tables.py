@@ -1,12 +1,15 @@
 """Figures in the documents are those of the records, and of the compiler."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
 from results_table import short_table, spread_table, table
 
@@ -31,6 +34,28 @@ def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str],
     rows = rows_of([RESULTS / f"mega_moe_sm90-{one}.json" for one in records])
     assert len(rows.splitlines()) == lines
     assert rows in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("rows_of", [table, spread_table, short_table])
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ({"preset": None, "hidden": 2048, "intermediate": 1024, "experts": 16, "topk": 4}, "H2048 I1024 E16 top4"),
+        ({"preset": None, "hidden": 2048, "intermediate": 1024, "experts_per_rank": 8, "topk": 4}, "H2048 I1024 top4 El8"),
+        ({"preset": "flash", "experts": 16}, "flash E16"),
+        ({"preset": "pro"}, "Pro"),
+    ],
+)
+def test_a_shape_of_ones_own_is_named(
+    rows_of: Callable[[Sequence[Path]], str], shape: dict[str, int | str | None], name: str, tmp_path: Path
+) -> None:
+    """A record of the current files, with another shape in its point and the point's own name."""
+    record = json.loads((RESULTS / f"mega_moe_sm90-{TIMES[0]}.json").read_text())["records"][0]
+    point = Point(**{"tokens": 8, "ranks": 2, **shape})
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({"records": [{**record, "point": asdict(point), "name": point.name}]}))
+    rows = rows_of([file]).splitlines()[2:]
+    assert rows and all(row.startswith((f"| {name} 8 |", f"| {name}, ")) for row in rows)
 
 
 def test_page_shows_what_the_compiler_made() -> None:

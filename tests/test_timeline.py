@@ -33,7 +33,7 @@ def place(block):
 
 
 # --- on paper
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(launch=launches())
 def test_every_tile_runs_once_for_its_k_blocks(launch):
     run = [tile for worker in workers(launch.config) for tile in launch.of_worker(worker)]
@@ -42,7 +42,7 @@ def test_every_tile_runs_once_for_its_k_blocks(launch):
     assert all(tile.end - tile.start == pytest.approx(k_blocks(launch.config, tile.block)) for tile in run)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(launch=launches())
 def test_tiles_wait_for_what_they_read(launch):
     run = [tile for worker in workers(launch.config) for tile in launch.of_worker(worker)]
@@ -62,7 +62,7 @@ def test_tiles_wait_for_what_they_read(launch):
         assert launch.combine <= launch.combine_end(worker) and launch.pull_end(worker) >= DISPATCH
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(config=configs_sm100(SMALL, max_sms=12), data=st.data())
 def test_sm100_takes_tiles_in_turn(config, data):
     counts = data.draw(token_counts(config.problem.experts_per_rank, config.block_m))
@@ -71,7 +71,7 @@ def test_sm100_takes_tiles_in_turn(config, data):
         assert [tile.block for tile in launch.of_worker(worker)] == in_turn(config, counts, worker)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(config=configs_sm90(SMALL, max_sms=6), data=st.data())
 def test_no_sm_of_sm90_is_free_while_tiles_are_left(config, data):
     """When a worker ends its last tile, every other one has started its own last turn, or has nothing left to start either."""
@@ -88,7 +88,7 @@ def test_sms_share_the_rows(rows, config):
     assert sum(shares) == rows and max(shares) - min(shares) <= 4
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(config=ANY)
 def test_a_lane_is_without_gaps_or_overlaps(config):
     picture = draw_timeline(config, min(config.problem.max_tokens_per_rank, 32))
@@ -164,7 +164,15 @@ def test_other_files_are_an_error(tmp_path, text):
         draw_trace(file)
 
 
-@pytest.mark.parametrize("wanted", [{"tokens": 9}, {"preset": "pro"}, {"preset": "flash"}])
-def test_a_choice_of_none_or_several_names_the_points(record, wanted):
-    with pytest.raises(TraceFileError, match=r"must name one point of .*, which has flash M=8, flash M=64"):
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [
+        ({"tokens": 9}, "--tokens 9"),
+        ({"preset": "pro", "ranks": 2}, "--preset pro --ranks 2"),
+        ({"preset": "flash"}, "--preset flash"),
+        ({}, "none of --preset, --tokens and --ranks"),
+    ],
+)
+def test_a_choice_of_none_or_several_names_the_points(record, wanted, asked):
+    with pytest.raises(TraceFileError, match=f"some-trace.json: must have one point with {asked}; it has flash M=8, flash M=64"):
         draw_trace(record, **wanted)

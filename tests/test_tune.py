@@ -180,7 +180,7 @@ def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--from", "none.json"], "results = 'none.json': must be a JSON file that `megamoe bench` wrote"),
+        (["--from", "none.json"], "none.json: must be a JSON file that `megamoe bench` wrote"),
         (["--from", __file__], "must be a JSON file that `megamoe bench` wrote"),
         (["--from", "none.json", "--compile-only"], "--from = 'none.json': must be left out with --compile-only"),
         (["--preset", "flush"], "--preset = 'flush': must be one of flash, pro"),
@@ -228,7 +228,7 @@ def test_a_bad_file_after_a_good_one_changes_no_table(bad: dict[str, Any], tmp_p
         file.write_text(json.dumps(found))
     result = runner.invoke(app, ["tune", "--from", *map(str, files), "--tables", str(tables)])
     assert result.exit_code == 2 and not tables.exists()
-    assert result.stderr == f"error: results = {str(files[1])!r}: must be a JSON file that `megamoe bench` wrote\n"
+    assert result.stderr == f"error: {files[1]}: must be a JSON file that `megamoe bench` wrote\n"
     result = runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", __file__])
     assert result.exit_code == 2 and "--tables = " in result.stderr and not result.stdout
     assert runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", str(tables)]).exit_code == 0

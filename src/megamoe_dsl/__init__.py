@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import sim
     from .artifact.artifact import Artifact, CompileError
     from .artifact.compile import compile_kernel
     from .cases import Case, random_case, random_inputs, random_weights
@@ -45,6 +46,8 @@ _PUBLIC = {
     "random_weights": "cases",
 }
 """Where names come from: for type checkers it says the same above."""
+_FOLDERS = ("sim",)
+"""Folders that are public as they are."""
 
 __all__ = [
     "TIERS",
@@ -66,6 +69,7 @@ __all__ = [
     "random_case",
     "random_inputs",
     "random_weights",
+    "sim",
 ]
 
 if not TYPE_CHECKING:  # to a type checker it would make every name Any
@@ -73,6 +77,8 @@ if not TYPE_CHECKING:  # to a type checker it would make every name Any
     def __getattr__(name: str) -> object:
         if name in _PUBLIC:
             return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        if name in _FOLDERS:
+            return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

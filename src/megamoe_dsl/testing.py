@@ -1,4 +1,6 @@
-"""Hypothesis strategies for problems, configurations, routings and layouts.  Imports neither torch nor cutlass.
+"""Hypothesis strategies for problems, configurations, routings and layouts, and checks of kernels in the simulator.
+
+Imports neither torch nor cutlass.
 
 Every strategy shrinks towards its least interesting value, named in its docstring, so a failing example is minimal in each field.
 
@@ -6,12 +8,15 @@ Every strategy shrinks towards its least interesting value, named in its docstri
     @given(configs())              def test_plan(config): ...          of either architecture; configs_sm100(), configs_sm90() of one
     @given(st.data())              def test_routing(data): routing = data.draw(routings(data.draw(problems())))
     @given(layouts("bijective"))   def test_inverse(layout): ...
+
+    def test_kernel(): check_schedules(host_function, x, y); assert (y == x).all()
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 try:
     from hypothesis import strategies as st
@@ -24,6 +29,7 @@ from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
+from .sim import Report, arrays_of, run
 
 MASKED = -1  # topk_idx of a slot that names no expert
 
@@ -209,3 +215,31 @@ def _profiles(draw: st.DrawFn, leaves: int, depth: int = 2) -> IntTuple:
         parts.append(draw(_profiles(width, depth - 1)))
         leaves -= width
     return tuple(parts)
+
+
+def assert_no_findings(report: Report) -> None:
+    """AssertionError with the findings of a simulated run, if it has any."""
+    assert not report.findings, str(report)
+
+
+def check_schedules(function_or_ptx: Callable[..., Any] | str, *arguments: Any, seeds: Iterable[int] = range(3), **options: Any) -> Report:
+    """Runs a kernel under several seeds, each time from the present contents of its arrays; `options` as `sim.run` has them.
+
+    Returns the last report; the arrays hold the last result.  AssertionError when a run has findings, or when an array ends with other
+    bytes than under the seed before.  Raises as `sim.run` does, and ValueError without seeds.
+    """
+    arrays = arrays_of(arguments, options.get("buffers", ()))
+    before = [one.copy() for one in arrays]
+    report: Report | None = None
+    results: list[Any] = []
+    for seed in seeds:
+        for array, contents in zip(arrays, before, strict=True):
+            array[...] = contents
+        report = run(function_or_ptx, *arguments, seed=seed, **options)
+        assert_no_findings(report)
+        previous, results = results, [one.copy() for one in arrays]
+        for place, (one, other) in enumerate(zip(results, previous or results, strict=True)):
+            assert one.tobytes() == other.tobytes(), f"array {place} depends on the schedule: seed {seed} gives another result"
+    if report is None:
+        raise ValueError("seeds: must name one seed at least")
+    return report

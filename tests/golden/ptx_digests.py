@@ -38,6 +38,10 @@ def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
+def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
+    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -52,6 +56,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-tuned-8192": lambda: _sm90(8192),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
+    "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
+    "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -1,7 +1,7 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; `soak`: of the soak
+    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; `soak`, `engines`: of those
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import engine_configs
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
@@ -26,14 +27,16 @@ from megamoe_dsl.bench.options import add_options, at_least, naming_options, rea
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.problem import ProblemError
 
-WHAT = ("silicon", "layer", "soak")
+WHAT = ("silicon", "layer", "soak", "engines")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     """Configurations of the layer's checks and of the soak on so many GPUs.  Raises `ProblemError`."""
     layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(ranks)]
     soak = [Sm90Config.choose(one.problem, one.tokens, num_sms=NUM_SMS * gpus // SOAK_RANKS) for one in options.soak_points()]
-    return list(dict.fromkeys([*(layer if "layer" in what else ()), *(soak if "soak" in what else ())]))
+    engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
+    chosen = {"layer": layer, "soak": soak, "engines": engines}
+    return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
 
 def main() -> None:

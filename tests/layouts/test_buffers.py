@@ -29,7 +29,7 @@ BLOCK_M = tuple(tier.block_m for tier in TIERS)
 
 
 # --- regions
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems())
 def test_workspace_and_symmetric_buffer(problem):
     check_region(workspace(problem, SM100))
@@ -40,7 +40,7 @@ def test_workspace_and_symmetric_buffer(problem):
         assert buffer[placement.field.name] == placement
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems())
 def test_fields_have_the_documented_shapes(problem):
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
@@ -87,7 +87,7 @@ def test_one_buffer_per_problem():
     assert symmetric_buffer(problem, SM100) is symmetric_buffer(replace(problem), SM100)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 1 << 46), min_size=2, max_size=8, unique=True), st.integers(0, 1 << 40), st.data())
 def test_map_to_rank_round_trip(bases, offset, data):
     own, peer = data.draw(st.permutations(bases).map(lambda b: b[:2]))
@@ -98,7 +98,7 @@ def test_map_to_rank_round_trip(bases, offset, data):
 
 
 # --- pool
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_pool_holds_any_routing(data):
     problem = data.draw(problems(max_experts_per_rank=12, max_ranks=4, max_topk=8, max_tokens=8))
@@ -129,7 +129,7 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
     return counts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=300), st.sampled_from(BLOCK_M))
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
@@ -137,7 +137,7 @@ def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem), SM100)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problems(max_hidden=256, max_intermediate=128, max_experts_per_rank=8, max_ranks=4, max_topk=8, max_tokens=20), st.data())
 def test_pool_holds_every_token_sent_to_one_rank(problem, data):
     rank = data.draw(st.integers(0, problem.num_ranks - 1))
@@ -147,7 +147,7 @@ def test_pool_holds_every_token_sent_to_one_rank(problem, data):
         check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(max_hidden=256, max_intermediate=128))
 def test_pool_is_a_whole_number_of_blocks_for_every_tier(problem):
     capacity = pool_tokens(problem)
@@ -164,7 +164,7 @@ def test_pool_formula():
         assert capacity == (rows + 383) // 384 * 384
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=64, max_experts_per_rank=8, max_ranks=4), st.sampled_from(BLOCK_M))
 def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
     config = Sm100Config.choose(problem, 1, block_m=block_m)
@@ -182,7 +182,7 @@ def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
     assert (capacity // block_m) * config.sf_block_m <= padded_sf_rows(capacity)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_source_slots_hold_any_routing(data):
     """A token names an expert once, so T slots per (expert, source rank) suffice, and token * topk + slot fits 32 bits."""

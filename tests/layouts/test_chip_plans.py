@@ -20,14 +20,14 @@ from megamoe_dsl.testing import configs_sm100
 PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(configs_sm100())
 def test_smem_plan(config):
     check_smem_plan(config.smem)
     assert config.smem.num_bytes <= SMEM_BYTES
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(configs_sm100(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
     plan = config.smem_plan(1)
@@ -63,7 +63,7 @@ def test_combine_plan(hidden, topk, chunk, sets):
     assert (plan.chunk, plan.sets, plan.pieces) == (chunk, sets, hidden // chunk)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)))
 def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
     plan = CombinePlan(hidden, topk, warps)
@@ -72,7 +72,7 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
     assert all(warps * plan.slots * 2 * c > BUDGET for c in larger)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(configs_sm100())
 def test_transactions_are_what_the_boxes_bring(config):
     """Per CTA and stage: half of the tile's tokens at one byte, all their scale words, 128 weight rows of packed nibbles and theirs."""
@@ -97,14 +97,14 @@ def test_tmem_overflow():
         _ = Sm100TmemPlan(256).allocated
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(2, 12), st.integers(1, 8), st.sampled_from((1, 2)))
 def test_barrier_table(num_stages, dispatch_warps, groups):
     rows = barrier_table(num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
     check_barrier_table(rows, num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warpgroups=groups)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(configs_sm100())
 def test_plan_has_the_barriers_of_its_configuration(config):
     groups = config.epilogue_warpgroups

@@ -77,7 +77,7 @@ def test_scale_byte_at_powers_of_two_times_448():
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=32, max_size=32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_quantize_e4m3_error_is_half_a_step(values):
     x = torch.tensor([values], dtype=torch.float32)
     q, sf = quant.quantize_e4m3(x)
@@ -90,7 +90,7 @@ def test_quantize_e4m3_error_is_half_a_step(values):
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=32, max_size=32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_quantize_e2m1_error_is_half_a_step(values):
     w = torch.tensor([values], dtype=torch.float32)
     packed, sf = quant.quantize_e2m1(w)
@@ -101,7 +101,7 @@ def test_quantize_e2m1_error_is_half_a_step(values):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_quantisation_is_idempotent(seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(3, 96, generator=generator) * 2.0 ** float(torch.randint(-20, 20, (1,), generator=generator))

@@ -23,7 +23,7 @@ def test_interleave_places_gate_and_up_rows():
 
 
 @given(st.integers(1, 4), st.sampled_from([1, 2, 8]), st.integers(1, 3), st.sampled_from([0, 1, 2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_interleave_inverse(runs, group, columns, dim):
     shape = [3, 3, columns]
     shape[dim] = 2 * runs * group
@@ -39,7 +39,7 @@ def test_interleave_inverse(runs, group, columns, dim):
 
 
 @given(st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_utccp_order_places_every_byte(atoms, k_words):
     rows = 128 * atoms
     sf = random_bytes(rows, 4 * k_words)

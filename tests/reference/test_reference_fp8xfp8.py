@@ -32,7 +32,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def nearest_float32(value: Fraction) -> np.float32:
-    """Correct rounding: the float64 is within half an ulp, the neighbours advance_to_valid ties."""
+    """Correct rounding: the float64 is within half an ulp, ties go to the even neighbour."""
     guess = np.float32(float(value))
     near = [guess, np.nextafter(guess, np.float32(-np.inf)), np.nextafter(guess, np.float32(np.inf))]
     return min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1))

@@ -68,7 +68,7 @@ def article_lookup(counts: list[int], slot: int) -> tuple[int, int]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_dispatch_order_properties(counts):
     order = reference.dispatch_order(counts)
     assert sorted(order) == [(rank, index) for rank, count in enumerate(counts) for index in range(count)]
@@ -82,7 +82,7 @@ def test_dispatch_order_properties(counts):
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=6), st.sampled_from([8, 16, 32, 64, 96, 128, 192]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_pool_layout_properties(counts, block_m):
     pool = reference.pool_layout(counts, block_m)
     assert pool.block_offset[-1] == sum(pool.num_blocks) and len(pool.block_offset) == len(counts) + 1

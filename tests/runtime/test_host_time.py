@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from simulated_gpu import NUM_SMS, simulated_gpu
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
@@ -25,12 +24,14 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.runtime import inputs_stage, rank_kernel
+from megamoe_dsl.runtime.argument_block import ArgumentBlock
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
+from simulated_gpu import NUM_SMS, simulated_gpu
 
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8")
-FORWARD = [f"forward, {kind}{way}" for kind in ("BF16", "FP8") for way in ("", ", compiled", ", graph")]
+FORWARD = [f"forward, {kind}{way}" for kind in ("BF16", "FP8", "FP8 in the buffer") for way in ("", ", compiled", ", graph")]
 COUNT, REPEATS = 3, 2
 CALLED = host_time.WARM_UPS + COUNT * REPEATS
 
@@ -51,8 +52,9 @@ class CountedKernel:
 
     def __init__(self, artifact: Artifact, *_: Any) -> None:
         self.kind = type(artifact.config)
+        self.arguments = ArgumentBlock(artifact.kernel.arguments(artifact.config))
 
-    def __call__(self, arguments: tuple[int, ...]) -> None:
+    def launch(self) -> None:
         self.launches[self.kind] += 1
 
 
@@ -92,7 +94,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(SymmetricBuffer, "allocate", lambda problem: allocate(problem, SM90, device="cpu"))
     with simulated_gpu(monkeypatch):
-        for module in (layer, rank_kernel):
+        for module in (inputs_stage, rank_kernel):
             monkeypatch.setattr(module, "CudaKernel", CountedKernel)
         CountedKernel.launches.clear()
         yield found
@@ -117,10 +119,10 @@ def test_every_way_to_call_is_timed(replays: list[str], store: ArtifactStore) ->
     record = measure(store, baseline=baseline)
     assert list(record["host_us"]) == [*FORWARD, "kernel", "torch add_", "baseline"] and record["errors"] == {}
     assert all(one["low"] <= one["median"] <= one["high"] for one in record["host_us"].values())
-    assert Counter(replays) == {"forward": CALLED, "forward_fp8": CALLED}
+    assert Counter(replays) == {"forward": CALLED, "forward_fp8": 2 * CALLED}
     made = 2  # when it is compiled, and when it is captured
     launches = {kind.__name__: n for kind, n in CountedKernel.launches.items()}
-    assert launches == {PreDispatchConfig.__name__: 2 * CALLED + made, "Sm90Config": 2 * (2 * CALLED + made) + CALLED}
+    assert launches == {PreDispatchConfig.__name__: 2 * (2 * CALLED + made), "Sm90Config": 3 * (2 * CALLED + made) + CALLED}
     assert baseline.asked == ["allocate 3", "load 2", *["launch"] * CALLED, "free"]
     assert (record["tokens"], record["baseline_version"]) == (2, "1.2") and record["point"] == asdict(TinyPoint("tiny", 2, 1))
     assert json.loads(json.dumps(record)) == record
@@ -136,7 +138,7 @@ def test_what_cannot_be_called_costs_no_other(replays: list[str], store: Artifac
     record = measure(store, baseline_error="no such library")
     assert record["errors"] == {
         "baseline": "no such library",
-        **{f"forward, {kind}, compiled": "RuntimeError: no compiler" for kind in ("BF16", "FP8")},
+        **{f"forward, {kind}, compiled": "RuntimeError: no compiler" for kind in ("BF16", "FP8", "FP8 in the buffer")},
     }
     assert "forward, FP8, graph" in record["host_us"] and "baseline" not in record["host_us"]
     assert any("FAILED" in line and "no compiler" in line for line in host_time.lines_of({"name": "tiny", **record}))

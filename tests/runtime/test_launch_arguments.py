@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,43 +36,52 @@ PARAMETER = re.compile(r"\.param \.[bus](\d+) ")
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...], tuple[Any, ...]]]:
-    """Values and C types of every launch."""
-    found: list[tuple[tuple[int, ...], tuple[Any, ...]]] = []
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every launch the address of its arguments' addresses."""
+    found: list[int] = []
 
-    def call(function: Any, *arguments: Any) -> Any:
-        if function.__name__ == "cuLaunchKernelEx":
-            found.append(arguments[2])
-        return 1000  # a handle, or clusters that run at once
+    def launch(config: Any, function: Any, table: int, extra: int) -> tuple[int]:
+        found.append(table)
+        return (0,)
 
-    monkeypatch.setattr(cuda_kernel, "call", call)
+    monkeypatch.setattr(cuda_kernel, "call", lambda function, *arguments: 1000)  # a handle, or clusters that run at once
+    monkeypatch.setattr(cuda_kernel.driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(cuda_kernel, "current_stream", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=131))
     return found
 
 
+def passed(table: int, widths: Sequence[int]) -> tuple[int, ...]:
+    """What a driver reads of each argument, of so many bytes, at the addresses in a table."""
+    addresses = (ctypes.c_void_p * len(widths)).from_address(table)
+    return tuple(int.from_bytes(ctypes.string_at(at, width), "little") for at, width in zip(addresses, widths, strict=True))
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
-def test_arguments_are_as_wide_as_the_kernels_parameters(config: KernelConfig, launches: list[Any]) -> None:
+def test_arguments_are_as_wide_as_the_kernels_parameters(config: KernelConfig, launches: list[int]) -> None:
     artifact = compile_kernel(config)
     declared = [int(bits) // 8 for bits in PARAMETER.findall(artifact.ptx[: artifact.ptx.index("{")])]
     assert len(declared) == len(artifact.kernel.arguments(config).names) and {4, 8} <= set(declared)
-    CudaKernel(artifact)(range(len(declared)))
-    ((values, types),) = launches
-    assert values == tuple(range(len(declared)))
-    assert [ctypes.sizeof(kind) for kind in types] == declared
+    largest = [(1 << 8 * width - 1) - 1 - at for at, width in enumerate(declared)]
+    kernel = CudaKernel(artifact)
+    kernel(largest)
+    (table,) = launches
+    assert passed(table, declared) == tuple(largest)
+    assert list(artifact.kernel.arguments(config).widths) == declared
 
 
-def test_a_launch_has_the_number_of_its_rank(launches: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_has_the_number_of_its_rank(launches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
     artifact = Artifact(CONFIG, ".entry kernel", b"", 0.0)
-    names = artifact.kernel.arguments(CONFIG).names
+    spec = artifact.kernel.arguments(CONFIG)
     for rank in range(2):
         sym = torch.zeros(symmetric_buffer(MOE, SM90).size, dtype=torch.uint8)
         peers = torch.tensor([7, 8])
         kernel = RankKernel(artifact, SymmetricBuffer(MOE, rank, sym, peers), random_weights(MOE, rank, 0))
         kernel(torch.empty(3, MOE.hidden, dtype=torch.bfloat16))
-        given = dict(zip(names, launches.pop()[0], strict=True))
+        given = dict(zip(spec.names, passed(launches.pop(), spec.widths), strict=True))
         assert (given["rank"], given["num_tokens"]) == (rank, 3)
         assert (given["sym"], given["peers"]) == (sym.data_ptr(), peers.data_ptr())
 

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
@@ -17,9 +16,11 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
-from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.runtime import inputs_stage, rank_kernel
+from megamoe_dsl.runtime.custom_op import is_plain_call
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 5
@@ -53,7 +54,7 @@ def arguments(case: Case) -> dict[str, torch.Tensor]:
 
 def test_quantised_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     y = torch.full((TOKENS, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
-    gpu.tensors = visible(moe, y=y)
+    gpu.tensors = visible(moe, y=y, **arguments(case))
     moe.stats.zero_()
     assert mega_moe(moe, **arguments(case), num_tokens_bound=8, out=y, check=True) is y
     want = case.reference()
@@ -83,7 +84,7 @@ def test_indices_may_be_int32(
 
     def run(idx: torch.Tensor) -> torch.Tensor:
         y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
-        gpu.tensors = visible(moe, y=y, x=given["x"], topk_idx=idx, topk_weights=given["topk_weights"])
+        gpu.tensors = visible(moe, y=y, **{name: tensor for name, tensor in {**given, "topk_idx": idx}.items() if tensor is not None})
         return moe(**{**given, "topk_idx": idx}, out=y, num_tokens_bound=8)
 
     def visible_int64(idx: torch.Tensor) -> torch.Tensor:
@@ -147,7 +148,7 @@ def test_layers_share_a_buffer_and_kernels_share_weights(moe: MegaMoE, case: Cas
         MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=moe.symmetric, bf16_inputs=False, reserved_sms=2)
 
 
-@pytest.mark.parametrize("place", [layer, rank_kernel])
+@pytest.mark.parametrize("place", [inputs_stage, rank_kernel])
 def test_a_layer_that_cannot_be_made_leaves_a_buffer_to_others(
     case: Case, gpu: type[SimulatedKernel], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, place: ModuleType
 ) -> None:
@@ -236,6 +237,62 @@ def test_another_problems_buffer_is_refused(case: Case, gpu: type[SimulatedKerne
         MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=SymmetricBuffer.allocate(smaller, SM90, device="cpu"))
 
 
+def test_what_lies_in_the_buffer_is_not_copied(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    places = moe.input_buffers()
+    given = {name: getattr(places, name)[:TOKENS] for name in arguments(case)}
+    for name, tensor in arguments(case).items():
+        given[name].copy_(tensor)
+    y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
+    gpu.tensors, before = visible(moe, y=y), len(gpu.launched)
+    moe(**given, num_tokens_bound=8, out=y)
+    assert gpu.launched[before:] == [moe.kernels[8].config]
+    assert torch.equal(y, case.reference().y[0])
+    gpu.tensors["topk_idx"] = case.topk_idx[0]
+    moe(**{**given, "topk_idx": case.topk_idx[0]}, num_tokens_bound=8, out=y)
+    assert len(gpu.launched) == before + 3, "what lies elsewhere is brought by a launch"
+
+
+def test_a_call_without_the_operator_is_checked_as_often_as_its_layout_changes(
+    moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    check = moe._inputs.check
+    monkeypatch.setattr(moe._inputs, "check", lambda *tensors: (checked.append(tensors), check(*tensors)))
+    monkeypatch.setattr(gpu, "launch", lambda kernel: None)
+    moe._plans._made.clear()
+    given = arguments(case)
+    for _ in range(3):
+        moe(**given)
+    assert len(checked) == 1
+    moe(**{name: tensor[:2] for name, tensor in given.items()})
+    assert len(checked) == 2
+    odd = torch.zeros(TOKENS * PROBLEM.hidden + 4, dtype=torch.uint8)[4:].view(torch.float8_e4m3fn).view(TOKENS, -1)
+    with pytest.raises(ProblemError, match=r"x\.data_ptr\(\) = \d+: must be a multiple of 16"):
+        moe(**{**given, "x": odd})
+
+
+def test_a_call_is_an_operator_where_somebody_looks(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Looking(TorchDispatchMode):
+        def __torch_dispatch__(self, function: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))  # type: ignore[operator]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "launch", lambda kernel: None)
+        moe(**arguments(case))
+        with Looking():
+            moe(**arguments(case))
+    assert [name for name in seen if "mega_moe" in name] == ["megamoe_dsl.mega_moe.default"]
+    assert is_plain_call(case.x[0]) and not is_plain_call(torch.nn.Parameter(case.x_sf[0]))
+    assert not is_plain_call(torch.zeros(1, requires_grad=True))
+    with torch.no_grad():
+        assert is_plain_call(torch.zeros(1, requires_grad=True))
+
+
 def test_torch_compile_sees_one_operator(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     graphs = []
 
@@ -244,7 +301,7 @@ def test_torch_compile_sees_one_operator(moe: MegaMoE, case: Case, gpu: type[Sim
         return graph
 
     y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)
-    gpu.tensors = visible(moe, y=y)
+    gpu.tensors = visible(moe, y=y, **arguments(case))
 
     def step(out: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
         return moe(**given, out=out, num_tokens_bound=8) * 2
@@ -265,9 +322,9 @@ def test_torch_compile_makes_every_call(moe: MegaMoE, case: Case, gpu: type[Simu
 
     launches = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "__call__", lambda kernel, arguments: launches.append(arguments))
+        patch.setattr(gpu, "launch", lambda kernel: launches.append(kernel.arguments.read()))
         torch.compile(step, backend="aot_eager", fullgraph=True)()
-    assert len(launches) == 3
+    assert len(launches) == 6, "two kernels a call"
 
 
 def test_an_operator_outlives_no_layer(moe: MegaMoE, case: Case) -> None:

@@ -17,9 +17,9 @@ CAPACITY = 7
 
 
 @lru_cache
-def artifact(recipe: str) -> Artifact:
+def artifact(recipe: str, quantised: bool = False) -> Artifact:
     problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, recipe=recipe)
-    return compile_kernel(PreDispatchConfig(problem, 2, "sm_100a" if recipe == "fp8xfp4" else "sm_90a"))
+    return compile_kernel(PreDispatchConfig(problem, 2, "sm_100a" if recipe == "fp8xfp4" else "sm_90a", quantised))
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -38,24 +38,27 @@ def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
     return x
 
 
-def run(recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int) -> dict[str, torch.Tensor]:
+def run(
+    recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int, x_sf: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """One launch; the fields of the symmetric buffer afterwards."""
-    kernel = artifact(recipe)
+    kernel = artifact(recipe, x_sf is not None)
     config = kernel.config
     region = symmetric_buffer(config.problem, config.arch)
     sym = torch.full((region.size,), 0x5A, dtype=torch.uint8)
     memory = GlobalMemory()
     memory.add(sym, name="sym", rank=0)
-    for name, tensor in {"x": x, "topk_idx": idx, "topk_weights": weights}.items():
+    given = {"x": x, "topk_idx": idx, "topk_weights": weights} | ({} if x_sf is None else {"x_sf": x_sf})
+    for name, tensor in given.items():
         if tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    pointers = (sym.data_ptr(), x.data_ptr(), idx.data_ptr(), weights.data_ptr())
+    pointers = {name: tensor.data_ptr() for name, tensor in given.items()}
     launch = Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(1, 1, 1),
         dynamic_smem=kernel.dynamic_smem,
-        args=(*pointers, len(x), padded),
+        args=kernel.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, num_tokens=len(x), padded_tokens=padded),
         rank=0,
     )
     report = Simulator(kernel.ptx, memory).run([launch])
@@ -63,14 +66,15 @@ def run(recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, 
     return {name: region.view(sym, name) for name in ("x", "x_sf", "topk_idx", "topk_weights", "fc1_acts")}
 
 
+@pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
 @pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
-def test_bytes_equal_quant(recipe: str, count: int, padded: int) -> None:
+def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantised: bool) -> None:
     x = tokens(count, 512, seed=count)
     idx = torch.arange(count * 3).reshape(count, 3) % 8 - 1
     weights = torch.rand(count, 3)
-    fields = run(recipe, x, idx, weights, padded)
     codes, sf = (quantize_e4m3 if recipe == "fp8xfp4" else quantize_e4m3_f32)(x)
+    fields = run(recipe, codes if quantised else x, idx, weights, padded, sf.contiguous() if quantised else None)
     raw = {name: field.view(torch.uint8) for name, field in fields.items()}
     assert torch.equal(raw["x"][:count], codes.view(torch.uint8))
     assert torch.equal(raw["x_sf"][:count], sf.view(torch.uint8).reshape(raw["x_sf"][:count].shape))
@@ -81,7 +85,8 @@ def test_bytes_equal_quant(recipe: str, count: int, padded: int) -> None:
         assert (raw[name][row:] == 0x5A).all(), name
 
 
+@pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
-def test_nothing_spills(recipe: str) -> None:
-    use = artifact(recipe).resources
+def test_nothing_spills(recipe: str, quantised: bool) -> None:
+    use = artifact(recipe, quantised).resources
     assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"

@@ -109,6 +109,24 @@ def test_stmatrix_of_bytes(count):
     np.testing.assert_array_equal(stored.reshape(count, 8, 16), tiles.transpose(0, 2, 1))
 
 
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_ldmatrix_of_bytes(tiles):
+    matrix = np.random.default_rng(tiles).integers(0, 256, (16 * tiles, 16)).astype(np.uint8)
+    data, out = np.zeros(512, np.uint8), np.zeros((32, 2 * tiles), np.uint32)
+    data[: matrix.size] = matrix.reshape(-1)
+    save = "".join(f"st.global.u32 [%rd4+{4 * i}], %r{10 + i};\n" for i in range(2 * tiles))
+    body = f"""{copy_in(16)} shl.b32 %r5, %r50, 4; add.s32 %r6, %r1, %r5;
+    ldmatrix.sync.aligned.m16n16.x{tiles}.trans.shared.b8 {names(2 * tiles)}, [%r6];
+    mul.wide.u32 %rd3, %r50, {8 * tiles}; add.s64 %rd4, %rd51, %rd3; {save}"""
+    assert run(body, [data, out], shared=SHARED).findings == []
+    held = out.view(np.uint8).reshape(32, tiles, 2, 4)
+    for tile in range(tiles):
+        for row in range(16):
+            for column in range(16):  # a thread has four rows of the columns t / 4 and t / 4 + 8
+                thread, register, byte = 4 * (column % 8) + row // 4, row // 2 % 2, row % 2 + 2 * (column // 8)
+                assert held[thread, tile, register, byte] == matrix[16 * tile + row, column]
+
+
 def test_rows_must_be_aligned():
     with pytest.raises(SimError, match="misaligned"):
         run(copy_in(16) + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r10}, [%r1+8];", [np.zeros(512, np.uint8)], shared=SHARED)

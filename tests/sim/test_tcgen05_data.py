@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 from ptx_cases import run
-from tcgen05_cases import ALLOC, BASE, DUMP, FREE, LOAD_IMAGE, SCALE_LAYOUT, SFA_AT, SHARED, WAIT_COMMIT, Case
+from tcgen05_cases import A_AT, ALLOC, B_AT, BASE, DUMP, FREE, LOAD_IMAGE, SCALE_LAYOUT, SFA_AT, SHARED, SWIZZLE_128, WAIT_COMMIT, Case
 
-from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim import SimError, formats
 
 # Every register of a warp goes to TMEM with one shape and comes back with 32x32b.
 SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}
@@ -97,6 +97,54 @@ def test_copy_shapes(shape, rows, quarters):
     assert not report.findings
 
 
+@pytest.mark.parametrize(("source", "bits", "shift"), [("b4x16_p64", 4, 2), ("b6x16_p32", 6, 1)])
+def test_a_copy_puts_narrow_floats_into_the_middle_of_bytes(source, bits, shift):
+    """128 rows of two groups: 16 values of 4 or 6 bits, packed from the lowest bit on, and padding."""
+    case = Case("f8f6f4", 128, 64, 1)
+    codes = np.random.default_rng(4).integers(0, 1 << bits, (128, 2, 16)).astype(np.uint8)
+    packed = np.packbits((codes[..., None] >> np.arange(bits) & 1).reshape(128, 2, -1), axis=-1, bitorder="little")
+    padded = np.concatenate([packed, np.full((128, 2, 16 - 2 * bits), 0xEE, np.uint8)], axis=-1)
+    rows = np.arange(128)[:, None]
+    where = B_AT + rows // 8 * 256 + rows % 8 * 16 + np.arange(2) * 128  # core matrices of 8 rows of 16 bytes, the groups 128 apart
+    case.images[0][where[..., None] + np.arange(16)] = padded
+    layout = 1 << 46 | (256 // 16) << 32 | (128 // 16) << 16
+    copy = f"""
+    setp.eq.and.u32 %p5, %r6, 0, %p1;
+    add.s32 %r8, %r1, 8;
+    mov.b64 %rd10, {layout + (BASE + B_AT) // 16};
+    @%p5 tcgen05.cp.cta_group::1.128x256b.b8x16.{source} [%r3], %rd10;
+    @%p5 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r8];
+    """
+    case.n = 8
+    result, report = case.run(LOAD_IMAGE + ALLOC.format(group=1) + copy + WAIT_COMMIT + DUMP + FREE.format(group=1))
+    held = np.ascontiguousarray(result).view(np.uint8).reshape(128, 2, 16)
+    np.testing.assert_array_equal(held, codes << shift)
+    assert not report.findings
+
+
+@pytest.mark.parametrize(("name", "code", "shift"), [("e2m1", 5, 2), ("e3m2", 4, 1), ("e2m3", 3, 1)])
+def test_an_operand_in_tensor_memory_is_held_in_the_middle_of_bytes(name, code, shift):
+    """A of the first MMA comes from columns 256 and up, where stores have put one byte a value."""
+    case = Case("f8f6f4", 128, 64, 1)
+    table = {"e2m1": formats.E2M1, "e3m2": formats.E3M2, "e2m3": formats.E2M3}[name]
+    codes = np.random.default_rng(5).integers(0, len(table), (128, 32)).astype(np.uint8)
+    case.images[0, A_AT : A_AT + 4096] = (codes << shift).reshape(-1)  # 32 bytes a row, not swizzled
+    store = f"""
+    shl.b32 %r20, %r50, 5; add.s32 %r20, %r20, %r1; and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3;
+    ld.shared.v4.b32 {{%r30, %r31, %r32, %r33}}, [%r20+{A_AT}]; ld.shared.v4.b32 {{%r34, %r35, %r36, %r37}}, [%r20+{A_AT + 16}];
+    tcgen05.st.sync.aligned.32x32b.x8.b32 [%r22+256], {{%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37}};
+    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;
+    setp.eq.and.u32 %p5, %r6, 0, %p1; add.s32 %r8, %r1, 8; add.s32 %r11, %r3, 256;
+    mov.b32 %r13, {case.descriptor & ~(7 << 7) | code << 7}; mov.b64 %rd12, {SWIZZLE_128 + (BASE + B_AT) // 16};
+    setp.eq.u32 %p6, 0, 1;
+    @%p5 tcgen05.mma.cta_group::1.kind::f8f6f4 [%r3], [%r11], %rd12, %r13, %p6;
+    @%p5 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r8];
+    """
+    result, report = case.run(LOAD_IMAGE + ALLOC.format(group=1) + store + WAIT_COMMIT + DUMP + FREE.format(group=1))
+    np.testing.assert_array_equal(result, (table[codes] @ case.b.values.T).astype(np.float32))
+    assert not report.findings
+
+
 def test_load_without_wait_at_exit_is_a_warning():
     body = "mov.u32 %r1, smem; mov.u32 %r6, 0;" + ALLOC.format(group=1)
     body += "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];" + FREE.format(group=1)
@@ -108,14 +156,14 @@ LOAD_TWO = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r30, %r31}, [%r22];"
 SAVE = "mul.wide.u32 %rd6, %r50, 8; add.s64 %rd7, %rd50, %rd6; st.global.b64 [%rd7], %rd9;"
 
 
-def pairs(between: str, after: str = "") -> np.ndarray:
+def pairs(between: str, after: str = "", **options) -> np.ndarray:
     """Words (thread, 2 x thread) in two columns, loaded; what `%rd9` holds after the wait."""
     body = f"""mov.u32 %r1, smem; mov.u32 %r6, 0; {ALLOC.format(group=1)}
     and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; add.s32 %r22, %r22, %r3; shl.b32 %r24, %r50, 1;
     tcgen05.st.sync.aligned.32x32b.x2.b32 [%r22], {{%r50, %r24}}; tcgen05.wait::st.sync.aligned;
     {LOAD_TWO} {between} tcgen05.wait::ld.sync.aligned; {after} {SAVE} {FREE.format(group=1)}"""
     out = np.zeros((128, 2), np.uint32)
-    assert run(body, [out], block=128, shared=SHARED).findings == []
+    assert run(body, [out], block=128, shared=SHARED, **options).findings == []
     return out
 
 
@@ -146,8 +194,21 @@ def test_a_copy_that_was_overwritten_stays_so():
     ["add.u32 %r40, %r30, 1;", "mov.b32 %r40, %r31; add.u32 %r41, %r40, 1;", "setp.eq.u32 %p9, %r50, 0; @%p9 mov.b32 %r40, %r30;"],
 )
 def test_other_uses_before_the_wait_are_refused(between):
-    with pytest.raises(SimError, match=r"uses a register of this tcgen05\.ld before tcgen05\.wait::ld"):
+    with pytest.raises(SimError, match=r"uses a register of the tcgen05\.ld at PTX line \d+ before tcgen05\.wait::ld"):
         pairs(between)
+
+
+def test_a_use_in_another_block_of_a_kernel_without_waits_is_refused():
+    body = "mov.u32 %r1, smem; mov.u32 %r6, 0;" + ALLOC.format(group=1)
+    body += "and.b32 %r22, %r50, 96; shl.b32 %r22, %r22, 16; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r22];"
+    body += "bra NEXT; NEXT: add.u32 %r31, %r30, 1;" + FREE.format(group=1)
+    with pytest.raises(SimError, match=r"add\.u32 uses a register of the tcgen05\.ld"):
+        run(body, [], block=128, shared=SHARED)
+
+
+def test_waits_can_be_assumed():
+    used = "add.u32 %r40, %r30, 1; mov.b64 %rd9, {%r40, %r31};"
+    np.testing.assert_array_equal(pairs(used, "", assume_tensor_waits=True), THREADS + np.where([True, False], 1, 0))
 
 
 def test_dealloc_before_a_commit_that_nobody_waits_for_is_a_warning():

@@ -28,7 +28,7 @@ class Host:
         """Raises `HostError` where the first GPU is none for the SM90 kernel."""
         target = local_target()
         if target is None or target.arch != SM90:
-            raise HostError("GPUs", 0, "Hopper GPUs; compile here and run where they are (bench/compile_artifacts.py)")
+            raise HostError("GPUs", 0, "Hopper GPUs; without any, bench/compile_artifacts.py of the repository compiles for them")
         import torch
 
         return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count())

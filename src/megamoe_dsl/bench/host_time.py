@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..artifact.store import ArtifactStore
+from ..cases import TokenInputs
 from ..runtime.layer import MegaMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .point import BASELINE, SEED, Layer, Point
@@ -83,8 +84,9 @@ def captured(step: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Call:
 
 
 def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str = "inductor", **how_often: int) -> dict[str, Any]:
-    """Host times at a point of one rank: the layer on BF16 and on FP8 inputs, each plain, under torch.compile and as a graph; its kernel
-    alone; an addition in place; and the baseline, if `layer` has one.  `how_often` as in `time_host`.
+    """Host times at a point of one rank: the layer on BF16 inputs, on FP8 ones, and on FP8 ones in its own buffers, each plain, under
+    torch.compile and as a graph; its kernel alone; an addition in place; and the baseline, if `layer` has one.  `how_often` as in
+    `time_host`.
 
     A way to call that fails has an entry in `errors` instead of one in `host_us`.  Raises `ArtifactError` for a missing kernel.
     """
@@ -103,6 +105,7 @@ def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str 
     steps: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
         "forward, BF16": (forward, (torch.randn(y.shape, device=y.device).bfloat16(), *routing)),
         "forward, FP8": (forward_fp8, (inputs.x, *routing, inputs.x_sf)),
+        "forward, FP8 in the buffer": (forward_fp8, in_the_buffer(moe, inputs)),
     }
     calls: dict[str, Call] = {}
     errors: dict[str, str] = {} if layer.baseline_error is None else {BASELINE: layer.baseline_error}
@@ -126,6 +129,15 @@ def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str 
     symmetric.close()
     versions = {} if layer.baseline is None else {"baseline_version": layer.baseline.version}
     return {"point": asdict(point), "tokens": point.tokens, "cpu": cpu(), "host_us": found, "errors": errors, **versions}
+
+
+def in_the_buffer(moe: MegaMoE, inputs: TokenInputs) -> tuple[torch.Tensor, ...]:
+    """x, topk_idx, topk_weights and x_sf, in the layer's own buffers."""
+    places = moe.input_buffers()
+    found = tuple(getattr(places, name)[: len(inputs.x)] for name in ("x", "topk_idx", "topk_weights", "x_sf"))
+    for place, tensor in zip(found, (inputs.x, inputs.topk_idx, inputs.topk_weights, inputs.x_sf), strict=True):
+        place.copy_(tensor)
+    return found
 
 
 def cpu() -> str:

@@ -12,6 +12,6 @@ from ..target import Target
 
 
 def layer_configs(problem: Problem, target: Target, bounds: Sequence[int] = ()) -> list[KernelConfig]:
-    """Configurations that the layer asks its store for on such a GPU: of every bound, and of what quantises BF16 tokens."""
+    """Configurations that the layer asks its store for on such a GPU: of every bound, and of what brings tokens into the buffer."""
     kernels = Selection(problem, bounds).configs(target).values()
-    return [*dict.fromkeys(kernels), PreDispatchConfig.choose(problem, target)]
+    return [*dict.fromkeys(kernels), *(PreDispatchConfig.choose(problem, target, quantised) for quantised in (False, True))]

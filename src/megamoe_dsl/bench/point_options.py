@@ -8,28 +8,24 @@ from typing import ClassVar
 
 from ..presets import PRESETS as TABLE
 from .options import option
+from .shape_options import PROBLEM, ShapeOptions
 
-POINTS = "Points"
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
 
 
 @dataclass(frozen=True)
-class PointOptions:
+class PointOptions(ShapeOptions):
     """Which points (points.py).  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
 
     DEFAULT_PRESETS: ClassVar[str] = "flash"
 
-    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
-    hidden: int | None = option(None, "Channels of x and y.", POINTS)
-    intermediate: int | None = option(None, "Channels between the two linears.", POINTS)
-    experts: int | None = option(None, "Experts over all ranks.", POINTS)
-    topk: int | None = option(None, "Experts per token.", POINTS)
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
     experts_per_rank: int | None = option(
-        None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", POINTS
+        None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", PROBLEM
     )
-    tokens: str = option("8,64,512,2048,8192", TOKENS, POINTS)
-    ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", POINTS)
+    tokens: str = option("8,64,512,2048,8192", TOKENS, PROBLEM)
+    ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", PROBLEM)
 
 
 @dataclass(frozen=True)
@@ -38,15 +34,15 @@ class CompileOptions(PointOptions):
 
     DEFAULT_PRESETS = "flash,pro"
 
-    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
-    tokens: str = option("1,8,64,512,2048,8192", TOKENS, POINTS)
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    tokens: str = option("1,8,64,512,2048,8192", TOKENS, PROBLEM)
 
 
 @dataclass(frozen=True)
 class RunOptions(PointOptions):
     """Where kernels come from and results go."""
 
-    remote: float | None = option(None, "Fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic.", POINTS)
+    remote: float | None = option(None, "Fraction of the slots for other ranks' experts: 0.875 is eight ranks' NVLink traffic.", PROBLEM)
     artifacts: Path = option(Path(".megamoe"), "Folder of compiled kernels.")
     watchdog_ms: int = option(5000, "Limit of every wait in a kernel, in milliseconds.")
     out: Path = option(Path("bench/results"), "Folder of the JSON files.")
@@ -70,6 +66,6 @@ class TuneOptions(RunOptions):
 
     DEFAULT_PRESETS = "flash,pro"
 
-    preset: str | None = option(None, PRESETS, POINTS, DEFAULT_PRESETS)
-    tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, POINTS)
+    preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
+    tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, PROBLEM)
     compile_only: bool = option(False, "Only make the kernels.")

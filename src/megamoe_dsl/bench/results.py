@@ -14,7 +14,7 @@ class ResultsError(ValueError):
     """A file is not one that a run wrote."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"results = {str(path)!r}: must be a JSON file that `megamoe bench` wrote")
+        super().__init__(f"{path}: must be a JSON file that `megamoe bench` wrote")
 
 
 @dataclass(frozen=True)

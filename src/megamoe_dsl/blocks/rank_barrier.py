@@ -1,7 +1,7 @@
 """Barriers over all CTAs of all ranks (article 3.3.1 and 4.1.5).
 
-Every CTA of a rank adds itself to `grid_arrivals`; SM 0 waits for all of them and signals every rank through `rank_signal`; every CTA that
-goes on watches its own rank's signal.  Counters only grow: the targets follow from the number of launches.
+Every CTA of a rank adds one to `grid_arrivals`.  SM 0 waits until all CTAs have done so, and then adds one to `rank_signal` of every rank.
+Every CTA that waits polls `rank_signal` of its own rank.  Counters only grow: their targets follow from the number of launches.
 
 A kernel's context (`RankContext`) has the addresses.  Its symmetric buffer has these fields, zero before the first launch:
 
@@ -12,7 +12,7 @@ A kernel's context (`RankContext`) has the addresses.  Its symmetric buffer has 
 | rank_signal   | u32 [barriers]: ranks that have arrived, over all launches |
 
 A group of warps takes part together.  `threads` synchronises it before thread 0 arrives and after thread 0 has seen the signal, so what
-any thread of the group wrote before is visible to all threads of all groups after.
+any thread of a group wrote before the barrier is visible to all threads of all groups after it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Group:
 
 
 def next_epoch(ctx: RankContext) -> Any:
-    """Number of this launch, from 1.  Read before the CTA arrives at the last barrier: after it the next is stored."""
+    """Number of this launch, from 1.  A CTA reads it before it arrives at the last barrier, because after that barrier SM 0 stores the next
+    launch's."""
     return load_u32(ctx.at("launch_epoch")) + 1
 
 
@@ -104,14 +105,15 @@ def arrive(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum]):
 
 @cute.jit
 def arrive_no_wait(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum]):
-    """In place of `arrive`, when nobody waits at the barrier in this launch: its counter grows all the same."""
+    """In place of `arrive` when nobody waits at the barrier in this launch.  Its counter must grow all the same, because the targets of
+    later launches count on it."""
     if group.thread == 0:
         reduce_add_u32(ctx.at("grid_arrivals", int(which)), 1, "relaxed", "gpu")
 
 
 @cute.jit
 def collect(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], epoch: Int32):
-    """SM 0: until all CTAs of this rank have arrived."""
+    """SM 0 waits until all CTAs of this rank have arrived."""
     if group.thread == 0:
         target = epoch * ctx.num_sms
         spin(Equals32(ctx.at("grid_arrivals", int(which)), target, "gpu"), ctx.watchdog, ctx.grid_wait, Int32(int(which)))
@@ -120,7 +122,7 @@ def collect(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], e
 
 @cute.jit
 def signal(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum]):
-    """SM 0: this rank has arrived, said to every rank.  Covers what the group wrote before its last `sync`."""
+    """SM 0 tells every rank that this rank has arrived.  A release: it covers what the group wrote before its last `sync`."""
     if group.thread < ctx.num_ranks:
         peer = ctx.peer(group.thread)
         reduce_add_u32(ctx.at_peer(peer, "rank_signal", int(which)), 1, "release", "sys")
@@ -128,7 +130,7 @@ def signal(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum]):
 
 @cute.jit
 def await_ranks(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], epoch: Int32):
-    """Until every rank has arrived."""
+    """Waits until every rank has arrived."""
     if group.thread == 0:
         target = epoch * ctx.num_ranks
         spin(Equals32(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, ctx.rank_wait, Int32(int(which)))

@@ -1,6 +1,6 @@
 """Random cases, and random weights and tokens of single ranks of large layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple, SupportsIndex
 
@@ -32,6 +32,7 @@ def random_case(
     skew: bool = False,
     exact: bool = True,
     target_expert: SupportsIndex | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Case:
     """Inputs for every rank of a layer.
 
@@ -42,6 +43,7 @@ def random_case(
         mask, skew, target_expert: see `random_routing`.
         exact: data whose result does not depend on FP32 summation order (module docstring); False draws normal data with block
             magnitudes over several binades.
+        progress: is told of each step before it is taken, as in "weights of rank 2 of 8": large layers take minutes.
 
     Returns:
         The `Case`.
@@ -51,20 +53,29 @@ def random_case(
         CaseError: when `exact` data cannot be found (a shape far beyond the ones of the presets).
     """
     generator = torch.Generator().manual_seed(check_draw(problem, tokens, seed, mask))
+    tell = progress or _say_nothing
     make = _generators(problem)
     counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
     make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (make.normal_x, make.normal_weights)
     x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
-    weights = [make_weights(problem, generator) for _ in range(problem.num_ranks)]
+    weights = []
+    for rank in range(problem.num_ranks):
+        tell(f"weights of rank {rank} of {problem.num_ranks}")
+        weights.append(make_weights(problem, generator))
     topk_weights = [_topk_weights(idx.shape, generator) for idx in topk_idx]
     case = Case(problem, list(x), list(x_sf), topk_idx, topk_weights, weights, exact)
     if exact:
         for job in _jobs(case):
+            tell(f"exact sums of expert {job.expert} of {problem.num_experts}")
             make.check_linear1(job)
             acts, acts_sf = _settle_topk_weights(case, job, generator)
             make.thin_linear2(job, acts, acts_sf)
     return case
+
+
+def _say_nothing(step: str) -> None:
+    pass
 
 
 def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: SupportsIndex, mask: float = 0.0) -> int:

@@ -15,6 +15,7 @@ from .inspect import inspect
 from .layout import layout
 from .simulate import simulate
 from .tune import tune
+from .weights import weights
 
 app = typer.Typer(
     name="megamoe",
@@ -31,6 +32,7 @@ app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)
 app.command()(tune)
+app.add_typer(weights, name="weights")
 
 
 def print_version(asked: bool) -> None:

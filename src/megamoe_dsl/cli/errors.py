@@ -54,8 +54,3 @@ def one_line_errors(capacity: str = FLAGS["max_tokens_per_rank"]) -> Iterator[No
         if rest:
             console.print(Text("\n".join(rest)), soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
-
-
-def capacity_option(max_tokens: int | None) -> str:
-    """What max_tokens_per_rank comes from, in a command with --max-tokens."""
-    return FLAGS["max_tokens_per_rank"] if max_tokens is None else "--max-tokens"

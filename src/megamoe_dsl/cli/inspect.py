@@ -13,26 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..problem import ProblemError
-from .errors import capacity_option, one_line_errors
+from .config_options import CompiledOptions
+from .errors import one_line_errors
+from .options import takes
 from .output_file import require_writable_file, write_whole
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    KernelName,
-    Lookahead,
-    PresetName,
-    Ranks,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-)
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
@@ -55,22 +39,9 @@ KINDS_SHOWN = {
 """Instruction kinds with their headings; the rest is summed up as other."""
 
 
+@takes(CompiledOptions)
 def inspect(
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
-    tokens: Annotated[int, typer.Option(help="Tokens on every rank: chooses the tile.")] = 128,
-    max_tokens: Annotated[int | None, typer.Option(help="Capacity of the buffers; --tokens by default.")] = None,
-    block_m: BlockM = None,
-    lookahead: Lookahead = None,
-    stages: Stages = None,
-    arch: ArchName = None,
-    kernel: KernelName = DEFAULT_KERNEL,
-    sms: Annotated[int | None, typer.Option(help="SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.")] = None,
+    given: CompiledOptions,
     ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines and functions.", rich_help_panel=OUTPUT)] = None,
     sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
@@ -83,25 +54,13 @@ def inspect(
     Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured.
     """
     console = wide_console()
-    with one_line_errors(capacity_option(max_tokens)):
+    with one_line_errors(given.capacity_option):
         if as_json and diff is not None:
             raise ProblemError("--diff", str(diff), "left out with --json")
         require_writable_file("--ptx", ptx)
         require_writable_file("--sass", sass)
         before = None if diff is None else read_json(diff)
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            tokens if max_tokens is None else max_tokens,
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=ranks,
-        )
-        config = build_config(problem, tokens, architecture, sms, kernel, block_m=block_m, lookahead=lookahead, num_stages=stages)
+        config = given.chosen
 
         from ..artifact.compile import compile_kernel
         from ..inspect import DisassemblyError, Inspection, annotate, differences
@@ -159,8 +118,9 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
         if table.row_count:
             console.print(table)
     console.print(Text(overtaken_text(len(inspection.artifact.overtaken_loads))), soft_wrap=True)
-    console.print(measure_table(inspection, console))
-    console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
+    if inspection.measures:
+        console.print(measure_table(inspection, console))
+        console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
     baseline = inspection.baseline
     if baseline is not None:
         console.print(resource_table(inspection))

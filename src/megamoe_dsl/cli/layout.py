@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -9,47 +10,28 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..bench.options import options_of
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
+from .config_options import ConfigOptions
 from .errors import one_line_errors
+from .options import takes
 from .output_file import require_writable_file, write_whole
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    Lookahead,
-    PresetName,
-    Ranks,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-)
 
 What = Enum("What", {name: name for name in PICTURES}, type=str)  # type: ignore[misc]
-DEFAULT_PRESET = "flash"
+DEFAULT_PRESET, DEFAULT_TOKENS = "flash", 128
 TIMELINE = "timeline"
+OF_A_TRACE = ("preset", "ranks")
+"""Options that say which point of a trace is meant."""
 
 
+@takes(ConfigOptions)
 def layout(
+    given: ConfigOptions,
     what: Annotated[What, typer.Argument(help="What to draw.", show_choices=True)],
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1)] = 128,
-    block_m: BlockM = None,
-    lookahead: Lookahead = None,
-    stages: Stages = None,
-    arch: ArchName = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of every rank; also the capacity of the buffers.", min=1, show_default=str(DEFAULT_TOKENS))
+    ] = None,
     sms: Annotated[int | None, typer.Option(help="CTAs of the grid; 148 for sm_100a and 132 for sm_90a by default.")] = None,
     trace: Annotated[
         Path | None,
@@ -63,28 +45,25 @@ def layout(
     console = Console()
     with one_line_errors():
         require_writable_file("--svg", svg)
-        if preset is None and hidden is None:
-            preset = DEFAULT_PRESET
-        shape = {"hidden": hidden, "intermediate": intermediate, "num_experts": experts, "topk": topk}
-        tile = {"block_m": block_m, "lookahead": lookahead, "num_stages": stages}
         if trace is not None:
-            require_no_config(what.value, {**shape, **tile, "clamp": clamp, "sms": sms})
-            picture = draw_trace(trace, preset=preset, tokens=tokens, ranks=ranks)
+            require_no_config(what.value, given, sms)
+            picture = draw_trace(trace, preset=given.preset, tokens=tokens, ranks=given.ranks)
         else:
-            architecture = asked_arch(arch)
-            problem = build_problem(tokens, preset_name=preset, clamp=clamp, arch=architecture, num_ranks=ranks, **shape)
-            picture = PICTURES[what.value](build_config(problem, tokens, architecture, sms, DEFAULT_KERNEL, **tile), tokens)
+            if given.preset is None and given.hidden is None:
+                given = replace(given, preset=DEFAULT_PRESET)
+            num_tokens = tokens or DEFAULT_TOKENS
+            picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, sms), num_tokens)
         show(console, picture, svg)
 
 
-def require_no_config(what: str, options: dict[str, int | float | None]) -> None:
+def require_no_config(what: str, given: ConfigOptions, sms: int | None) -> None:
     """A trace has a configuration of its own.  Raises `ProblemError` for another picture and for an option that was given."""
     if what != TIMELINE:
         raise ProblemError("--trace", what, f"given with {TIMELINE} only")
-    for name, value in options.items():
+    options = {one.flag: getattr(given, one.name) for one in options_of(ConfigOptions) if one.name not in OF_A_TRACE}
+    for flag, value in {**options, "--sms": sms}.items():
         if value is not None:
-            option = {"num_experts": "experts", "num_stages": "stages"}.get(name, name).replace("_", "-")
-            raise ProblemError(f"--{option}", value, "left out with --trace, which is of a launch that was")
+            raise ProblemError(flag, value, "left out with --trace, which is of a launch that was")
 
 
 def show(console: Console, picture: Picture, svg: Path | None) -> None:

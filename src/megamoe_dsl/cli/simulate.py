@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,30 +14,14 @@ from rich.text import Text
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
-from ..kernels.registry import find_kernel
-from ..problem import ProblemError
+from ..kernels.registry import find_kernel, kernel_of
+from ..presets import preset as find_preset
+from ..problem import MAX_RANKS, ProblemError
+from .config_options import KernelOptions
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
-from .shape import (
-    DEFAULT_KERNEL,
-    ArchName,
-    BlockM,
-    Clamp,
-    Experts,
-    Hidden,
-    Intermediate,
-    KernelName,
-    Lookahead,
-    PresetName,
-    Ranks,
-    Stages,
-    Topk,
-    asked_arch,
-    build_config,
-    build_problem,
-    parse_tokens,
-)
-from .simulator_output import counting, print_outcome, print_reports
+from .options import takes
+from .simulator_output import counting, print_outcome, print_reports, steps
 from .tables import artifact_table, config_table, problem_table, ruled
 
 if TYPE_CHECKING:
@@ -47,17 +33,13 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DATA, RUN = "Data", "Simulation"
+DEFAULT_RANKS = 2
 SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name)
 
 
+@takes(KernelOptions)
 def simulate(
-    preset: PresetName = None,
-    hidden: Hidden = None,
-    intermediate: Intermediate = None,
-    experts: Experts = None,
-    topk: Topk = None,
-    ranks: Ranks = None,
-    clamp: Clamp = None,
+    given: KernelOptions,
     tokens: Annotated[str, typer.Option(help="Tokens of each rank, as in 13,7; one number for all.", rich_help_panel=DATA)] = "13",
     seed: Annotated[int, typer.Option(help="Of the data and of the schedule.", rich_help_panel=DATA)] = 0,
     mask: Annotated[float, typer.Option(help="Fraction of top-k slots set to -1.", rich_help_panel=DATA)] = 0.0,
@@ -65,11 +47,6 @@ def simulate(
     random: Annotated[
         bool, typer.Option("--random", help="Normal data within an error bound, not exact data.", rich_help_panel=DATA)
     ] = False,
-    block_m: BlockM = None,
-    lookahead: Lookahead = None,
-    stages: Stages = None,
-    arch: ArchName = None,
-    kernel: KernelName = DEFAULT_KERNEL,
     sms: Annotated[int, typer.Option(help="CTAs of each rank; of mega_moe an even number.", rich_help_panel=RUN)] = 4,
     launches: Annotated[
         int | None,
@@ -88,52 +65,29 @@ def simulate(
     """
     console = Console()
     with one_line_errors():
-        check_kernel(kernel)
-        if kernel == PreDispatchKernel.name:
-            fused_only = {"activation_clamp": clamp, "--random": random or None, "block_m": block_m, "lookahead": lookahead}
-            leave_out({**fused_only, "num_stages": stages, "--launches": launches}, f"--kernel {kernel}")
-        num_ranks = 2 if ranks is None and preset is None else ranks
-        counts = parse_tokens(tokens, 8 if num_ranks is None else num_ranks)
-        architecture = asked_arch(arch)
-        problem = build_problem(
-            max(1, *counts),
-            preset_name=preset,
-            clamp=clamp,
-            arch=architecture,
-            hidden=hidden,
-            intermediate=intermediate,
-            num_experts=experts,
-            topk=topk,
-            num_ranks=num_ranks,
-        )
+        check_kernel(given.kernel)
+        if given.kernel == PreDispatchKernel.name:
+            fused_only = {"clamp": given.clamp, "random": random or None, "block_m": given.block_m, "lookahead": given.lookahead}
+            leave_out({**fused_only, "stages": given.stages, "launches": launches}, f"--kernel {given.kernel}")
+        ranks = asked_ranks(given)
+        counts = parse_tokens(tokens, ranks)
+        problem = replace(given, ranks=ranks).problem(max(1, *counts))
         from ..cases import check_draw
 
-        if kernel == PreDispatchKernel.name:
-            inputs = PreDispatchConfig(problem, sms, architecture.name)
-            if not no_race:
-                require_agents(inputs)
-            estimate = Estimate.of_inputs(inputs, counts)
-            estimate.require(inputs, physical_memory())
+        if given.kernel == PreDispatchKernel.name:
+            inputs = PreDispatchConfig(problem, sms, given.architecture.name)
             check_draw(problem, counts, seed, mask)
-            console.print(problem_table(problem), config_table(inputs), sep="\n")
-            console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+            announce(console, inputs, Estimate.of_inputs(inputs, counts), race=not no_race)
             from .simulate_inputs import simulate_inputs
 
             if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
                 raise typer.Exit(FAILED)
             return
-        config = build_config(problem, max(counts), architecture, sms, block_m=block_m, lookahead=lookahead, num_stages=stages)
-        if not no_race:
-            require_agents(config)
+        config = given.config(problem, max(counts), sms)
         launches = launches or 1
         for launch in range(launches):
             check_draw(problem, rotate(counts, launch), seed + launch, mask)
-        estimate = Estimate.of(config, counts, launches, exact=not random)
-        estimate.require(config, physical_memory())
-        console.print(problem_table(problem), config_table(config), sep="\n")
-        console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
-        if estimate.seconds > LONG_SECONDS:
-            console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
+        announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
 
         from ..artifact.compile import compile_kernel
         from ..cases import random_case
@@ -142,13 +96,32 @@ def simulate(
         with console.status("compiling"):
             artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
         console.print(artifact_table(artifact))
-        with console.status("making data and the reference"):
-            cases = [random_case(problem, rotate(counts, i), seed + i, mask=mask, skew=skew, exact=not random) for i in range(launches)]
+        with steps(console) as show_step:
+            draw = partial(random_case, problem, mask=mask, skew=skew, exact=not random, progress=show_step)
+            cases = [draw(rotate(counts, launch), seed + launch) for launch in range(launches)]
         with counting(console) as show:
             moe = SimulatedMoE(artifact, cases[0].weights, seed=seed, race=not no_race, progress=show)
             results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
+
+
+def asked_ranks(given: KernelOptions) -> int:
+    """Those that were given, or else the preset's, or else two.  Raises `ProblemError` for an unknown preset."""
+    if given.ranks is not None:
+        return given.ranks
+    return DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
+
+
+def announce(console: Console, config: KernelConfig, estimate: Estimate, *, race: bool) -> None:
+    """Says what will run and roughly what it takes.  Raises `ProblemError` for more than the memory or the race detector has room for."""
+    if race:
+        require_agents(config)
+    estimate.require(config, physical_memory())
+    console.print(problem_table(config.problem), config_table(config), sep="\n")
+    console.print(f"A rough estimate: {estimate}.", soft_wrap=True)
+    if estimate.seconds > LONG_SECONDS:
+        console.print(Text("That is long: fewer --experts, --ranks or --tokens make it shorter.", style="yellow"), soft_wrap=True)
 
 
 def check_kernel(name: str) -> None:
@@ -161,19 +134,38 @@ def leave_out(options: Mapping[str, object], reason: str) -> None:
     """Raises `ProblemError` for the first of these that is given: not None."""
     for name, value in options.items():
         if value is not None:
-            raise ProblemError(name, value, f"left out with {reason}")
+            raise ProblemError(f"--{name.replace('_', '-')}", value, f"left out with {reason}")
+
+
+def parse_tokens(text: str, num_ranks: int) -> list[int]:
+    """One number per rank, as in 13,7; a single number stands for every rank.  Raises `ProblemError`."""
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise ProblemError("num_ranks", num_ranks, f"between 1 and {MAX_RANKS}")
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ProblemError("tokens", text, "numbers separated by commas") from None
+    if len(counts) == 1:
+        counts *= num_ranks
+    if len(counts) != num_ranks:
+        raise ProblemError("tokens", text, f"one number, or one for each of {num_ranks} ranks")
+    if min(counts) < 0:
+        raise ProblemError("tokens", text, "non-negative")
+    return counts
 
 
 def require_agents(config: KernelConfig) -> None:
-    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks."""
+    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
+    of its mbarriers, and the tensor pipe where it has tensor memory."""
     from ..sim.agents import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 
-    ranks = config.problem.num_ranks
-    needed = agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
+    ranks, kernel = config.problem.num_ranks, kernel_of(config)
+    engines = config.num_sms * ranks * (bool(kernel.barriers(config)) + (kernel.tmem(config) is not None))
+    needed = engines + agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
     if needed > MAX_AGENTS:
-        allowed = f"less, or given with --no-race: {needed:,} warps on {ranks} ranks, the race detector tells {MAX_AGENTS:,} agents apart"
-        raise ProblemError("num_sms", config.num_sms, allowed)
+        counted = f"{needed:,} warps and engines on {ranks} ranks, the race detector tells {MAX_AGENTS:,} apart"
+        raise ProblemError("num_sms", config.num_sms, f"less, or given with --no-race: {counted}")
 
 
 def rotate(counts: list[int], by: int) -> list[int]:

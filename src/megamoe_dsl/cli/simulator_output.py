@@ -1,4 +1,4 @@
-"""What every simulation shows: instructions while it runs, then findings and the verdict."""
+"""What every simulation shows: steps while data is made, instructions while it runs, then findings and the verdict."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from .tables import ruled
 
 if TYPE_CHECKING:
     from ..sim import Report
+
+
+@contextmanager
+def steps(console: Console) -> Iterator[Callable[[str], None]]:
+    """A line that the `progress` of `random_case` keeps up to date; it goes away at the end."""
+    with Progress(
+        SpinnerColumn(), TextColumn("making data: {task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda step: shown.update(task, description=step)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def clamp_below_bf16(pair: Any, limit: float) -> Any:
 
 
 def _with_bf16x2(operation: str, pair: Any, limit: float) -> Any:
-    """The limit goes through a register: these instructions take no immediate."""
+    """Both halves against the limit, which goes through a register: these instructions take no immediate."""
     template = f"{{{{\n\t.reg .b32 l;\n\tmov.b32 l, {{2}};\n\t{operation}.bf16x2 {{0}}, {{1}}, l;\n\t}}}}"
     return emit_to(Uint32, template, pair, Uint32(bf16_bits(limit) * 0x10001))
 
@@ -62,7 +62,7 @@ def silu(gate: Any, fast: bool) -> Any:
     """gate / (1 + exp(-gate)).
 
     Fast: exp2 and reciprocal approximations, gate * rcp(1 + ex2(-gate * log2 e)).  Otherwise the exponent's rounding error is carried
-    into the result and the division is rounded to nearest; a power that is infinite, or zero with an infinite error, stays as it is.
+    into the result, and the division is rounded to nearest.  A power that is infinite, or zero with an infinite error, is not corrected.
     """
     exponent = gate * Float32(-LOG2E)
     power = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", exponent)

@@ -1,4 +1,4 @@
-"""Which Python line an operation is attributed to in line info."""
+"""Which Python line the line info of a compiled kernel names for an operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from cutlass._mlir_helpers.op import loc_transform
 
 ir: Any = mlir  # built at import, unknown to type checkers
 DEVICE_CODE = ("cutlass", __name__.rpartition(".")[0])
-"""Who imports from these traces operations; plans and layouts, which do not, are arithmetic on a role's behalf."""
+"""A file that imports from these is device code.  Plans and layouts do not: they are arithmetic, and their operations belong to the role
+that calls them."""
 
 
 def _traces(frame: FrameType, known: dict[str, bool]) -> bool:

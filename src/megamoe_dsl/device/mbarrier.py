@@ -28,10 +28,11 @@ def arrive(barrier: Any) -> None:
 
 
 def release(barrier: Any, word: Any) -> None:
-    """`arrive` for a reader: not before `word`, which it loaded from shared memory and is never negative, is in its register.
+    """`arrive` for a reader, which happens only after `word` has arrived in its register; `word` was loaded from shared memory and is never
+    negative.
 
-    A plain arrival passes loads under way: the barrier unit does not wait for the load unit, and neither does the compiler.  On H200 a load
-    of a token's scale came back, a microsecond late, with what TMA had written after the arrival (docs/hopper.md).
+    A plain arrival can overtake loads that are under way: neither the barrier unit nor the compiler waits for them.  On H200 the load of a
+    token's scale once returned, a microsecond late, what TMA had written after the arrival (docs/hopper.md).
     """
     _release("cta", barrier, word)
 
@@ -47,23 +48,23 @@ def _release(space: str, barrier: Any, word: Any) -> None:
 
 
 def arrive_cluster(barrier: Any) -> None:
-    """On a barrier of any CTA of the cluster.  Default semantics: `.release.cluster` adds a MEMBAR, and what is released here has been
-    read: TMEM, ordered by tcgen05.fence, or SMEM by instructions that have ended."""
+    """On a barrier of any CTA of the cluster, with default semantics.  `.release.cluster` would add a MEMBAR, which is not needed: the
+    arrival says that something has been read, either TMEM, ordered by tcgen05.fence, or SMEM, by instructions that have ended."""
     emit("mbarrier.arrive.shared::cluster.b64 _, [{}];", barrier)
 
 
 def arrive_expect(barrier: Any, num_bytes: Any) -> None:
-    """`arrive`, and the phase waits for this many more bytes of TMA."""
+    """`arrive`; the phase then also needs this many bytes from TMA to complete."""
     emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)
 
 
 def arrive_expect_cluster(barrier: Any, num_bytes: int) -> None:
-    """On a barrier of either CTA; relaxed, because a loader has written nothing itself."""
+    """`arrive_expect` on a barrier of either CTA; relaxed, because a loader has written nothing itself."""
     emit("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [{}], {};", barrier, num_bytes)
 
 
 def try_wait(barrier: Any, parity: Any) -> Any:
-    """Acquire, CTA scope: `.acquire.cluster` would invalidate Linear1 at every wait."""
+    """Acquire at CTA scope: `.acquire.cluster` would invalidate the L1 cache at every wait."""
     template = "{{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [{1}], {2};\n\tselp.b32 {0}, 1, 0, p;\n\t}}"
     return emit_to(Int32, template, barrier, parity)
 

@@ -124,7 +124,7 @@ def store_v4(address: Any, values: tuple[Any, ...]) -> None:
 
 # --- global, strong
 def load_acquire_u32(address: Any, scope: str) -> Any:
-    """4 bytes; what their writer released comes before whatever follows.  `scope` is gpu or sys."""
+    """4 bytes, as an acquire: what their writer had released is visible to all that follows.  `scope` is gpu or sys."""
     return emit_to(Int32, f"ld.acquire.{scope}.global.b32 {{}}, [{{}}];", address)
 
 
@@ -154,7 +154,7 @@ def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
 
 
 def fence_sys() -> None:
-    """What this thread did and saw before comes first for whoever, on any GPU, sees what it does after."""
+    """Whoever, on any GPU, sees what this thread writes after the fence, also sees what it wrote and saw before."""
     emit("fence.acq_rel.sys;")
 
 

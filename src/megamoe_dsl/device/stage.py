@@ -1,4 +1,5 @@
-"""A stage of a ring in shared memory, as those who fill it and those who read it see it: addresses, its two mbarriers, and moving on.
+"""A stage of a ring in shared memory, for the warps that fill it and those that read it: its addresses, its two mbarriers, and the next
+stage.
 
 Main loops and loaders (blocks/) take a `Stage` and no kernel's context.  A kernel's SMEM plan is a `Region`; blocks expect these fields,
 each with the stage as its first index:
@@ -33,7 +34,7 @@ class Stage:
 
     plan     the CTA's shared memory
     smem     shared address of the plan
-    cluster  CTAs whose loaders write one another's stages: each waits until the warps of all of them have read
+    cluster  CTAs whose loaders write into one another's stages: a loader then waits until the warps of all these CTAs have read the stage
     """
 
     plan: cutlass.Constexpr[Region]
@@ -75,7 +76,7 @@ class Stage:
 
 @cute.jit
 def release_stage(stage: Stage, lane: Int32):
-    """This warp has read the stage, said to the loaders of every CTA that may write it."""
+    """Tells the loaders of every CTA that may write the stage that this warp has read it."""
     if cutlass.const_expr(stage.cluster > 1):
         if lane < stage.cluster:
             arrive_cluster(in_cta(stage.empty, lane))

@@ -56,5 +56,5 @@ def add_stamp(stamps: StampBuffer, activity: cutlass.Constexpr[int], detail: Any
             store_u32(STAMP.address(address, "detail"), Int32(detail))
             store_shared_u32(counter, place + 1)
             if place + 1 < CAPACITY:
-                # An earlier launch may have given this SM more work.
+                # The zero ends the list: stamps of an earlier launch, in which this SM had more work, may follow.
                 store_u64(STAMP.address(address + STAMP.size, "time"), Int64(0))

@@ -1,4 +1,5 @@
-"""Waits on global memory, with a watchdog that turns a hang into a trap and a record of where (layouts/watchdog.py)."""
+"""Waits on global memory.  A watchdog turns a wait that never ends into a trap, and leaves a record of where it was
+(layouts/watchdog.py)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Watchdog:
         emit("st.relaxed.sys.global.b32 [{}], {};", RECORD.address(self.record, name, index), value)
 
     def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
-        """Writes the record, `wait` last, for that word says that the others are there, and traps."""
+        """Writes the record and traps.  `wait` is written last: a reader that finds it knows that the other words are there."""
         self.write("rank", self.rank)
         self.write("sm", cute.arch.block_idx()[0])
         self.write("detail", detail)
@@ -76,7 +77,7 @@ class Equals64:
 
 @dataclass(frozen=True)
 class HighWordGrewBy:
-    """The high word of what a 64-bit counter has grown by since it was `before` has reached `target` (acquire, system scope)."""
+    """A 64-bit counter has grown, since it was `before`, by an amount whose high word is `target` (acquire, system scope)."""
 
     address: Int64
     before: Int64

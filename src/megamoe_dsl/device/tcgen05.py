@@ -41,7 +41,7 @@ def allocate(result: Any, columns: int) -> None:
 
 
 def free(address: Any, columns: int) -> None:
-    """By the warp that allocated, once all of both CTAs have done with tensor memory."""
+    """By the warp that allocated, when all warps of both CTAs have finished with tensor memory."""
     emit("{{\n\t.reg .b32 t;\n\tmov.b32 t, {};\n\ttcgen05.dealloc.cta_group::2.sync.aligned.b32 t, {};\n\t}}", address, columns)
 
 
@@ -73,12 +73,12 @@ def commit_pair(barrier: Any) -> None:
 
 
 def fence_after_sync() -> None:
-    """tcgen05 instructions that follow come after what a barrier has just ordered before."""
+    """Orders the tcgen05 instructions that follow after everything that the barrier just passed has ordered before."""
     emit("tcgen05.fence::after_thread_sync;")
 
 
 def fence_before_sync() -> None:
-    """tcgen05 instructions so far come before what a barrier orders after."""
+    """Orders the tcgen05 instructions so far before everything that the next barrier orders after it."""
     emit("tcgen05.fence::before_thread_sync;")
 
 

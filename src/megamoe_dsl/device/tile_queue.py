@@ -1,4 +1,4 @@
-"""Tiles handed out at run time: one warp of a cluster publishes them in the shared memory of its CTAs, everyone else reads them there.
+"""Tiles handed out at run time: one warp of a cluster publishes them in the shared memory of its CTAs, and all other warps read them there.
 
 A tile is four words that only the kernel understands; the first is never negative.  A kernel's SMEM plan is a `Region` with these fields,
 each with a place of the queue as its first index:
@@ -7,7 +7,7 @@ each with a place of the queue as its first index:
 |---|---|
 | work_tiles              | u32 [places, 4] |
 | work_tile_full_barrier  | mbarrier, 1 arrival: the tile is there |
-| work_tile_empty_barrier | mbarrier, one arrival per lane of every warp of the cluster that reads: everyone has read it; the first CTA's |
+| work_tile_empty_barrier | mbarrier of the first CTA, one arrival per lane of every warp of the cluster that reads: all have read it |
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class TileQueue:
 
 @cute.jit
 def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
-    """A warp: the first of the next `count` numbers that no other has; `counter` is a u32 in global memory."""
+    """For a whole warp: takes the next `count` numbers, which nobody else gets, and returns the first; `counter` is a u32 in global
+    memory."""
     taken = Int32(0)
     if cute.arch.lane_idx() == 0:
         taken = atomic_add_u32(counter, count)
@@ -70,7 +71,7 @@ def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
 def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
     """The publishing warp, of the cluster's first CTA, once the place is empty: the tile `words(cta)` for each CTA of the cluster.
 
-    `words` is called where one lane alone goes, so that the others compute nothing of it.
+    `words` is called in the branch of a single lane, so that the other lanes compute nothing of it.
     """
     place, full = queue.shared("work_tiles"), queue.shared("work_tile_full_barrier")
     if cute.arch.lane_idx() == 0:
@@ -90,7 +91,8 @@ def read_tile(queue: TileQueue):
     """A warp that works on tiles: the words of its next one, and the place of the one after it."""
     wait(queue.shared("work_tile_full_barrier"), queue.ring.phase)
     words = [Int32(word) for word in load_shared_v4(queue.shared("work_tiles"))]
-    # Every lane for its own reads: no order between lanes is needed, and tools that track threads see it.
+    # Every lane arrives, after its own read.  Then no order between lanes is needed, and tools that follow single threads
+    # (compute-sanitizer) see that the tile is read before it is overwritten.
     empty = queue.shared("work_tile_empty_barrier")
     if cutlass.const_expr(queue.cluster > 1):
         release_cluster(in_cta(empty, 0), words[0])

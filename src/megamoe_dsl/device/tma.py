@@ -8,7 +8,7 @@ from .ptx import emit
 
 
 def acquire_tensor_map(tensor_map: Any) -> None:
-    """What the host has written there is what TMA sees; for every thread of the CTA that a barrier orders after this one."""
+    """Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
     emit("fence.proxy.tensormap::generic.acquire.sys [{}], 128;", tensor_map)
 
 

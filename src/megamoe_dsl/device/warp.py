@@ -64,7 +64,7 @@ def shuffle_xor_f32(value: Any, mask: int) -> Any:
 
 
 def sync_warp() -> None:
-    """All 32 lanes, and what they wrote before, come together."""
+    """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
     emit("bar.warp.sync 0xffffffff;")
 
 

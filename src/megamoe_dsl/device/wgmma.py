@@ -38,7 +38,8 @@ def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) ->
     """Starts D[64, n] = A[64, 128] B[n, 128]^T in E4M3, as one group; n / 2 values per thread, not to be read before `wait`.
 
     a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.  registers: n / 2 values that are not needed
-    any more.  Their registers become D's: without them the compiler starts a group early into registers of its own, and spills.
+    any more, and whose registers become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its
+    own, and spills.
     accumulate: D += instead; `registers` are D so far.
     """
     count = len(registers)

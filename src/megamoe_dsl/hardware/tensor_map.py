@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -143,12 +144,12 @@ class TensorMap:
         """Number of dimensions."""
         return len(self.dims)
 
-    @property
+    @cached_property
     def box_bytes(self) -> int:
         """Shared-memory footprint of one box in bytes, padding of unpacked FP4 included."""
         return prod(self.box) * self.dtype.smem_bits // 8
 
-    @property
+    @cached_property
     def transaction_bytes(self) -> int:
         """Bytes that one load counts on its mbarrier: out-of-bounds elements count, padding of unpacked FP4 does not."""
         return prod(self.box) * self.dtype.bits // 8

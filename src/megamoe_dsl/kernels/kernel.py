@@ -1,4 +1,4 @@
-"""What a family of kernels says of itself, once: everything else asks it here."""
+"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for."""
 
 from __future__ import annotations
 

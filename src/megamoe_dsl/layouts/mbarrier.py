@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MBarrier:
-    """`count` barriers with the same role in every CTA (`leader_only`: used in one CTA of a cluster, whose counts span all).
+    """`count` barriers with the same role in every CTA; with `leader_only` only those of a cluster's first CTA are used, for all of its
+    CTAs.
 
     `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted, `waits` who
     waits.  Initialisation, SMEM size, documentation and checks come from the rows.

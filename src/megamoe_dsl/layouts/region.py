@@ -1,7 +1,7 @@
 """Region algebra: a buffer is declared once as named fields; size, offsets, device addresses, torch views and pictures follow from it.
 
     Region.stack("workspace", Field("count", (4,), U32), Field("mask", (8,), U64))      fields one after another
-    Region.overlay("smem", main=region_a, combine=region_b)                             alternatives that share their bytes in turn
+    Region.overlay("smem", main=region_a, combine=region_b)                             alternatives that use the same bytes, one at a time
 
 A field is row-major over its shape.  Fields of one `overlay` alternative never overlap; different alternatives do, and their lifetimes
 (the names of the alternatives) say why that is safe.

@@ -1,4 +1,4 @@
-"""Stamps: what a traced kernel leaves behind, per warp, when it finished what it was doing (device/stamps.py)."""
+"""Stamps of a traced kernel: each says when a warp finished an activity, and which (device/stamps.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .region import U32, U64, Field, Region
 CAPACITY = 2048  # stamps of a warp
 
 STAMP = Region.stack("stamp", Field("time", (1,), U64), Field("activity", (1,), U32), Field("detail", (1,), U32))
-"""`time` in nanoseconds of %globaltimer; what `activity` and `detail` mean is the kernel's to say."""
+"""`time` in nanoseconds of %globaltimer; each kernel defines what `activity` and `detail` mean."""
 
 
 def trace_buffer(num_sms: int, warps: int) -> Region:

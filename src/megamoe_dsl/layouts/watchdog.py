@@ -1,4 +1,4 @@
-"""The record that a kernel leaves when a wait on global memory exceeds its limit; what its numbers mean is the kernel's to say."""
+"""The record that a kernel leaves when a wait on global memory exceeds its limit; each kernel defines what its numbers mean."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ RECORD = Region.stack(
     Field("expected", (2,), U32),
     Field("observed", (2,), U32),
 )
-"""`wait` is written last and is not zero: which wait it was."""
+"""`wait` says which wait it was; it is written last, and is not zero."""

@@ -44,7 +44,8 @@ def _draw_record(record: TraceRecord, source: str) -> Picture:
 
 def _in_words(record: TraceRecord) -> str:
     point = record.point
-    words = [f"{point.get('preset')}, {point.get('tokens')} tokens a rank", f"{point.get('ranks')} ranks"]
+    shape = point.get("preset") or record.name.partition(" EP")[0]
+    words = [f"{shape}, {point.get('tokens')} tokens a rank", f"{point.get('ranks')} ranks"]
     if point.get("experts_per_rank"):
         words.append(f"{point['experts_per_rank']} experts each")
     remote = point.get("remote")

@@ -82,6 +82,6 @@ def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> Tra
     given = {name: value for name, value in wanted.items() if value is not None}
     fitting = [one for one in records if all(one.point.get(name) == value for name, value in given.items())]
     if len(fitting) != 1:
-        asked = ", ".join(f"{name} = {value!r}" for name, value in given.items())
-        raise TraceFileError(f"{asked}: must name one point of {path}, which has {', '.join(one.name for one in records)}")
+        asked = "".join(f" --{name} {value}" for name, value in given.items()) or " none of --preset, --tokens and --ranks"
+        raise TraceFileError(f"{path}: must have one point with{asked}; it has {', '.join(one.name for one in records)}")
     return fitting[0]

@@ -1,7 +1,8 @@
 """Number formats and weight transforms of the MegaMoE, on torch tensors.
 
-`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4), `block128` those with FP32 scales (fp8xfp8), `weights` the reordering
-that turns checkpoint weights into what the kernel's TMA and scale-factor copies expect. Nothing here imports cutlass or needs a GPU.
+`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4), `block128` those with FP32 scales (fp8xfp8), `expansion` the
+step from E2M1 to E4M3 that changes no value, `weights` the reordering that turns checkpoint weights into what the kernel's TMA and
+scale-factor copies expect, `placement` the same for one expert at a time. Nothing here imports cutlass or needs a GPU.
 """
 
 from megamoe_dsl.quant.block128 import (
@@ -13,6 +14,7 @@ from megamoe_dsl.quant.block128 import (
     quantize_weight_e4m3,
     weight_scale_rows,
 )
+from megamoe_dsl.quant.expansion import expand_e2m1
 from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
@@ -33,6 +35,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
+from megamoe_dsl.quant.placement import WEIGHT_NAMES, new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
     INDEX_DTYPES,
     ExpertWeights,
@@ -56,6 +59,7 @@ __all__ = [
     "FP32_SCALE_BLOCK",
     "INDEX_DTYPES",
     "SCALE_BLOCK",
+    "WEIGHT_NAMES",
     "ExpertWeights",
     "TransformedWeights",
     "checkpoint_layout",
@@ -71,6 +75,7 @@ __all__ = [
     "encode_e2m1",
     "encode_e4m3",
     "encode_ue8m0",
+    "expand_e2m1",
     "input_layout",
     "interleave_gate_up",
     "inverse_order_rows_sm90",
@@ -78,15 +83,19 @@ __all__ = [
     "inverse_tile_sm90",
     "inverse_transform_weights",
     "inverse_utccp_scale_order",
+    "new_weights",
     "not_finite",
     "order_rows_sm90",
     "pack_e2m1",
+    "place_expert",
     "quantize_e2m1",
     "quantize_e4m3",
     "quantize_e4m3_f32",
     "quantize_e4m3_pow2",
     "quantize_weight_e4m3",
+    "single_expert",
     "tile_sm90",
+    "transform_expert",
     "transform_weights",
     "ue8m0_bytes",
     "unpack_e2m1",

@@ -25,11 +25,12 @@ def _scales(amax: torch.Tensor) -> torch.Tensor:
     return amax.clamp(min=_SMALLEST_AMAX) / torch.full((), E4M3_MAX, dtype=torch.float32, device=amax.device)
 
 
-def _float_blocks(name: str, x: torch.Tensor, block: int) -> torch.Tensor:
+def _float_blocks(name: str, x: torch.Tensor, block: int, check: bool = True) -> torch.Tensor:
     if not x.dtype.is_floating_point:
         raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
     _require_blocks(name, x.shape[-1], block)
-    _require_finite(name, x)
+    if check:
+        _require_finite(name, x)
     return x.to(torch.float32).unflatten(-1, (-1, block))
 
 
@@ -37,7 +38,7 @@ def _spread(sf: torch.Tensor, block: int) -> torch.Tensor:
     return sf.repeat_interleave(block, dim=-1)
 
 
-def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
 
     Each step rounds once in FP32: the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating.
@@ -45,14 +46,15 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[t
     Args:
         x: floating point [..., K], finite; anything but float32 is cast to float32 first.
         block: values per scale; K must be a multiple.
+        check: look for non-finite values, which waits for the device; without, they stay in their block.
 
     Returns:
         (float8_e4m3fn [..., K], float32 [..., K / block]).
 
     Raises:
-        ValueError: when K is not a multiple of `block`, x is not floating point, or holds a non-finite value.
+        ValueError: when K is not a multiple of `block`, x is not floating point, or, with `check`, holds a non-finite value.
     """
-    blocks = _float_blocks("x", x, block)
+    blocks = _float_blocks("x", x, block, check)
     sf = _scales(blocks.abs().amax(dim=-1))
     return encode_e4m3(blocks * sf.reciprocal().unsqueeze(-1)).flatten(-2), sf
 

@@ -212,7 +212,7 @@ def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK)
 
 def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """The 16 values of E2M1 by code: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negated (code 8 is minus zero). Shape [16]."""
-    positive = torch.tensor(_E2M1_MAGNITUDES, dtype=dtype)
+    positive = torch.tensor(_E2M1_MAGNITUDES, dtype=dtype, device="cpu")
     return torch.cat([positive, -positive])
 
 
@@ -231,7 +231,7 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
         raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
-    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype)
+    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype, device=x.device)
     middle = (grid[1:] + grid[:-1]) / 2
     magnitude = x.abs().contiguous()
     # A tie goes to the even code: below it for an even lower neighbour, above it for an odd one.

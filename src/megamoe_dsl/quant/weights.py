@@ -158,21 +158,21 @@ def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     rows = w.shape[-2]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    lookahead, k = w.shape[:-2], w.shape[-1]
-    split = w.reshape(*lookahead, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
-    half, tile, group, warp, row, block, last = (len(lookahead) + i for i in range(7))
-    order = (*range(len(lookahead)), tile, group, block, warp, half, row, last)
+    leading, k = w.shape[:-2], w.shape[-1]
+    split = w.reshape(*leading, 2, rows // 256, 2, 4, 8, 2, k)  # half, tile, group, warp, row, block
+    half, tile, group, warp, row, block, last = (len(leading) + i for i in range(7))
+    order = (*range(len(leading)), tile, group, block, warp, half, row, last)
     return split.permute(order).reshape(w.shape).contiguous()
 
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     """Inverse of `order_rows_sm90`."""
-    rows, lookahead, k = w.shape[-2], w.shape[:-2], w.shape[-1]
+    rows, leading, k = w.shape[-2], w.shape[:-2], w.shape[-1]
     if rows % 256:
         raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
-    split = w.reshape(*lookahead, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
-    tile, group, block, warp, half, row, last = (len(lookahead) + i for i in range(7))
-    order = (*range(len(lookahead)), half, tile, group, warp, row, block, last)
+    split = w.reshape(*leading, rows // 256, *_SM90_TILE.values(), k)  # tile, group, block, warp, half, row
+    tile, group, block, warp, half, row, last = (len(leading) + i for i in range(7))
+    order = (*range(len(leading)), half, tile, group, warp, row, block, last)
     return split.permute(order).reshape(w.shape).contiguous()
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ..problem import Problem, ProblemError
 from ..quant import INDEX_DTYPES
-from .buffers import check_tensor
+from .buffers import check_aligned, check_tensor
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,4 @@ class Bf16Inputs:
         check_tensor(f"{owner}x", self.x, torch.bfloat16, (tokens, problem.hidden))
         check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
         check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
-        if self.x.data_ptr() % 16:
-            raise ProblemError(f"{owner}x.data_ptr()", self.x.data_ptr(), "a multiple of 16")
+        check_aligned(f"{owner}x", self.x, 16)

@@ -15,9 +15,25 @@ from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.mega_moe.layouts.watchdog import describe
 from ..kernels.registry import kernel_of
 from ..layouts.stamps import trace_buffer
-from ..problem import Problem, ProblemError
-from ..quant import INDEX_DTYPES, ExpertWeights, TransformedWeights, input_layout, not_finite, transform_weights, ue8m0_bytes
+from ..problem import Problem, ProblemError, integer_between
+from ..quant import (
+    INDEX_DTYPES,
+    WEIGHT_NAMES,
+    ExpertWeights,
+    TransformedWeights,
+    input_layout,
+    inverse_transform_weights,
+    not_finite,
+    place_expert,
+    single_expert,
+    transform_expert,
+    transform_weights,
+    ue8m0_bytes,
+)
 from .watchdog import new_record
+
+OUTPUT_ALIGNMENT = 16
+"""Bytes."""
 
 
 def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
@@ -29,6 +45,12 @@ def check_tensor(name: str, tensor: torch.Tensor, dtypes: torch.dtype | Sequence
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
     if not tensor.is_contiguous():
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
+
+
+def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:
+    """Raises `ProblemError` unless the tensor begins at a multiple of so many bytes."""
+    if tensor.data_ptr() % alignment:
+        raise ProblemError(f"{name}.data_ptr()", tensor.data_ptr(), f"a multiple of {alignment}")
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
@@ -113,8 +135,7 @@ class Inputs:
 def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless the kernel's bulk stores can write y: bf16, contiguous, 16-byte aligned."""
     check_tensor(name, y, torch.bfloat16, shape)
-    if y.data_ptr() % 16:
-        raise ProblemError(f"{name}.data_ptr()", y.data_ptr(), "a multiple of 16")
+    check_aligned(name, y, OUTPUT_ALIGNMENT)
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
@@ -126,7 +147,7 @@ def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = Fa
     for name in ("fc1_sf", "fc2", "fc2_sf"):
         if getattr(weights, name).device != weights.fc1.device:
             raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.fc1.device}, where weights.fc1 is")
-    for name in ("fc1", "fc1_sf", "fc2", "fc2_sf") if finite else ():
+    for name in WEIGHT_NAMES if finite else ():
         values = getattr(weights, name)
         if values.dtype != torch.uint8 or name.endswith("_sf"):  # packed E2M1 has neither
             check_finite(f"weights.{name}", values)
@@ -134,7 +155,7 @@ def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = Fa
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
     """Transformed weights that share no memory with the given ones, for `load_weights` writes into them; contiguous whatever those were."""
-    tensors = {name: getattr(new, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+    tensors = {name: getattr(new, name) for name in WEIGHT_NAMES}
     kept = {name: tensor.data_ptr() != getattr(given, name).data_ptr() for name, tensor in tensors.items()}
     return TransformedWeights(**{n: t if kept[n] else t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()})
 
@@ -143,30 +164,33 @@ class RankBuffers:
     """Everything one rank's kernel reads and writes, on any torch device.
 
     sym       uint8, the symmetric buffer, zero at first; on the weights' device when none is given
-    weights   the local experts' weights in kernel order
+    weights   the local experts' weights in kernel order; its own copy of an `ExpertWeights`, and the very tensors of a `TransformedWeights`
     maps      uint8 table of tensor maps, made by `encode`
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
+    stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
     trace     stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
     def __init__(
         self,
         config: MegaMoeConfig,
-        weights: ExpertWeights,
+        weights: ExpertWeights | TransformedWeights,
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
         encode: Callable[[TensorMap], bytes] = TensorMap.encode,
+        stats: torch.Tensor | None = None,
     ) -> None:
         self.config = config
         self.encode = encode
         self.region = symmetric_buffer(config.problem, config.arch)
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
-        self.weights = own(
-            transform_weights(config.problem, config.arch, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf), weights
-        )
+        if isinstance(weights, ExpertWeights):
+            given = [getattr(weights, name) for name in WEIGHT_NAMES]
+            weights = own(transform_weights(config.problem, config.arch, *given), weights)
+        self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
-        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device)
+        self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
 
     @cached_property
     def maps(self) -> torch.Tensor:
@@ -179,7 +203,7 @@ class RankBuffers:
     @property
     def weight_addresses(self) -> dict[str, int]:
         """By name, in kernel order."""
-        return {name: getattr(self.weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+        return {name: getattr(self.weights, name).data_ptr() for name in WEIGHT_NAMES}
 
     def address(self, name: str) -> int:
         """Of the tensor that the argument of this name points to."""
@@ -210,8 +234,33 @@ class RankBuffers:
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
         new = transform_weights(self.config.problem, self.config.arch, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
-        for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"):
+        for name in WEIGHT_NAMES:
             getattr(self.weights, name).copy_(getattr(new, name))
+
+    @property
+    def problem(self) -> Problem:
+        """The layer."""
+        return self.config.problem
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+        return self.weights.fc1.device
+
+    def load_expert(self, index: int, weights: ExpertWeights) -> None:
+        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.
+
+        Raises `ProblemError` for the index or a device, and ValueError for weights that do not fit.
+        """
+        count = self.problem.experts_per_rank
+        place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
+        check_weights(single_expert(self.problem), weights)
+        check_device("weights.fc1", weights.fc1, self.device)
+        place_expert(self.weights, place, count, transform_expert(self.problem, self.config.arch, weights))
+
+    def checkpoint_weights(self) -> ExpertWeights:
+        """The weights in checkpoint order: copies, and of what has one order only the tensors themselves."""
+        return inverse_transform_weights(self.problem, self.config.arch, self.weights)
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
         """Kernel arguments in order (kernels/mega_moe/arguments.py); pointers as integers."""
@@ -228,7 +277,7 @@ class RankBuffers:
         self.store(inputs)
 
     def store(self, inputs: Inputs, rows: int = 0) -> None:
-        """`load` without the check; tokens that are missing to `rows` go nowhere."""
+        """`load` without the check; rows from the last token up to `rows` are masked."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
         if rows > inputs.num_tokens:

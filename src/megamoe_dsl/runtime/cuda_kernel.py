@@ -5,7 +5,6 @@ No DSL is needed here, so a machine with only torch and cuda-bindings runs artif
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +15,7 @@ from ..artifact.artifact import Artifact
 from ..config_error import require
 from ..hardware.tensor_map import TensorMap
 from ..kernels.registry import kernel_of
-
-C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64}
-"""By width in bytes."""
+from .argument_block import ArgumentBlock
 
 
 class CudaError(RuntimeError):
@@ -27,7 +24,12 @@ class CudaError(RuntimeError):
 
 def call(function: Any, *arguments: Any) -> Any:
     """A driver call's result, or `CudaError`."""
-    status, *result = function(*arguments)
+    return check(function, function(*arguments))
+
+
+def check(function: Any, returned: tuple[Any, ...]) -> Any:
+    """The result in what a driver's function returned, or `CudaError`."""
+    status, *result = returned
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         raise CudaError(f"{function.__name__}: {text.decode() if text else status}")
@@ -62,14 +64,24 @@ def check_resident(config: Any, clusters: int) -> None:
     require(clusters >= config.num_clusters, "num_sms", config.num_sms, allowed)
 
 
+def current_stream(device: int) -> int:
+    """torch's current stream on a device, as the driver knows it; without the objects that torch.cuda.current_stream makes."""
+    stream: int = torch._C._cuda_getCurrentRawStream(device)
+    return stream
+
+
 class CudaKernel:
-    """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it."""
+    """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.
+
+    arguments  what the next launch passes; two threads of the host take turns
+    """
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         config, kernel = artifact.config, kernel_of(artifact.config)
-        self._types = tuple(C_TYPES[width] for width in kernel.arguments(config).widths)
+        self.arguments = ArgumentBlock(kernel.arguments(config))
         torch.cuda.current_stream()  # makes torch's context current
+        self._device, self._stream = torch.cuda.current_device(), 0
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
         self._function = call(driver.cuKernelGetFunction, call(driver.cuLibraryGetKernel, self._library, artifact.entry.encode()))
         smem = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -99,6 +111,15 @@ class CudaKernel:
         return here * per_sm
 
     def __call__(self, arguments: Sequence[int]) -> None:
+        """Launches with these arguments on torch's current stream."""
+        self.arguments.fill(arguments)
+        self.launch()
+
+    def launch(self) -> None:
         """Launches on torch's current stream."""
-        self._launch.hStream = torch.cuda.current_stream().cuda_stream
-        call(driver.cuLaunchKernelEx, self._launch, self._function, (tuple(arguments), self._types), 0)
+        stream = current_stream(self._device)
+        if stream != self._stream:
+            self._launch.hStream = self._stream = stream
+        returned = driver.cuLaunchKernelEx(self._launch, self._function, self.arguments.address, 0)
+        if returned[0]:
+            check(driver.cuLaunchKernelEx, returned)

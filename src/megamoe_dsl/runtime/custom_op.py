@@ -1,14 +1,15 @@
 """The layer as torch operators, so that torch.compile and torch.export treat a call as one node.
 
-An operator's arguments are tensors and numbers; the layer behind them is named by a number.  The symmetric buffer is scratch memory that no
-caller sees, so it is no argument: y is a function of the others.
+An operator's arguments are tensors and numbers, so a number names the layer.  The symmetric buffer is no argument: it is scratch memory
+that no caller sees, and y is a function of the arguments.
 
-But all ranks must make the same calls in the same order, whether y is used or not.  So an operator is said to change `order`, a tensor that
-all layers on a symmetric buffer have in common: a compiler then neither drops, merges nor exchanges calls.
+All ranks must make the same calls in the same order, whether y is used or not.  So the operators declare that they change `order`, a tensor
+that all layers on a symmetric buffer share: then a compiler neither drops nor merges calls, nor changes their order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -35,14 +36,22 @@ def layer_of(number: int) -> Launchable:
     return _LAYERS[number]
 
 
-def new_output(x: torch.Tensor, padded_tokens: int) -> torch.Tensor:
-    """y for x, bf16 [T or padded_tokens, hidden], not yet written."""
-    tokens, *rest = x.shape
-    return torch.empty(tokens if padded_tokens < 0 else padded_tokens, *rest, dtype=torch.bfloat16, device=x.device)
+def new_output(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has."""
+    if rows < 0 or rows == len(x):
+        return torch.empty_like(x, dtype=torch.bfloat16)
+    return torch.empty((rows, x.shape[1]), dtype=torch.bfloat16, device=x.device)
 
 
-@torch.library.custom_op("megamoe_dsl::mega_moe", mutates_args=("order",))
-def mega_moe(
+def is_plain_call(x: torch.Tensor) -> bool:
+    """Whether nobody looks at operators (a compiler, a tracer, a mode, a tensor of another kind, autograd), so that a call may leave out
+    the operator and the time it takes."""
+    if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+        return False
+    return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
+
+
+def _mega_moe(
     x: torch.Tensor,
     x_sf: torch.Tensor | None,
     topk_idx: torch.Tensor,
@@ -52,20 +61,15 @@ def mega_moe(
     num_tokens_bound: int,
     padded_tokens: int,
 ) -> torch.Tensor:
-    """y, bf16 [T or padded_tokens, hidden].  x_sf None: x is bf16 and quantised on the way; a negative number: none given."""
-    y = new_output(x, padded_tokens)
-    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
-    return y
+    return layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens))
 
 
-@mega_moe.register_fake
-def _(x: torch.Tensor, *others: Any) -> torch.Tensor:
+def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
     *_, padded_tokens = others
     return new_output(x, padded_tokens)
 
 
-@torch.library.custom_op("megamoe_dsl::mega_moe_out", mutates_args=("y", "order"))
-def mega_moe_out(
+def _mega_moe_out(
     y: torch.Tensor,
     x: torch.Tensor,
     x_sf: torch.Tensor | None,
@@ -76,10 +80,31 @@ def mega_moe_out(
     num_tokens_bound: int,
     padded_tokens: int,
 ) -> None:
-    """As `mega_moe`, into y."""
-    layer_of(layer).launch(y, x, x_sf, topk_idx, topk_weights, num_tokens_bound, padded_tokens)
+    layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (num_tokens_bound, padded_tokens), y)
 
 
-@mega_moe_out.register_fake
-def _(*arguments: Any) -> None:
+def _mega_moe_out_fake(*arguments: Any) -> None:
     return None
+
+
+# Defined in a library of its own rather than by `torch.library.custom_op`, whose wrappers in Python cost more than the launch.
+_LIBRARY = torch.library.Library("megamoe_dsl", "DEF")
+_CALL = (
+    "Tensor x, Tensor? x_sf, Tensor topk_idx, Tensor topk_weights, Tensor(o!) order, "
+    "int layer, SymInt num_tokens_bound, SymInt padded_tokens"
+)
+
+
+def _define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"megamoe_dsl::{name}", fake, lib=_LIBRARY)
+    operator: Callable[..., Any] = getattr(torch.ops.megamoe_dsl, name).default
+    return operator
+
+
+mega_moe = _define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
+"""y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantised first.  A negative number stands for None."""
+
+mega_moe_out = _define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, _mega_moe_out_fake)
+"""As `mega_moe`, into y."""

@@ -12,12 +12,8 @@ class Launchable(Protocol):
 
     def launch(
         self,
-        y: torch.Tensor,
-        x: torch.Tensor,
-        x_sf: torch.Tensor | None,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        num_tokens_bound: int,
-        padded_tokens: int,
-    ) -> None:
-        """Computes y; a negative number is none given."""
+        tensors: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor],
+        numbers: tuple[int, int],
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """y of x, x_sf, topk_idx and topk_weights; `numbers` are num_tokens_bound and padded_tokens, negative for None."""

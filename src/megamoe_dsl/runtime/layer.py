@@ -12,7 +12,7 @@ one after another: on one stream, or ordered by events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import torch
@@ -20,15 +20,14 @@ import torch
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
-from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import ExpertWeights
+from ..quant import WEIGHT_NAMES, ExpertWeights, TransformedWeights, new_weights
 from ..target import Target
-from .bf16_inputs import Bf16Inputs
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
-from .cuda_kernel import CudaKernel
+from .call_plan import CallPlan, CallPlans, Numbers, Tensors
+from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
-from .custom_op import mega_moe_out, register
+from .inputs_stage import InputsStage
 from .rank_kernel import WATCHDOG_NS, RankKernel
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
@@ -38,11 +37,13 @@ from .watchdog import check_watchdog_ns
 class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
-    The weights are no parameters: kernels know them by address, so `to` and `load_state_dict` leave them alone, and `load_weights` replaces
-    them.
+    The weights are no parameters: kernels know them by address, so `to` leaves them alone, and `load_weights`, `load_expert` and
+    `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`: what the layer
+    keeps in another order is copied for it, the rest is the layer's own memory, as ever with torch.
 
     problem       the layer
-    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy of what it reorders
+    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
+                  they are loaded, which takes the memory only once (`checkpoints.load_experts`)
     store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
     symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
@@ -63,7 +64,7 @@ class MegaMoE(torch.nn.Module):
     def __init__(
         self,
         problem: Problem,
-        weights: ExpertWeights,
+        weights: ExpertWeights | None = None,
         *,
         store: ArtifactStore | None = None,
         symmetric: SymmetricBuffer | None = None,
@@ -74,7 +75,8 @@ class MegaMoE(torch.nn.Module):
         watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         super().__init__()
-        check_weights(problem, weights)
+        if weights is not None:
+            check_weights(problem, weights)
         watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.problem, self.selection = problem, Selection(problem, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
@@ -82,21 +84,22 @@ class MegaMoE(torch.nn.Module):
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
         self.symmetric = SymmetricBuffer.allocate(problem, group=group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
-        if weights.fc1.device != device:
+        if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
         configs = self.selection.configs(target)
         kernels: dict[Any, RankKernel] = {}
-        shared: ExpertWeights | RankBuffers = weights
-        self.pre_dispatch: CudaKernel | None = None
+        shared: ExpertWeights | TransformedWeights | RankBuffers
+        shared = new_weights(problem, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
                 shared = kernels[config].buffers
-            if bf16_inputs:
-                self.pre_dispatch = CudaKernel(store.get(PreDispatchConfig.choose(problem, target)))
-        self.kernels = {bound: kernels[config] for bound, config in configs.items()}
-        self.memory = self.kernels[problem.max_tokens_per_rank].buffers
+            self.kernels = {bound: kernels[config] for bound, config in configs.items()}
+            self.memory = self.kernels[problem.max_tokens_per_rank].buffers
+            self._inputs = InputsStage(problem, target, store, self.memory, bf16_inputs)
+        self._plans = CallPlans(self._plan)
+        self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
 
     def forward(
@@ -125,63 +128,64 @@ class MegaMoE(torch.nn.Module):
 
         Raises `ProblemError` before anything is launched.
         """
-        numbers = [_number("num_tokens_bound", num_tokens_bound), _number("padded_tokens", padded_tokens)]
+        numbers = (
+            -1 if num_tokens_bound is None else _number("num_tokens_bound", num_tokens_bound),
+            -1 if padded_tokens is None else _number("padded_tokens", padded_tokens),
+        )
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
             # BF16 tokens have no scales.
             Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
+        if is_plain_call(x):
+            return self.launch((x, x_sf, topk_idx, topk_weights), numbers, out)
         if out is None:
             return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         return out
 
-    def launch(
-        self,
-        y: torch.Tensor,
-        x: torch.Tensor,
-        x_sf: torch.Tensor | None,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        num_tokens_bound: int,
-        padded_tokens: int,
-    ) -> None:
-        """What the operators do; a negative number is none."""
-        tokens = self._check_inputs(x, x_sf, topk_idx, topk_weights)
-        rows = tokens if padded_tokens < 0 else padded_tokens
-        self.selection.check("padded_tokens", rows, tokens)
-        check_output("out", y, (rows, self.problem.hidden))
-        self._check_device("out", y)
-        bound = self.selection.select(rows, None if num_tokens_bound < 0 else num_tokens_bound)
-        if x_sf is None:
-            assert self.pre_dispatch is not None
-            indices = topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
-            pointers = (self.symmetric.sym.data_ptr(), x.data_ptr(), indices.data_ptr(), topk_weights.data_ptr())
-            if rows:
-                self.pre_dispatch((*pointers, tokens, rows))
+    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What a call does, as an operator or without one.  Returns y, which is `out` when that is given."""
+        plan = self._plans.of(tensors, numbers)
+        if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
+            self._check_current_device()
+        if out is None:
+            y = new_output(tensors[0], plan.rows)
         else:
-            self.memory.store(Inputs(x, x_sf, topk_idx, topk_weights), rows)
-        self.kernels[bound](y)
+            y = out
+            check_output("out", y, (plan.rows, self.problem.hidden))
+            check_device("out", y, self.symmetric.sym.device)
+        self._inputs(*tensors, plan.rows)
+        plan.kernel(y)
+        return y
 
-    def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> int:
-        """Everything that can be said without reading a tensor.  Returns the number of tokens."""
-        problem = self.problem
-        if x_sf is None:
-            if self.pre_dispatch is None:
-                raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
-            Bf16Inputs(x, topk_idx, topk_weights).check_layout(problem)
-        else:
-            Inputs(x, x_sf, topk_idx, topk_weights).check_layout(problem)
+    def _plan(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
+        """Everything that can be said of a call's inputs without reading one.  Raises `ProblemError`."""
+        self._check_inputs(*tensors)
+        (bound, padded), tokens = numbers, len(tensors[0])
+        rows = tokens if padded < 0 else padded
+        self.selection.check("padded_tokens", rows, tokens)
+        return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows)
+
+    def input_buffers(self) -> Inputs:
+        """Where a call's quantised tokens and routing go, each with a row per token of the capacity.
+
+        A call whose x, x_sf, topk_idx and topk_weights are the first T rows of these launches the layer alone: nothing is copied.  What
+        they hold is the next call's, of any layer on the buffer.
+        """
+        return Inputs(*(self.memory.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")))
+
+    def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Everything that can be said of them without reading one.  Raises `ProblemError`."""
+        self._inputs.check(x, x_sf, topk_idx, topk_weights)
         for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
             if tensor is not None:
-                self._check_device(name, tensor)
-        return x.shape[0]
+                check_device(name, tensor, self.symmetric.sym.device)
+        self._check_current_device()
 
-    def _check_device(self, name: str, tensor: torch.Tensor) -> None:
-        """The buffer's, which is the current one: a launch takes the current device's stream."""
-        device = self.symmetric.sym.device
-        check_device(name, tensor, device)
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where the layer is")
+    def _check_current_device(self) -> None:
+        """Raises `ProblemError` unless the layer is on the current device: a launch takes that device's stream."""
+        if self._cuda_index is not None and self._cuda_index != torch.cuda.current_device():
+            raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{self._cuda_index}, where the layer is")
 
     @property
     def stats(self) -> torch.Tensor:
@@ -193,16 +197,51 @@ class MegaMoE(torch.nn.Module):
         check_weights(self.problem, weights)
         self.memory.load_weights(weights)
 
+    @property
+    def device(self) -> torch.device:
+        """Of the weights and of the symmetric buffer."""
+        return self.memory.device
+
+    def load_expert(self, index: int, weights: ExpertWeights) -> None:
+        """Replaces one local expert, in place: `weights` has El = 1 and is on the layer's device.  Raises `ProblemError` and ValueError."""
+        self.memory.load_expert(index, weights)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        weights = self.memory.checkpoint_weights()
+        destination.update({f"{prefix}{name}": getattr(weights, name) for name in WEIGHT_NAMES})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        keys = [f"{prefix}{name}" for name in WEIGHT_NAMES]
+        missing = [key for key in keys if key not in state_dict]
+        missing_keys += missing
+        unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in keys]
+        if missing:
+            return
+        given = ExpertWeights(*(state_dict[key] for key in keys))
+        try:
+            check_weights(self.problem, given)
+            for index in range(self.problem.experts_per_rank):  # an expert at a time: they may come from another device
+                self.load_expert(index, ExpertWeights(*(getattr(given, name)[index : index + 1].to(self.device) for name in WEIGHT_NAMES)))
+        except ValueError as error:
+            error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
+
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long."""
         self.kernels[self.problem.max_tokens_per_rank].synchronize()
 
 
-def _number(name: str, value: SupportsIndex | None) -> int:
-    """What the operators take: -1 for None.  Raises `ProblemError`."""
-    if value is None:
-        return -1
-    # An int of torch.compile, which may stand for any, is taken as it is.
+def _number(name: str, value: SupportsIndex) -> int:
+    """What the operators take.  Raises `ProblemError`."""
+    # torch.compile may pass an int that stands for all values: it is taken as it is, because a conversion would fix its value.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
         raise ProblemError(name, value, "None, or at least this rank's tokens")

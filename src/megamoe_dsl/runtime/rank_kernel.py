@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..artifact.artifact import Artifact
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, TransformedWeights
 from .buffers import RankBuffers
 from .cuda_kernel import CudaKernel, encode_tensor_map
 from .symmetric_memory import SymmetricBuffer
@@ -18,14 +18,19 @@ class RankKernel:
     """Launches on torch's current stream, without synchronisation or allocation; may be captured into a CUDA graph.
 
     symmetric    the group's buffer; kernels on one buffer run one after another
-    weights      the local experts' weights, or buffers of the same layer whose weights and statistics are shared
+    weights      the local experts' weights, in checkpoint or kernel order, or buffers of the same layer whose weights and statistics are
+                 shared
     watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
 
     Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
     """
 
     def __init__(
-        self, artifact: Artifact, symmetric: SymmetricBuffer, weights: ExpertWeights | RankBuffers, watchdog_ns: int = WATCHDOG_NS
+        self,
+        artifact: Artifact,
+        symmetric: SymmetricBuffer,
+        weights: ExpertWeights | TransformedWeights | RankBuffers,
+        watchdog_ns: int = WATCHDOG_NS,
     ) -> None:
         config = artifact.config
         self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
@@ -35,14 +40,15 @@ class RankKernel:
             else:
                 self.buffers = RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode_tensor_map)
             self.kernel = CudaKernel(artifact)
-            self.buffers.maps  # noqa: B018  (encoded now: the first launch may be inside a graph capture)
             self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
+        # Tensor maps are encoded here: the first launch may be inside a graph capture.
+        self.kernel.arguments.fill(self.buffers.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, self.watchdog_ns))
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
-        address = y.data_ptr() if y.numel() else self._nowhere.data_ptr()
-        peers = self.symmetric.peers.data_ptr()
-        self.kernel(self.buffers.arguments(peers, address, y.shape[0], self.symmetric.rank, self.watchdog_ns))
+        tokens, values = len(y), self.kernel.arguments.values
+        values.y, values.num_tokens = (y if tokens else self._nowhere).data_ptr(), tokens
+        self.kernel.launch()
 
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit."""

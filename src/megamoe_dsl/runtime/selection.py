@@ -1,8 +1,9 @@
 """Which compiled kernel a launch uses.
 
-A kernel is fast when its tile suits what a rank receives, which is what all ranks send; but a rank knows only its own number of tokens.  So
-the choice depends on a bound that should be the same on all ranks: `num_tokens_bound`, at least the tokens of every rank.  Where ranks give
-different bounds, results stay right: the kernels of one problem lay out the symmetric buffer alike, and tiles are a rank's own affair.
+A kernel is fast when its tile suits the number of tokens that a rank receives.  That depends on what all ranks send, and a rank knows only
+its own tokens.  So the choice depends on `num_tokens_bound`, which is at least the tokens of every rank and should be the same on all of
+them. If ranks give different bounds, results are still right: all kernels of a problem use the same layout of the symmetric buffer, and
+other ranks do not see a rank's tiles.
 """
 
 from __future__ import annotations

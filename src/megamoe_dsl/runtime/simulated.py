@@ -53,7 +53,7 @@ class SimulatedMoE:
         self.problem = artifact.config.problem
         self._check_weights(weights)
         self.ranks = [RankBuffers(artifact.config, w) for w in weights]
-        self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64)
+        self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64, device=CPU)
         self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=number, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
@@ -67,7 +67,7 @@ class SimulatedMoE:
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         if y is None:
-            y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16) for one in inputs]
+            y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         if len(y) != self.problem.num_ranks:
             raise ProblemError("len(y)", len(y), f"num_ranks = {self.problem.num_ranks}")
         for rank, (one, out) in enumerate(zip(inputs, y, strict=True)):
@@ -76,7 +76,7 @@ class SimulatedMoE:
         for buffers, one in zip(self.ranks, inputs, strict=True):
             buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.
-        outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16) for out in y]
+        outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16, device=CPU) for out in y]
         self.simulator.memory = self.visible(outputs)
         with naming_the_wait(*self.ranks):
             report = self.simulator.run(

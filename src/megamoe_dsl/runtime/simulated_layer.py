@@ -11,7 +11,7 @@ from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..problem import ProblemError
 from ..sim import Launch, Report, load
 from .bf16_inputs import Bf16Inputs
-from .simulated import SimulatedMoE
+from .simulated import CPU, SimulatedMoE
 from .watchdog import naming_the_wait
 
 
@@ -40,7 +40,7 @@ class SimulatedLayer:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {problem.num_ranks}")
         for rank, one in enumerate(inputs):
             one.check_layout(problem, f"inputs[{rank}].")
-        outputs = [torch.empty(max(1, one.num_tokens), problem.hidden, dtype=torch.bfloat16) for one in inputs]
+        outputs = [torch.empty(max(1, one.num_tokens), problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         given = [Bf16Inputs(one.x, one.topk_idx.long(), one.topk_weights) for one in inputs]
         memory = moe.visible(outputs)
         for rank, one in enumerate(given):

@@ -23,7 +23,8 @@ MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1
 
 
 def disable_multicast() -> None:
-    """NVLink multicast stays off: call before the process group is made (NCCL reads its variable then).  A user's own value wins."""
+    """Keeps NVLink multicast off.  To be called before the process group is made, because NCCL reads its variable then; variables that the
+    user has set stay as they are."""
     for name, value in MULTICAST_OFF.items():
         os.environ.setdefault(name, value)
 
@@ -38,7 +39,7 @@ def device_arch(device: torch.device) -> Arch:
 
 
 def require_usable(device: torch.device) -> torch.device:
-    """The device.  Raises `ProblemError` when it is CUDA's and there is none."""
+    """The same device.  Raises `ProblemError` when it is a CUDA device and torch finds none."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ProblemError("device", str(device), "a CUDA device, and torch finds none here: SimulatedMoE runs the kernel without one")
     return device
@@ -51,8 +52,8 @@ class SymmetricBuffer:
     sym      uint8, this rank's buffer (kernels/mega_moe/layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
     num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
-    order    int32 [1] on the device, which every call is said to change (custom_op.py)
-    watchdog the record of a wait that exceeded its limit, of whatever kernel on this buffer (watchdog.py)
+    order    int32 [1] on the device; the torch operators declare that every call changes it (custom_op.py)
+    watchdog the record of a wait that exceeded its limit, in any kernel on this buffer (watchdog.py)
     """
 
     problem: Problem
@@ -125,7 +126,7 @@ class SymmetricBuffer:
 
     @contextmanager
     def binding(self, num_sms: int) -> Iterator[None]:
-        """Notes the grid of kernels that are made inside, to run on this buffer; forgets it when that fails.
+        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.
 
         Raises `ProblemError` when earlier kernels had another grid.
         """
@@ -156,4 +157,4 @@ class SymmetricBuffer:
 
             dist.barrier(self.group)
         self._handle = None
-        self.sym = self.peers = torch.empty(0, dtype=torch.uint8)
+        self.sym = self.peers = torch.empty(0, dtype=torch.uint8, device="cpu")

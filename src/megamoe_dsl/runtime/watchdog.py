@@ -13,7 +13,7 @@ from ..integer import as_integer
 from ..layouts.watchdog import RECORD
 from ..problem import ProblemError
 
-GRACE_S = 5.0  # between the first rank that gives up and the last
+GRACE_S = 5.0  # seconds from the first rank that gives up to the last
 POLL_S = 0.05
 
 
@@ -31,7 +31,7 @@ class HasRecord(Protocol):
 
 def new_record(device: torch.device) -> torch.Tensor:
     """An empty record, int32, for kernels on `device`: in host memory, which outlives a trapped kernel."""
-    return torch.zeros(RECORD.size // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+    return torch.zeros(RECORD.size // 4, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
 
 
 def check_watchdog_ns(limit: SupportsIndex) -> int:
@@ -44,8 +44,8 @@ def check_watchdog_ns(limit: SupportsIndex) -> int:
 
 @contextmanager
 def naming_the_wait(*owners: HasRecord, who: Callable[[], str] = str) -> Iterator[None]:
-    """Turns an error inside into `WatchdogError` when a record of `owners` explains it; other errors pass.  `who` adds what is known of
-    other ranks, asked only then."""
+    """Turns an error inside into `WatchdogError` when a record of `owners` explains it; other errors pass.  Only then `who` is called, for
+    what is known of other ranks."""
     try:
         yield
     except Exception as error:
@@ -56,8 +56,9 @@ def naming_the_wait(*owners: HasRecord, who: Callable[[], str] = str) -> Iterato
 
 
 def who_waits(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> str:
-    """Tells `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and names the ranks that have not
-    said so within the time of grace: those that were waited for.  Empty when the store cannot be reached."""
+    """Writes into `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and waits up to `grace_s`
+    seconds for the others to write the same.  Names the ranks that have not: they are the ones that were waited for.  Empty when the store
+    cannot be reached."""
     try:
         store.set(f"{name} {rank}", "waited")
         silent = [other for other in range(num_ranks) if other != rank]

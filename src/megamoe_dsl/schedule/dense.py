@@ -1,4 +1,4 @@
-"""The order of a dense GEMM's blocks: bands of row blocks, and in each of them all columns (raster.py)."""
+"""The order of a dense GEMM's blocks: band after band of row blocks, and in each band all columns (raster.py)."""
 
 from __future__ import annotations
 

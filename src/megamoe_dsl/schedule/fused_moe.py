@@ -2,14 +2,14 @@
 
 The sequence has one step for each expert: its Linear1, and the Linear2 of the expert `lookahead` before it.  Within a step, runs of
 `INTERLEAVE` fetches of one phase and of the other alternate while both phases last; then comes what is left of Linear1, then of Linear2.
-The article runs Linear1 of a wave of experts, then its Linear2, then the next wave: clusters that are through with Linear1 wait for the
-slowest one (on H200s 10 % of the time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is
+The article runs Linear1 of a wave of experts, then its Linear2, then the next wave.  There, clusters that have finished Linear1 wait for
+the slowest one (on H200s 10 % of the time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is
 idle at other times (2 to 6 %, with seven eighths of the results for other GPUs).
 
-The blocks of an expert are taken in bands of `group_m` token blocks (raster.py).  With bands of one, SM100's, the weight block is fastest,
-as in the article.
+The blocks of an expert are taken in bands of `group_m` token blocks (raster.py).  With bands of one, as on SM100, the weight block
+changes fastest, as in the article.
 
-On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...; where the phases alternate it gets tiles of both, unless C is a multiple of
+On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  Where the phases alternate it so gets tiles of both, unless C is a multiple of
 2 `INTERLEAVE`.  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: first those of its own index, and then, whenever
 it is free, the next ones that nobody has taken.  SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
 
@@ -142,7 +142,7 @@ class FusedMoeOrder:
         return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
 
     def part(self, step: Int) -> tuple[Int, Int]:
-        """The step's experts: of Linear1, and of Linear2, where `experts_per_rank` is nobody."""
+        """The step's two experts: Linear1's, and Linear2's, which is `experts_per_rank` where there is none."""
         config = self.config
         return step, select(step < config.lookahead, config.problem.experts_per_rank, step - config.lookahead)
 
@@ -174,7 +174,7 @@ class FusedMoeOrder:
         index = div(local, run)
         alternates, in_fc1 = local < 2 * both, local < both + sizes.fc1
         phase = select(alternates, index & 1, select(in_fc1, FC1, FC2))
-        of_others = select(alternates, div(index + 1, 2) * run, select(in_fc1, both, sizes.fc1))  # the other phase's before this one
+        of_others = select(alternates, div(index + 1, 2) * run, select(in_fc1, both, sizes.fc1))  # the other phase's blocks so far
         return phase, local - of_others
 
     def _place(self, is_fc1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:

@@ -1,4 +1,4 @@
-"""The order of an m-grouped GEMM's blocks, rows sorted by expert: expert by expert, and in each of them as a dense GEMM's."""
+"""The order of an m-grouped GEMM's blocks, whose rows are sorted by expert: expert by expert, and within an expert as in a dense GEMM."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GroupedOrder:
         return self.sizes(zero)
 
     def part(self, step: Int) -> Int:
-        """The expert, who has the step's number."""
+        """The expert with the step's number."""
         return step
 
     def sizes(self, part: Int) -> OneSize:

@@ -9,7 +9,7 @@ from ..layouts.arith import Int
 
 
 class StepSizes(Protocol):
-    """How many blocks a step has, `total` of them; an order keeps here what it does not want to compute again for every block."""
+    """How many blocks a step has: `total`.  An order may keep more here that it computes once per step and needs for every block."""
 
     @property
     def total(self) -> Int:
@@ -19,7 +19,7 @@ class StepSizes(Protocol):
 
 @dataclass(frozen=True)
 class OneSize:
-    """Of a step whose blocks are all alike."""
+    """The size of a step whose blocks are all of one kind."""
 
     total: Int
 
@@ -40,11 +40,12 @@ class Order(Protocol):
         ...
 
     def part(self, step: Int) -> Any:
-        """What a step from 1 to `num_steps` consists of, in the order's own terms: the index of an expert, say.  Integers, nothing read."""
+        """What a step from 1 to `num_steps` consists of, in the order's own terms: the index of an expert, say.  Only arithmetic: no table
+        is read here."""
         ...
 
     def sizes(self, part: Any) -> StepSizes:
-        """Of a step that consists of `part`, from the tables that the order reads; none for `num_steps`."""
+        """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for step `num_steps`."""
         ...
 
     def block(self, step: Int, local: Int, sizes: Any) -> Any:

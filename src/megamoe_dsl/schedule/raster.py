@@ -1,4 +1,4 @@
-"""The order of blocks in a band of rows: what runs at the same time shares rows and columns in L2."""
+"""The order of blocks in a band of rows, chosen so that blocks that run at the same time share rows and columns in the L2 cache."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Walking the blocks of a kernel, whatever their order is (order.py): the same position on the host and in a kernel.
+"""Walking the blocks of a kernel, whatever their order is (order.py), with the same code on the host and in a kernel.
 
-All blocks of a launch form one sequence of numbers.  A cluster of CTAs takes numbers in ascending order: every `stride`-th one, if they go
-round robin, or those that it fetches at run time.  A `Scheduler` is such a position: a step of the order, and a number within that step.
-Moving on adds to the number.  The position is then *invalid* while the number lies past the blocks of its step, and `advance` takes it to
-the next step.  So a walk costs a few integer operations per block, and no list of blocks exists anywhere.
+All blocks of a launch are numbered in one sequence.  A cluster of CTAs takes numbers in ascending order: every `stride`-th number, if
+clusters take turns, or the numbers that it fetches at run time.  A `Scheduler` is a position in the sequence: a step of the order, and a
+block number within that step.  To move on, one adds to the block number.  If it then lies past the blocks of its step, the position is
+*invalid*, and `advance` takes it to the next step, until it is valid.  So a walk costs a few integer operations per block, and no list of
+blocks exists.
 
 A scheduler is frozen and its state are plain integers.  Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`,
 `invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/walk.py).
@@ -38,11 +39,11 @@ class Scheduler:
 
     # --- the current block
     def valid(self) -> Any:
-        """Whether a position that is not invalid has a block: after the last one there is none."""
+        """Whether there is a block at this position, which must not be invalid: past the last block there is none."""
         return self.step < self.order.num_steps
 
     def block(self) -> Any:
-        """Of a position that is not invalid, or of the one past the last block."""
+        """The block at this position, which must not be invalid; past the last block, one that the order says is empty."""
         return self.order.block(self.step, self.local, self.sizes)
 
     # --- moving on

@@ -6,10 +6,31 @@ our kernels.
 
 from .agents import agents_needed
 from .errors import Deadlock, SimError
+from .geometry import Geometry
+from .host.device_array import DeviceArray
+from .host.per_rank import PerRank
+from .host.run import run
+from .host.visible_memory import arrays_of
 from .launch import Launch
 from .memory import GlobalMemory
 from .program import Program, load
 from .report import Finding, Report
 from .simulator import Simulator
 
-__all__ = ["Deadlock", "Finding", "GlobalMemory", "Launch", "Program", "Report", "SimError", "Simulator", "agents_needed", "load"]
+__all__ = [
+    "Deadlock",
+    "DeviceArray",
+    "Finding",
+    "Geometry",
+    "GlobalMemory",
+    "Launch",
+    "PerRank",
+    "Program",
+    "Report",
+    "SimError",
+    "Simulator",
+    "agents_needed",
+    "arrays_of",
+    "load",
+    "run",
+]

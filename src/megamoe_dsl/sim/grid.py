@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from .clock import Clock
 from .launch import Launch
+from .memory import ByteStore
 from .race import Race
 
 
@@ -15,7 +16,7 @@ class Grid:
     def __init__(self, launch: Launch, before: Grid | None) -> None:
         self.launch, self.before = launch, before
         self.program = launch.check()
-        self.parameters = self.program.pack(launch.args)
+        self.parameters = ByteStore(self.program.pack(launch.args), None)
         self.unfinished = 0
         self.end: Clock | None = None  # what the next launch of the stream knows
 

@@ -35,6 +35,7 @@ class WorldLike(Protocol):
     race: Race | None
     assume_tensor_fences: bool
     leader: int
+    assume_tensor_waits: bool
     instructions: int
     sweeps: int
     progress: int
@@ -89,7 +90,7 @@ class CtaLike(Place, Protocol):
     ctaid: Dim3
     uid: int
     sm: int
-    parameters: Any
+    parameters: ByteStore
     shared_base: int
     barriers: dict[int, BarrierState]
     mbarriers: dict[int, Any]

@@ -7,8 +7,6 @@ transposed matrix), and, from FIRST_GROUP on, lanes of some mask that all do the
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,6 +55,8 @@ def alike(bits: int) -> int:
     """The code of lanes that all do the same. Masks beyond the thirtieth count as all lanes."""
     if bits == FULL:
         return ALIKE
+    if not bits & (bits - 1):
+        return bits.bit_length() - 1
     if bits not in _groups:
         if FIRST_GROUP + len(_groups) > LAST:
             return ALIKE
@@ -81,10 +81,3 @@ def _pattern(bits: int, steps: bytes) -> NDArray[np.int64]:
     shared = np.zeros(len(first), np.bool_)
     np.logical_or.at(shared, inverse, codes != codes[first][inverse])
     return np.where(shared[inverse], alike(bits), codes) << CODE_SHIFT
-
-
-def tile_codes(tiles: int, transposed: bool) -> NDArray[Any]:
-    """The codes of the 16-byte rows of `tiles` 8x8 matrices in words of 4 bytes: a thread has 4 bytes of a row, or 2 of each of two."""
-    if transposed:
-        return np.full(32 * tiles, SEVERAL << CODE_SHIFT)
-    return np.tile(np.arange(32), tiles) << CODE_SHIFT

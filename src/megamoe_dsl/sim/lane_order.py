@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
 from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, bits_of, codes_of, members
+from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of, members
 from .lanes import Lanes, Mask
 from .place import Place
 from .shadow import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
@@ -153,8 +153,11 @@ class LaneOrder:
 
     # ---- accesses
 
-    def stamp(self, index: Any, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
-        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location)."""
+    def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
+        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location).
+
+        `code`: a lane, or what several do with all of it (see `lane_codes`); None: each has its share of the locations, in turn.
+        """
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
         if reading and line in self._may_be_late:
@@ -172,9 +175,10 @@ class LaneOrder:
             strand.clock.fit(width)
         rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
         record = self.time << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | agent
-        if isinstance(index, slice):
-            return rows, record | (bits.bit_length() - 1 if one else ALIKE) << CODE_SHIFT
-        return rows, codes_of(bits_of(self.warp.mask), index) | record
+        mask = bits_of(self.warp.mask)
+        if code is None:
+            return rows, codes_of(mask, index) | record
+        return rows, record | (alike(mask) if code == ALIKE else code) << CODE_SHIFT
 
     def in_order(self, last: NDArray[np.int64], records: NDArray[np.int64] | int, bases: Row, reading: bool, level: int) -> NDArray[np.bool_]:
         """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""

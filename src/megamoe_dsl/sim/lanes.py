@@ -15,3 +15,11 @@ Mask = NDArray[np.bool_] | None
 
 LANE = np.arange(32, dtype=np.uint32)
 """Every lane's own number."""
+
+ALONE = [np.arange(32) == lane for lane in range(32)]
+"""For every lane, the mask of that lane only."""
+
+
+def uniform(values: Lanes) -> bool:
+    """Whether all lanes have the same bits."""
+    return values.tobytes() == values[:1].tobytes() * len(values)

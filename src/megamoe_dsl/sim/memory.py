@@ -163,6 +163,7 @@ class SharedMemory(ByteStore):
     def __init__(self, size: int, label: str) -> None:
         super().__init__(np.zeros(SMEM_BYTES, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
         self.limit, self.label = SMEM_RESERVED + size, label
+        self.initialised: set[object] = set()  # chunks that were found, or made, initialised: they stay so
         self.shadow: Shadow | None = None
 
     def check(self, low: int, end: int) -> None:

@@ -65,7 +65,8 @@ class Binder:
         self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
-        self.names: dict[str, Any] = {"where": np.where}
+        self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
+        self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
         self._constants: dict[tuple[str, type], str] = {}
 
     def name(self, value: Any) -> str:

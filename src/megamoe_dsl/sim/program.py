@@ -19,6 +19,7 @@ from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
+from .segment import Segment
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -63,6 +64,11 @@ class Program:
         self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
         self.units: list[Any] = [None] * len(kernel.code)
         self._link()
+
+    @property
+    def unwaited(self) -> list[str]:
+        """Uses of asynchronous results that no wait precedes, in words."""
+        return self.binder.unwaited
 
     def fresh_registers(self) -> list[Lanes]:
         """Zeroed registers (arrays are never modified in place, so warps share them)."""
@@ -133,12 +139,14 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
-        out = ["def unit(w, R, m):" if masked else "def unit(w, R):"]
+        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder)
         for ins, item in body:
-            if isinstance(item, Straight):
-                out += self._call(ins, item, masked)
+            if isinstance(item, Inline):
+                segment.add(ins, item)
             else:
-                out += self._assign(ins, item, masked)
+                out += segment.source(masked) + self._call(ins, item, masked)
+                segment = Segment(self.binder)
+        out += segment.source(masked)
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]
@@ -150,28 +158,6 @@ class Program:
             return [*out, f" w.mask = {mask}", f" {name}(w, {mask})"]
         out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
         return [*out, " if p is not False:", "  w.mask = p", f"  {name}(w, p)"]
-
-    def _assign(self, ins: PtxInstruction, item: Inline, masked: bool) -> list[str]:
-        binder = self.binder
-        guard = "m" if masked else None
-        out = []
-        if ins.predicate is not None:
-            p = f"R[{binder.index[ins.predicate]}]"
-            if masked:
-                out.append(f" p = m > {p}" if ins.negated else f" p = {p} & m")
-            else:
-                out.append(f" p = ~{p}" if ins.negated else f" p = {p}")
-            guard = "p"
-        stores = [(binder.index[d], text, dtype) for d, text, dtype in item.assignments if d != "_"]
-        several = len(stores) > 1
-        for k, (i, text, dtype) in enumerate(stores):
-            value = binder.cast(f"({text})", dtype, binder.storage[i])
-            if guard:
-                value = f"where({guard}, {value}, R[{i}])"
-            out.append(f" t{k} = {value}" if several else f" R[{i}] = {value}")
-        if several:
-            out += [f" R[{i}] = t{k}" for k, (i, _, _) in enumerate(stores)]
-        return out
 
 
 def load(ptx: str, kernel: str | None = None) -> Program:

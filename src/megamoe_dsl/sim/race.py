@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
+from .chunks import CHUNK
 from .clock import HAPPENED, READS, ROWS, Clock
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, LAST
+from .lane_codes import ALIKE, CODE_SHIFT, LAST, SEVERAL
 from .lane_order import LaneOrder, Warp
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .place import Place
@@ -111,39 +112,42 @@ class Race:
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
-        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.read(shadow, shadow.index(where, size), actor)
+    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks.
 
-    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
-        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
+        A warp's lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole.
+        """
         shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.write(shadow, shadow.index(where, size), actor)
+        self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
+
+    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_shared`."""
+        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
     def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Read at byte offsets of an allocation (see `GlobalMemory.find`)."""
         if not allocation.read_only:
             shadow = self.global_shadow(allocation)
-            self.read(shadow, shadow.index(where, size), actor)
+            self.read(shadow, shadow.index(where, size), actor, code_of(where))
 
     def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Write at byte offsets of an allocation."""
         shadow = self.global_shadow(allocation)
-        self.write(shadow, shadow.index(where, size), actor)
+        self.write(shadow, shadow.index(where, size), actor, code_of(where))
 
     def tensor_shadow(self, cta: Place, size: int) -> Shadow:
         """A shadow for tensor memory; the engine numbers its locations as it likes."""
         return Shadow(size, 1, "tmem", f"{cta} tmem", 0, TENSOR)
 
     def _shared_shadow(self, cta: Place) -> Shadow:
-        cta.shared.shadow = Shadow(SMEM_BYTES, 4, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
+        cta.shared.shadow = Shadow(SMEM_BYTES, CHUNK, "smem", f"{cta} smem", SMEM_RESERVED, SHARED)
         return cta.shared.shadow
 
     def global_shadow(self, allocation: Allocation) -> Shadow:
         """The shadow of a global buffer in this run."""
         if (shadow := self.shadows.get(allocation.base)) is None:
-            shadow = Shadow(len(allocation.data), 4, allocation.name, repr(allocation), 0, GLOBAL)
+            shadow = Shadow(len(allocation.data), CHUNK, allocation.name, repr(allocation), 0, GLOBAL)
             self.shadows[allocation.base] = shadow
         return shadow
 
@@ -154,9 +158,9 @@ class Race:
         assert isinstance(store, Allocation)
         return self.global_shadow(store)
 
-    def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
-        """A weak read of locations `index` (from `Shadow.index`)."""
-        rows, records = self._stamp(index, actor, reading=True)
+    def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
+        """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
+        rows, records = self._stamp(index, actor, code, reading=True)
         self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
@@ -170,9 +174,9 @@ class Race:
             index, records = index[~bad], every[~bad]
         shadow.read[index] = records
 
-    def write(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
+    def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
-        rows, records = self._stamp(index, actor)
+        rows, records = self._stamp(index, actor, code)
         self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
         self._against_reads("WAR race", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
@@ -212,9 +216,7 @@ class Race:
         `writes` says which weak accesses it can conflict with later; None: with none (mbarriers, which have checks of their own).
         `lane`: of a warp's lanes, this one alone.
         """
-        rows, records = self._stamp(index, actor, reading=writes is False)
-        if lane is not None:
-            records = records & ~CODE_MASK | lane << CODE_SHIFT
+        rows, records = self._stamp(index, actor, lane, reading=writes is False)
         last = shadow.write[index]
         bad = unordered(last, rows[HAPPENED])
         if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
@@ -237,10 +239,10 @@ class Race:
             if self._unknown(last, np.ones(len(last), np.bool_), rows, level, mine, actor, not before_write) is not None:
                 self._report_records(kind, shadow, at, record, mine if isinstance(mine, int) else int(mine[0]), actor)
 
-    def _stamp(self, index: Any, actor: Accessor, reading: bool = False) -> tuple[Rows, Any]:
+    def _stamp(self, index: Any, actor: Accessor, code: int | None, reading: bool = False) -> tuple[Rows, Any]:
         """What the accessor knows, all its lanes at least that, and its access records: one for all locations, or one for each."""
         if not isinstance(actor, Actor):
-            return actor.order.stamp(index, reading)
+            return actor.order.stamp(index, code, reading)
         clock = actor.clock
         if clock.rows.shape[1] < self.width:
             clock.fit(self.width)
@@ -352,3 +354,8 @@ class Race:
             kind, name, own_name, where, first_line, actor.line,
             other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels.of(other), self.kernels.of(own),
         )  # fmt: skip
+
+
+def code_of(where: Places, parts: bool = False) -> int | None:
+    """Which lanes of a warp make an access: all alike, when it is one slice, each a part, or each its own (None)."""
+    return SEVERAL if parts else ALIKE if isinstance(where, slice) else None

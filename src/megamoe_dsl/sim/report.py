@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -50,3 +50,18 @@ class Report:
     def rate(self) -> float:
         """Warp-instructions per second."""
         return self.instructions / self.seconds if self.seconds else 0.0
+
+    def by_source(self) -> list[Finding]:
+        """The findings, one for each kind and pair of source lines (of PTX lines where no source is known); counts are added."""
+        groups: dict[tuple[object, ...], Finding] = {}
+        for one in self.findings:
+            first, second = one.first_source or one.first_line, one.second_source or one.second_line
+            key = one.kind, one.first_kernel, first, one.second_kernel, second
+            groups[key] = replace(one, count=one.count + (groups[key].count if key in groups else 0))
+        return list(groups.values())
+
+    def __str__(self) -> str:
+        findings = self.by_source()
+        done = f"{self.instructions:,} warp instructions in {self.seconds:.1f} s, {len(findings)} findings"
+        warnings = [f"warning: {text}, {count} times" for text, count in self.warnings.items()]
+        return "\n".join([done, *map(str, findings), *warnings])

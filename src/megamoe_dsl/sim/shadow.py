@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .chunks import Chunks
+from .chunks import CHUNK, Chunks
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
 AGENT_MASK = 0x3FFF
@@ -20,6 +20,10 @@ LINE_MASK = 0x3FFFF
 CLOCK_SHIFT = 39
 PAGE_SHIFT = 12
 PAGE = 1 << PAGE_SHIFT
+"""Records of one page of the overflow."""
+BYTES_SHIFT = 10
+BYTES = 1 << BYTES_SHIFT
+"""Bytes of a page of memory, all of whose records are equally fine."""
 
 Records = NDArray[np.int64]
 Index = NDArray[np.int64] | slice
@@ -45,26 +49,23 @@ def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | N
     return bad if b"\x01" in bad.tobytes() else None
 
 
-def _spread(records: Records, factor: int) -> Records:
-    """Each record `factor` times. Untouched pages of a large buffer stay untouched, hence not `repeat`."""
-    out = np.zeros(len(records) * factor, np.int64)
-    used = np.flatnonzero(records)
-    rows = out.reshape(-1, factor)
-    rows[used] = records[used, None]
-    return out
-
-
 class Shadow:
-    """Access records of a byte range, one per `grain` bytes. The grain gets finer on the first access that needs it.
+    """Access records of a byte range, one per `grain` bytes: a power of two. A page gets finer records on the first access that needs them.
 
     `name` and `origin` say where a location is; `place` is the kind of memory, by which findings are grouped.
     """
 
     def __init__(self, size: int, grain: int, place: str, name: str, origin: int, space: int) -> None:
-        self.grain, self.place, self.name, self.origin, self.space = grain, place, name, origin, space
-        n = -(-size // grain)
-        self.write: Records = np.zeros(n, np.int64)
-        self.read: Records = np.zeros(n, np.int64)
+        self.place, self.name, self.origin, self.space = place, name, origin, space
+        self._shift = grain.bit_length() - 1
+        pages = -(-size >> BYTES_SHIFT)
+        self._per_page = BYTES >> self._shift
+        self._used = pages * self._per_page
+        self._first = np.arange(0, self._used, self._per_page)  # of every page, its first record
+        self._shifts = np.full(pages, self._shift, np.uint8)  # of every page, log2 of the bytes of a record
+        self._refined: dict[int, int] = {}  # first record: page
+        self.write: Records = np.zeros(self._used, np.int64)
+        self.read: Records = np.zeros(self._used, np.int64)
         self.shared_read: NDArray[np.bool_] | None = None
         self.overflow: dict[int, dict[int, Records]] = {}
         self.has_strong: NDArray[np.bool_] | None = None
@@ -72,75 +73,111 @@ class Shadow:
 
     def where(self, index: int) -> str:
         """A location for people."""
-        return f"{self.name}+{index * self.grain - self.origin}"
+        byte = index << self._shift
+        if first := max((first for first in self._refined if first <= index), default=0):
+            page = self._refined[first]
+            byte = (page << BYTES_SHIFT) + (index - first << int(self._shifts[page]))
+        return f"{self.name}+{byte - self.origin}"
+
+    # ---- from bytes to records
 
     def index(self, start: Places, size: int) -> Index:
-        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs)."""
-        if isinstance(start, Chunks):
-            return start.records(self.grain)
-        if isinstance(start, slice):
-            while start.start % self.grain or start.stop % self.grain:
-                self._refine(self.grain // 2)
-            return slice(start.start // self.grain, start.stop // self.grain)
-        if size < self.grain:
-            self._refine(size)
-        if self.grain == size:
-            return start // size if size > 1 else start
-        steps = np.arange(size // self.grain)
-        return (start[:, None] // self.grain + steps).ravel()
+        """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs).
 
-    def _refine(self, grain: int) -> None:
-        factor = self.grain // grain
-        self.grain = grain
-        self.write, self.read = _spread(self.write, factor), _spread(self.read, factor)
+        Every access has as many records as every other, one after the other.
+        """
+        if isinstance(start, Chunks):
+            pages = slice(start.low >> BYTES_SHIFT, (start.end - 1 >> BYTES_SHIFT) + 1)
+            if not self._refined or self._settle(pages, CHUNK) == self._shift:
+                return start.records(self._shift)
+            return self._records(start.starts, CHUNK)
+        if isinstance(start, slice):
+            return self._slice(start.start, start.stop)
+        if not self._refined and size >> self._shift:
+            return start >> self._shift if size >> self._shift == 1 else self._records(start, size)
+        return self._records(start, size)
+
+    def _slice(self, low: int, end: int) -> Index:
+        first, last = low >> BYTES_SHIFT, end - 1 >> BYTES_SHIFT
+        unit = low | end | 1 << self._shift
+        shift = self._settle(slice(first, last + 1), unit & -unit)
+        if first == last or shift == self._shift:
+            base = int(self._first[first]) - (first << BYTES_SHIFT - shift)
+            return slice(base + (low >> shift), base + (end >> shift))
+        return self._records(np.arange(low, end, 1 << shift), 1 << shift)
+
+    def _records(self, start: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        pages = start >> BYTES_SHIFT
+        shift = self._settle(pages, size)
+        first = self._first[pages] + ((start & BYTES - 1) >> shift)
+        if size >> shift == 1:
+            return first
+        return (first[:, None] + np.arange(size >> shift)).ravel()
+
+    def _settle(self, pages: NDArray[np.int64] | slice, size: int) -> int:
+        """Give these pages one grain, which is not larger than `size` bytes; its log2."""
+        shifts = self._shifts[pages].tobytes()
+        shift = min(min(shifts), size.bit_length() - 1)
+        if max(shifts) > shift:
+            touched = np.arange(pages.start, pages.stop) if isinstance(pages, slice) else np.unique(pages)
+            for page in touched[self._shifts[touched] > shift].tolist():
+                self._refine(page, shift)
+        return shift
+
+    def _refine(self, page: int, shift: int) -> None:
+        count, before = BYTES >> shift, int(self._shifts[page])
+        old = int(self._first[page]) + (np.arange(count) << shift >> before)
+        first = self._used = -(-self._used // count) * count  # aligned, so that it lies in one page of the overflow
+        self._used += count
+        if self._used > len(self.write):
+            self._grow()
+        self._refined[first] = page
+        self._first[page], self._shifts[page] = first, shift
+        new = slice(first, first + count)
+        self.write[new], self.read[new] = self.write[old], self.read[old]
         if self.shared_read is not None:
-            self.shared_read = self.shared_read.repeat(factor)
+            self.shared_read[new] = self.shared_read[old]
         if self.has_strong is not None:
-            self.has_strong = self.has_strong.repeat(factor)
-        self.strong = {at * factor + k: records.copy() for at, records in self.strong.items() for k in range(factor)}
-        old, self.overflow = self.overflow, {}
-        for page, readers in old.items():
-            for agent, records in readers.items():
-                wide = records.repeat(factor).reshape(factor, PAGE)
-                for k in range(factor):
-                    self.overflow.setdefault(page * factor + k, {})[agent] = wide[k].copy()
+            self.has_strong[new] = self.has_strong[old]
+            for k in np.flatnonzero(self.has_strong[new]).tolist():
+                self.strong[first + k] = self.strong[int(old[k])].copy()
+        for agent, records in self.overflow.get(int(old[0]) >> PAGE_SHIFT, {}).copy().items():
+            if (kept := records[old & PAGE - 1]).any():
+                readers = self.overflow.setdefault(first >> PAGE_SHIFT, {})
+                readers.setdefault(agent, np.zeros(PAGE, np.int64))[first & PAGE - 1 :][:count] = kept
+
+    def _grow(self) -> None:
+        """More room. Untouched pages of a large buffer stay untouched, hence no plain copy."""
+        room = self._used + max(len(self.write) // 4, 16 * PAGE)
+        for name in ("write", "read"):
+            wide, used = np.zeros(room, np.int64), np.flatnonzero(records := getattr(self, name))
+            wide[used] = records[used]
+            setattr(self, name, wide)
+        more = np.zeros(room, np.bool_)
+        for name in ("shared_read", "has_strong"):
+            if (flags := getattr(self, name)) is not None:
+                setattr(self, name, np.concatenate([flags, more[len(flags) :]]))
+
+    # ---- accesses
 
     def add_reader(self, index: NDArray[np.int64], records: Records) -> None:
-        """Reads that are concurrent with the recorded ones: keep both."""
+        """Reads of one agent that are concurrent with the recorded ones, which stay: keep them too."""
         if self.shared_read is None:
             self.shared_read = np.zeros(len(self.read), np.bool_)
-        first = ~self.shared_read[index]
-        self._keep_all(index, self.read[index], first)
-        self._keep_all(index, records, first)
+        kept = self.shared_read[index]
         self.shared_read[index] = True
-
-    def _keep_all(self, index: NDArray[np.int64], records: Records, first: NDArray[np.bool_]) -> None:
-        agents = records & AGENT_MASK
-        if (agents == agents[0]).all():
-            self._keep(index, records, int(agents[0]), first)
-            return
-        for agent in np.unique(agents).tolist():
-            mine = agents == agent
-            self._keep(index[mine], records[mine], agent, first[mine])
-
-    def _keep(self, index: NDArray[np.int64], records: Records, agent: int, first: NDArray[np.bool_]) -> None:
-        low, high = int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
-        pages = index >> PAGE_SHIFT if low != high else None
+        agent, low, high = int(records[0]) & AGENT_MASK, int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
         for page in range(low, high + 1):
-            here, values, alone = index, records, first
-            if pages is not None:
-                mine = pages == page
-                if not mine.any():
-                    continue
-                here, values, alone = index[mine], records[mine], first[mine]
+            here: NDArray[np.int64] | slice = slice(None) if low == high else np.flatnonzero(index >> PAGE_SHIFT == page)
+            if not len(places := index[here] & PAGE - 1):
+                continue
             readers = self.overflow.setdefault(page, {})
             if agent not in readers:
                 readers[agent] = np.zeros(PAGE, np.int64)
-            # Clocks of one agent only grow, so the new record is the one that matters; of two lanes both do, and it stands for all.
-            here = here & (PAGE - 1)
-            before = readers[agent][here]
-            several = (before != 0) & ((before ^ values) & CODE_MASK != 0) & ~alone
-            readers[agent][here] = np.where(several, values & ~CODE_MASK | ALIKE << CODE_SHIFT, values)
+            # Clocks of one agent only grow, so the new record is the one that matters; of several lanes all do, and it stands for them.
+            before, values = readers[agent][places], records[here]
+            several = kept[here] & (before != 0) & ((before ^ values) & CODE_MASK != 0)
+            readers[agent][places] = np.where(several, values & ~CODE_MASK | ALIKE << CODE_SHIFT, values)
 
     def add_strong(self, index: NDArray[np.int64], records: Records | int, writes: bool) -> None:
         """A strong access: flags and counters have many at a time, and only weak accesses conflict with them."""

@@ -27,8 +27,9 @@ class Simulator:
     launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
-    do, the findings of the race detector. Without `assume_lockstep` lanes that execute an instruction together need not have executed
-    what comes before it (see `lane_order`). `leader` is the lane that `elect.sync` elects.
+    do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
+    Without `assume_lockstep` lanes that execute an instruction together need not have executed what comes before it (see `lane_order`).
+    `leader` is the lane that `elect.sync` elects.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class Simulator:
         kernel: str | None = None,
         resident: int | None = None,
         assume_tensor_fences: bool = False,
+        assume_tensor_waits: bool = False,
         assume_lockstep: bool = True,
         leader: int = 0,
     ) -> None:
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.assume_tensor_fences, self.assume_lockstep = assume_tensor_fences, assume_lockstep
-        self.leader = leader
+        self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
+        self.assume_lockstep, self.leader = assume_lockstep, leader
         if not 0 <= leader < 32:
             raise SimError(f"leader {leader}: a lane, 0 to 31")
         self.program = None if ptx is None else load(ptx, kernel)
@@ -59,10 +61,14 @@ class Simulator:
         if self.race:
             check_agents(agents_needed(launches), so_far=False)
         launches = [launch if launch.program else replace(launch, program=self.program) for launch in launches]
-        kernels = KernelNames(launch.check().kernel for launch in launches)
+        programs = [launch.check() for launch in launches]
+        if uses := [text for program in programs for text in program.unwaited if not self.assume_tensor_waits]:
+            raise SimError(f"{uses[0]} (to run it all the same: assume_tensor_waits=True)")
+        kernels = KernelNames(program.kernel for program in programs)
         race = Race(self.memory, kernels, self.assume_lockstep) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
-        world.assume_tensor_fences, world.leader = self.assume_tensor_fences, self.leader
+        world.assume_tensor_fences, world.assume_tensor_waits = self.assume_tensor_fences, self.assume_tensor_waits
+        world.leader = self.leader
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

@@ -39,6 +39,7 @@ class SmemDescriptor:
     span: int
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def decode_sm100(cls, word: int) -> SmemDescriptor:
         """tcgen05 form: version 1, layout type in bits 61-63."""
         version = (word >> 46) & 3
@@ -52,6 +53,7 @@ class SmemDescriptor:
         return cls._decode(word, _SM100_SPANS[layout])
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def decode_sm90(cls, word: int) -> SmemDescriptor:
         """wgmma form: layout type in bits 62-63."""
         return cls._decode(word, _SM90_SPANS[word >> 62])

@@ -7,13 +7,14 @@ Source: PTX ISA, "Tensors" (tiled mode, out-of-bound access, swizzling modes).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim.chunks import CHUNK, Chunks
+from megamoe_dsl.sim.global_rows import GlobalRows
 from megamoe_dsl.sim.swizzle import IndexArray, swizzle
 
 PADDING_POISON = 0xEE
@@ -47,6 +48,16 @@ class Box:
     def empty(self) -> bool:
         """True when no byte of the box lies inside the tensor."""
         return len(self.rows) == 0
+
+    @property
+    def whole(self) -> bool:
+        """True when all of the box lies inside the tensor."""
+        return len(self.rows) == self.row_count and self.last - self.first == self.row_bytes
+
+    @cached_property
+    def global_rows(self) -> GlobalRows:
+        """The in-bounds parts of its rows."""
+        return GlobalRows(self.rows, self.last - self.first)
 
     def global_bytes(self) -> IndexArray:
         """Global addresses of the in-bounds bytes, shaped (in-bounds rows, last - first)."""

@@ -7,7 +7,6 @@ destination, because `wait_group.read` orders only the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,11 @@ from .chunks import CHUNK, Chunks
 from .clock import Clock
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
+from .global_rows import GlobalRows
 from .interfaces import CtaLike, WarpLike, WorldLike
 from .mbarrier import Mbarrier, finish_async_store
-from .memory import B128, SMEM_RESERVED, Allocation, Bytes
+from .memory import B128, SMEM_RESERVED, Bytes
 from .race import Race
-from .swizzle import IndexArray
 
 _TYPES: dict[str, type] = {
     "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "b32": np.uint32, "b64": np.uint64,
@@ -92,77 +91,47 @@ def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
     finish_async_store(barrier, size, actor.clock if actor else None)
 
 
-def _locate(world: WorldLike, rows: IndexArray, width: int, write: bool) -> tuple[Allocation, IndexArray]:
-    low, high = int(rows.min()), int(rows.max()) + width
-    memory = world.memory
-    allocation, offset = memory.writable(low, high - low) if write else memory.find(low, high - low)
-    return allocation, rows - low + offset
+def read_global_rows(world: WorldLike, rows: GlobalRows, actor: Actor | None) -> Bytes:
+    """Their bytes, shaped (rows, width)."""
+    allocation, offset = world.memory.find(rows.low, rows.end - rows.low)
+    if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
+        row, column = divmod(int(np.argmin(valid)), rows.width)
+        raise SimError(f"read of uninitialised global memory {allocation}+{offset + int(rows.steps[row]) + column}")
+    if actor is not None and world.race and not allocation.read_only:
+        world.race.read_global(allocation, *rows.places(offset), actor)
+    return np.array(rows.of(allocation.data, offset))
 
 
-def _spans(offsets: IndexArray, width: int) -> tuple[IndexArray | slice, int]:
-    """Row offsets as the race detector wants them: one slice when the rows touch, else aligned pieces."""
-    low, high = int(offsets[0]), int(offsets[-1]) + width
-    if high - low == width * len(offsets):
-        return slice(low, high), 1
-    unit = CHUNK
-    while width % unit or (offsets % unit).any():
-        unit //= 2
-    return (offsets[:, None] + np.arange(0, width, unit)).ravel(), unit
-
-
-def _rows_of(values: NDArray[Any], offsets: IndexArray, width: int) -> NDArray[Any]:
-    """Rows of `width` elements at these offsets; a view when they lie equally far apart."""
-    pitch = int(offsets[1] - offsets[0]) if len(offsets) > 1 else width
-    if pitch < width or (offsets[1:] - offsets[:-1] != pitch).any():
-        return values[offsets[:, None] + np.arange(width)]
-    return np.ndarray((len(offsets), width), values.dtype, values, int(offsets[0]), (pitch, 1))
-
-
-def read_global_rows(world: WorldLike, rows: IndexArray, width: int, actor: Actor | None) -> Bytes:
-    """Bytes of rows of `width` bytes at global addresses `rows`, shaped (rows, width)."""
-    allocation, offsets = _locate(world, rows, width, False)
-    if allocation.valid is not None and not (valid := _rows_of(allocation.valid, offsets, width)).all():
-        row, column = divmod(int(np.argmin(valid)), width)
-        raise SimError(f"read of uninitialised global memory {allocation}+{int(offsets[row]) + column}")
+def write_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, actor: Actor | None) -> None:
+    """Store (rows, width) bytes."""
+    allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
     if actor is not None and world.race:
-        where, size = _spans(offsets, width)
-        world.race.read_global(allocation, where, size, actor)
-    return np.array(_rows_of(allocation.data, offsets, width))
-
-
-def write_global_rows(world: WorldLike, rows: IndexArray, values: Bytes, actor: Actor | None) -> None:
-    """Store (rows, width) bytes at global addresses `rows`."""
-    width = values.shape[1]
-    allocation, offsets = _locate(world, rows, width, True)
-    if actor is not None and world.race:
-        where, size = _spans(offsets, width)
-        world.race.write_global(allocation, where, size, actor)
-    index = offsets[:, None] + np.arange(width)
-    allocation.data[index] = values
+        world.race.write_global(allocation, *rows.places(offset), actor)
+    rows.store(allocation.data, offset, values)
     if allocation.valid is not None:
-        allocation.valid[index] = True
+        rows.store(allocation.valid, offset, True)
 
 
-def reduce_global_rows(world: WorldLike, rows: IndexArray, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
+def reduce_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
     """Combine (rows, width) bytes into global rows; every element is one relaxed atomic."""
-    width = values.shape[1]
-    allocation, offsets = _locate(world, rows, width, True)
+    allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
     if actor is not None and world.race:
-        where, size = _spans(offsets, width)
         shadow = world.race.global_shadow(allocation)
-        world.race.strong(shadow, shadow.index(where, size), actor)
-    index = offsets[:, None] + np.arange(width)
-    if allocation.valid is not None and not allocation.valid[index].all():
+        world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)
+    if allocation.valid is not None and not rows.of(allocation.valid, offset).all():
         raise SimError(f"reduction into uninitialised global memory {allocation}")
-    allocation.data[index] = reduce(np.ascontiguousarray(allocation.data[index]), np.ascontiguousarray(values))
+    old = np.ascontiguousarray(rows.of(allocation.data, offset))
+    rows.store(allocation.data, offset, reduce(old, np.ascontiguousarray(values)))
 
 
 def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
     """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
-    if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is not None:
-        raise SimError(f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}")
+    if chunks not in shared.initialised:
+        if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is not None:
+            raise SimError(f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}")
+        shared.initialised.add(chunks)
     if actor is not None and cta.world.race:
         cta.world.race.read_shared(cta, chunks, CHUNK, actor)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
@@ -175,7 +144,9 @@ def write_shared_chunks(cta: CtaLike, chunks: Chunks, values: Bytes, actor: Acto
     if actor is not None and cta.world.race:
         cta.world.race.write_shared(cta, chunks, CHUNK, actor)
     shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
-    shared.mark(chunks.numbers, CHUNK)
+    if chunks not in shared.initialised:
+        shared.mark(chunks.numbers, CHUNK)
+        shared.initialised.add(chunks)
 
 
 class Reduction:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import SimError
 from .swizzle import IndexArray
@@ -65,6 +66,11 @@ class TensorMemory:
                 return
         held = ", ".join(f"[{first}, {first + size})" for first, size in self.allocated.items()) or "none"
         raise SimError(f"{what}: TMEM columns [{column}, {column + count}) are outside the allocation ({held})")
+
+
+def all_valid(flags: NDArray[np.bool_]) -> bool:
+    """Whether every flag is set; on small pieces of a larger array this is a good deal faster than `flags.all()`."""
+    return b"\x00" not in flags.tobytes()
 
 
 @lru_cache(maxsize=4096)

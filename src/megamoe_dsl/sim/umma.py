@@ -25,6 +25,7 @@ _BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
 _SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
 # Two E2M1 values for every byte: element 0 is the low nibble.
 _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arange(256) >> 4]], axis=1)
+_E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as one element
 
 
 def element_bytes(name: str) -> int:
@@ -45,13 +46,13 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """
     rows = len(raw)
     if name in _BYTE_TABLES:
-        return _BYTE_TABLES[name][raw]
+        return _BYTE_TABLES[name].take(raw)
     if name == "e2m1":
-        return _E2M1_PAIRS[raw.reshape(rows, -1, 16)[:, :, :8]].reshape(rows, -1)
+        return _E2M1_AS_ONE.take(raw.reshape(rows, -1, 16)[:, :, :8]).reshape(rows, -1).view(np.float64)
     if name == "e2m1x2":
-        return _E2M1_PAIRS[raw].reshape(rows, -1)
+        return _E2M1_AS_ONE.take(raw).view(np.float64)
     if name in ("e2m3", "e3m2"):
-        codes = _unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
+        codes = unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
         return (formats.E2M3 if name == "e2m3" else formats.E3M2)[codes].reshape(rows, -1)
     if name in ("s8", "u8"):
         return raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
@@ -64,7 +65,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     raise ValueError(f"operand format {name!r} is not modelled")
 
 
-def _unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
+def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
     """(..., 12) bytes to (..., 16) codes of 6 bits, least significant first."""
     triples = packed.reshape(*packed.shape[:-1], 4, 3).astype(np.int64)
     word = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
@@ -74,7 +75,7 @@ def _unpack_6bit(packed: Bytes) -> NDArray[np.int64]:
 
 def decode_scales(raw: Bytes, name: str) -> Float64Array:
     """Values of scale-factor bytes in format ``ue8m0`` or ``ue4m3``."""
-    return _SCALE_TABLES[name][raw]
+    return _SCALE_TABLES[name].take(raw)
 
 
 def scale_rows(operand: Float64Array, scales: Float64Array) -> Float64Array:

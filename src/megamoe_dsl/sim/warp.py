@@ -83,7 +83,7 @@ class Warp:
 
     def lanes(self, mask: Mask) -> list[int]:
         """The lanes of a mask."""
-        return list(range(32)) if mask is None else np.flatnonzero(mask).tolist()
+        return list(range(32)) if mask is None else mask.nonzero()[0].tolist()
 
     def first(self, mask: Mask) -> int:
         """The lowest lane of a mask."""
@@ -91,7 +91,7 @@ class Warp:
 
     def converged(self, mask: Mask) -> bool:
         """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
-        return mask is None or bool((mask | self.exited).all())
+        return mask is None or b"\x00" not in (mask | self.exited).tobytes()
 
     def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
         """Answer PARK: like `block`, for lanes that have arrived and now wait."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,11 @@ class WgmmaThread:
         Raises:
             SimError: the registers were touched and no `wgmma.fence` followed, or they overlap another accumulator in flight.
         """
-        owners = {id(self.in_flight[r]): self.in_flight[r] for r in registers if r in self.in_flight}
-        if owners:
-            owner = next(iter(owners.values()))
-            if len(owners) > 1 or owner.registers != registers:
-                raise SimError("wgmma accumulator overlaps one of another shape that is in flight")
+        owner = self.in_flight.get(registers[0])
+        if owner is not None and owner.registers == registers:
             return owner
+        if any(r in self.in_flight for r in registers):
+            raise SimError("wgmma accumulator overlaps one of another shape that is in flight")
         file = self.warp.R
         if not self.fenced and any(file[r] is not self.delivered.get(r) for r in registers):
             raise SimError("wgmma.mma_async on registers that were written, or never used by wgmma, without wgmma.fence")
@@ -56,7 +56,8 @@ class WgmmaThread:
 
     def ready(self, keep: int) -> bool:
         """Whether all but the `keep` most recent groups are done."""
-        return all(op.done for group in list(self.groups)[: max(0, len(self.groups) - keep)] for op in group)
+        older = max(0, len(self.groups) - keep)
+        return all(operation.done for group in islice(self.groups, older) for operation in group)
 
     def retire(self, keep: int) -> None:
         """The warp has waited: deliver accumulators that nothing uses any more, learn what was read."""

@@ -3,7 +3,8 @@
 waits     empty, per stage
 signals   full of the pair's even CTA, per stage, with the bytes that TMA brings
 
-The whole warp runs a loop and elects around the issue only: a loader in a single-lane branch costs half as many instructions again.
+The whole warp runs the loop, and one lane is elected only where instructions are issued: with the whole loop in a single-lane branch the
+loader would have one and a half times as many instructions.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class PairOperand:
     """One CTA's part of an operand of a tile.
 
     rows, scales  tensor maps: of the operand, K-major, and of its scale words, [K blocks, rows]
-    row           first row of the operand
-    scale_row     its place in a row of the scales; scale_k the row of the first K block
+    row           first row of this part in the operand
+    scale_row     index of its first scale word in a row of the scales; scale_k is the scales' row of the first K block
     num_bytes     that TMA brings for a stage
     """
 

@@ -3,7 +3,7 @@
 waits     full, per stage
 signals   empty of both CTAs, per stage
 
-Swap-AB: the weights are the MMA's A (256 rows over the pair), the tokens its N, which follows the number of valid tokens.
+Swap-AB: the weights are the MMA's A (256 rows over the pair).  The tokens are its N, which is no larger than the valid tokens need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ScaleColumns:
 
 @dataclass(frozen=True)
 class PairTile:
-    """Where a tile's sums go, the accumulator's first TMEM column, and what it is: the instruction descriptor of its `mma_n` tokens."""
+    """A tile on the tensor cores: `accumulator` is the first TMEM column of its sums, `instruction` the descriptor for its number of
+    tokens."""
 
     accumulator: Int32
     instruction: Any

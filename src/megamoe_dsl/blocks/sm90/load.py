@@ -3,8 +3,8 @@
 waits     empty, per stage
 signals   full, per stage, with the bytes that TMA brings
 
-CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs a loop and elects around
-the issue only.
+CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs the loop, and one lane is
+elected only where instructions are issued.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...layouts.arith import select
 
 @dataclass(frozen=True)
 class OperandMaps:
-    """Tensor maps of an operand: with boxes of a part of the tile's rows, `part_rows`, and of all of them."""
+    """Two tensor maps of an operand: the box of `part` has `part_rows` of the tile's rows, that of `whole` has all of them."""
 
     part: Int64
     whole: Int64
@@ -36,7 +36,7 @@ class OperandMaps:
 
 @dataclass(frozen=True)
 class Fetch:
-    """How a tile's operand comes: the rows from `first` on of each K block's, by `map`, into the CTAs of `ctas`, a mask."""
+    """How a tile's operand is fetched: with the tensor map `map`, from row `first` of each K block on, into the CTAs of the mask `ctas`."""
 
     map: Int64
     first: Int32
@@ -45,8 +45,8 @@ class Fetch:
 
     @staticmethod
     def of(maps: OperandMaps, place: ClusterPlace, half: Any, shared: Any) -> Fetch:
-        """All rows for this CTA, or of a `half` tile the first part; if the operand is `shared`, this CTA's part for all CTAs of the
-        cluster."""
+        """If the operand is `shared` by the CTAs of the cluster, this CTA fetches its part for all of them.  Else it fetches for itself:
+        all rows, or the first part of a `half` tile."""
         if place.size == 1:
             return Fetch(select(half, maps.part, maps.whole), Int32(0), Int32(1), False)
         return Fetch(
@@ -97,8 +97,8 @@ def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
 class WeightTile:
     """A tile's weight rows, from `row` on of what the map sees.
 
-    tile_rows  rows of the tiles of 128 of K that lie one after another (quant.tile_sm90): the next K block is so many rows further.  0 for
-               a K-major matrix, where it is further along the row
+    tile_rows  for weights stored as tiles of 128 of K, one after another (quant.tile_sm90): the rows of a tile, by which the next K block
+               is further down.  0 for a K-major matrix, where the next K block is further along the row
     num_bytes  that TMA brings into one CTA for a stage
     """
 

@@ -18,10 +18,10 @@ class MathThread:
 
     @property
     def pair(self) -> Any:
-        """Of an accumulator: the first of its two columns in every group of 8."""
+        """The first of the thread's two columns in every group of 8 columns of an accumulator."""
         return (self.lane & 3) * 2
 
     @property
     def row(self) -> Any:
-        """Of an accumulator: the first of its two rows among the warp's 16; the other is 8 further."""
+        """The first of the thread's two rows among the warp's 16 rows of an accumulator; the other is 8 further."""
         return self.lane >> 2

@@ -9,7 +9,8 @@ from cutlass import Float32
 
 @dataclass(frozen=True)
 class PromotedSums:
-    """A thread's sums of a tile, in `parts` that the tensor core computes one after another, and the registers of the partial sum."""
+    """A thread's sums of a tile, in `parts` that the tensor core computes one after another, and the registers of the temporary
+    accumulator."""
 
     parts: tuple[tuple[Float32, ...], ...]
     partial: tuple[Float32, ...]

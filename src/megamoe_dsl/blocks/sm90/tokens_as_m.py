@@ -1,9 +1,11 @@
 """Tiles of 128 tokens by 256 weight rows: tokens are the wgmma's rows, weight rows its columns, as two chunks of 128.
 
-A warpgroup has 64 tokens and both chunks.  Where a tile has no more than 64 tokens it has them all and one chunk, so that neither rests.
+A warpgroup has 64 of the tokens and both chunks.  When a tile has no more than 64 tokens (a half tile), each warpgroup has all of them and
+one chunk, so that neither idles.
 
-Promotion needs one product of scales per row and weight block, where tokens as columns need one per token: half the instructions.  A
-thread has whole rows' shares of 128 outputs, so that nothing is exchanged between warps; of a half tile it has half of them.
+The values that a thread has of a row share one token scale, so promotion multiplies scales once per row and weight block; with tokens as
+columns it does so once per token, which is twice as many instructions.  The 128 outputs of a token lie in one warp, or in two in a half
+tile.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ WARP_ROWS = 16
 
 @dataclass(frozen=True)
 class RowShare(MathThread):
-    """What a thread's warpgroup has of a tile, of a `half` tile or a whole one: tokens from `first_token` on, chunks from `first_chunk`
-    on.
+    """The share that a thread's warpgroup has of a tile, which is a `half` tile or a whole one: tokens from `first_token` on, chunks from
+    `first_chunk` on.
 
     Value (4 j + 2 h + e) of an accumulator's part: token `token` + 8 h, weight row 8 j + 2 (lane % 4) + e of the chunk.
     """
@@ -49,7 +51,7 @@ class RowShare(MathThread):
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether its warpgroup's weight rows, 128 of the tile's, are not the other's too."""
+        """Whether its warpgroup alone has its 128 weight rows; else both warpgroups have all 256."""
         return self.half
 
     @property

@@ -26,7 +26,7 @@ BLOCK_BYTES = 64 * BLOCK_K
 
 @dataclass(frozen=True)
 class ColumnShare(MathThread):
-    """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
+    """The share that a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
 
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
@@ -40,7 +40,7 @@ class ColumnShare(MathThread):
 
     @property
     def has_own_weights(self) -> bool:
-        """Its warpgroup's weight rows are not the other's too."""
+        """True: each warpgroup has its own 128 weight rows."""
         return True
 
     def zero(self) -> PromotedSums:
@@ -59,7 +59,8 @@ class ColumnShare(MathThread):
         for b in cutlass.range_constexpr(BLOCKS):
             partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
             if cutlass.const_expr(b == 0):
-                # Once for both blocks: a read that only the last block uses may still be under way when the stage is released.
+                # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
+                # load that only the last block used could still be under way then.
                 per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(self.tokens // 8)]
             if cutlass.const_expr(b == BLOCKS - 1):
                 if more:

@@ -1,6 +1,6 @@
-"""FP32 scales of a tile's weights, one per 128 rows and 128 of K: in registers before the K loop.
+"""FP32 scales of a tile's weights, one per 128 rows and 128 of K: loaded into registers before the K loop.
 
-A load per K block would put a wait before every wgmma wait.
+A load in every K block would make the warp wait for it before it waits for the wgmma.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class ScaleMatrix:
     most_k_blocks: cutlass.Constexpr[int]
 
     def load(self, row: Any, lane: Any) -> tuple[Float32, ...]:
-        """A row over a warp: lane l has K blocks l, l + 32, ..."""
+        """A row of the matrix, spread over the lanes of a warp: lane l has K blocks l, l + 32, ..."""
         starts = range(0, self.most_k_blocks, LANES)
         return tuple(load_f32(self.address + Int64(row * self.k_blocks + cutlass.min(lane + s, self.k_blocks - 1)) * 4) for s in starts)
 
 
 @dataclass(frozen=True)
 class WeightScales:
-    """Two scales per K block, for two kinds of weight rows of a warpgroup, each over the lanes as `ScaleMatrix.load` leaves it.
+    """Two scales per K block, for the two kinds of weight rows of a warpgroup, each spread over the lanes as `ScaleMatrix.load` does it.
 
-    alternating  the kinds are runs of 8 rows in turn, gate and up; if not, they are the first and the last 128 rows of the tile
+    alternating  the two kinds are gate and up, which alternate every 8 rows; if not, they are the first and the last 128 rows of the tile
     """
 
     values: tuple[tuple[Float32, ...], ...]

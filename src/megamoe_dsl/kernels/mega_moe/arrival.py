@@ -1,4 +1,5 @@
-"""Waits for what other CTAs put into the pool, on every architecture (watchdog); both acquire what was written before."""
+"""The two waits for what other CTAs write into the pool, on both architectures.  Each has a watchdog, and each is an acquire: what was
+written before the counter reached its value is visible after the wait."""
 
 from __future__ import annotations
 
@@ -30,5 +31,6 @@ def wait_operands(ctx: Context, tile: Any):
         finished = (1 << ctx.config.fc2_arrival_bits) - 1
         mask = Equals64(ctx.at("fc2_arrival_mask", tile.pool_block), as_signed64(finished))
         spin(mask, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
-    # Scales were written through the generic proxy by other CTAs; one fence here stands for one per writer.
+    # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
+    # replaces a fence in every writer.
     fence_async_global()

@@ -1,6 +1,7 @@
-"""Dispatch warps, third part: the workspace is ready for the next launch; expert statistics (article 4.1, cleanup).
+"""Third part of the dispatch warps: clear the workspace for the next launch, and add to the expert statistics (article 4.1, cleanup).
 
-Runs beside combine, when all ranks have passed BEFORE_COMBINE: nobody reads any more what is cleaned here, and no other rank writes it.
+It runs at the same time as combine, after all ranks have passed BEFORE_COMBINE.  From then on nobody reads what is cleared here, and no
+other rank writes it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from .table import SharedTable
 
 @cute.jit
 def clean_workspace(ctx: Context, group: Group):
-    """SM 0 clears the send counts and the block counter and counts the launch, the others do what belongs to the local experts."""
+    """SM 0 clears the send counts and the tile counter, and increments the launch epoch.  The other CTAs clear what belongs to the local
+    experts, one expert at a time."""
     problem = ctx.config.problem
     if ctx.sm == 0:
         for expert in cutlass.range(group.thread, problem.num_experts, group.size, unroll=1):
             store_u32(ctx.at("expert_send_count", expert), 0)
         if group.thread == 0:
-            # Every CTA has fetched its last number: its math warps, which have the block or know that there is none, are past
-            # BEFORE_COMBINE.
+            # No CTA fetches another number: the math warps of all CTAs are past BEFORE_COMBINE, and they got there only after they
+            # had been told that no tile is left.
             store_u32(ctx.at("tile_counter"), 0)
             store_u32(ctx.at("launch_epoch"), next_epoch(ctx))
     else:
@@ -35,11 +37,13 @@ def clean_workspace(ctx: Context, group: Group):
 
 @cute.jit
 def clean_expert(ctx: Context, group: Group, expert: Int32):
-    """One CTA, one local expert: takes note of the counts seen, adds to its statistics, clears the arrivals of its pool blocks."""
+    """One CTA, one local expert: adds the launch's tokens to expert_counts_seen and to the statistics, and clears the arrival counters of
+    the expert's pool blocks."""
     table = SharedTable(ctx.shared("expert_table"))
     tokens, pool_block = table.tokens(expert), table.first_block(expert)
     if group.thread == 0:
-        # Not the sum as it is now, to which ranks in their next launch may have added.
+        # Adds what this launch received.  A copy of expert_recv_count_sum would be wrong: ranks that are already in their next launch may
+        # have added to it.
         seen = ctx.at("expert_counts_seen", expert)
         store_u64(seen, load_u64(seen) + (Int64(ctx.config.problem.num_ranks << 32) + Int64(tokens)))
         if ctx.args.stats != 0:

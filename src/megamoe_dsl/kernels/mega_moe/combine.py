@@ -1,8 +1,9 @@
-"""Combine: the sum of a token's top-k results, on its own rank (article 4.5.6).
+"""Combine: the sum of a token's top-k results, on the rank that the token came from (article 4.5.6).
 
 waits     combine barriers of the warp, per piece   (the rank barrier BEFORE_COMBINE has passed)
-A warp takes a piece of a token: all its top-k results at once by TMA, into one set of SMEM slots while the set before is summed in FP32,
-in ascending slot order, in registers; BF16 once, out by TMA.  Pieces go to CTAs first, so that few tokens still use all of them.
+A warp handles one piece of a token at a time.  TMA loads all top-k results of the piece into one set of SMEM slots, while the warp sums
+the piece before it from the other set: in FP32, in registers, in ascending slot order.  The sum is rounded to BF16 once, and TMA stores it.
+Consecutive pieces go to different CTAs, so that all CTAs have work even when there are few tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .routing import expert_of
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece `index` of the rank's tokens, laid end to end; `mask` has a bit per slot in use."""
+    """Piece `index`, counted over all tokens of the rank; bit s of `mask` says whether top-k slot s of its token is in use."""
 
     index: Int32
     mask: Int32
@@ -37,7 +38,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Sums:
-    """FP32 sums of a lane: channels [256 j + 8 lane, + 8) of the piece for each vector j; and the next slot to add."""
+    """FP32 sums of a lane: channels [256 j + 8 lane, + 8) of the piece for each vector j.  `mask` has the slots that are still to be added,
+    `slot` is the lowest of them."""
 
     values: tuple[Float32, ...]
     mask: Int32
@@ -94,7 +96,7 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
 
 
 def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any) -> Sums:
-    """The lowest slot of the mask added to the sums; `slots` is the address of the set's first."""
+    """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot."""
     values = list(sums.values)
     source = slots + sums.slot * ctx.config.smem.combine.chunk_bytes
     for j in range(len(values) // VECTOR):
@@ -121,7 +123,8 @@ def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set:
     out = ctx.shared("combine_slots", warp, plan.slots - 1)
     if lane == 0:
         wait_group_read(0)
-    # Also: every lane has read the set that the next loads go to.
+    # Two things are ordered here: the store before has read `out`, which is written next; and every lane has read the slots that the next
+    # loads overwrite.
     sync_warp()
     v = sums.values
     for j in cutlass.range_constexpr(len(v) // VECTOR):

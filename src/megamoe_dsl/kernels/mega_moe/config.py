@@ -121,7 +121,8 @@ class MegaMoeConfig(ABC):
     @property
     @abstractmethod
     def fc2_arrival_bits(self) -> int:
-        """Of a finished pool block: one for each part of the intermediate channels that is stored at a time."""
+        """Bits that are set in the arrival mask of a finished pool block: one for each part of the intermediate channels that is stored at
+        a time."""
 
     @abstractmethod
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
@@ -170,8 +171,8 @@ class MegaMoeConfig(ABC):
 
 
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:
-    """So many of the `experts` that they have `tiles` tiles together: a power of two or all, so that few kernels serve all numbers of
-    tokens."""
+    """How many experts with `per_expert` tiles each have `tiles` tiles together, rounded up to a power of two, and at most `experts`.  The
+    fewer values this has, the fewer kernels are compiled to serve all numbers of tokens."""
     return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 from cutlass import Int32, Int64
@@ -12,6 +12,7 @@ from ...device.cluster import ClusterPlace
 from ...device.memory import load_constant_u64
 from ...device.stage import Stage
 from ...device.sync import Watchdog
+from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1
@@ -23,7 +24,9 @@ from .layouts.watchdog import Wait
 @dataclass(frozen=True)
 class Context:
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
-    place in the pair."""
+    place in the pair.  An architecture's context says how far a tensor map of Linear2 is from that of Linear1, in bytes."""
+
+    phase_stride: ClassVar[int]
 
     config: cutlass.Constexpr[Any]
     args: Arguments
@@ -87,6 +90,12 @@ class Context:
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`."""
         return self.region.address(base, name, *index)
+
+    def map(self, which: Any, phase: Any = 0) -> Any:
+        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
+        if isinstance(phase, int):
+            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * self.phase_stride)
+        return self.args.maps + Int64(phase * self.phase_stride) + which * DESCRIPTOR_BYTES
 
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""

@@ -1,4 +1,4 @@
-"""The dispatch warps, part by part: exchange counts (exchange_counts.py), pull tokens (pull.py), clean the workspace (clean.py).
+"""The dispatch warps, in three parts: exchange counts (exchange_counts.py), pull tokens (pull.py), clean the workspace (clean.py).
 
 waits     counts, once; DISPATCH_EPILOGUE: all ranks have passed BEFORE_COMBINE
 signals   DISPATCH_EPILOGUE: the SMEM of dispatch is free for combine
@@ -29,12 +29,13 @@ def dispatch(ctx: Context, thread: Int32):
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)
     stamp(ctx, Activity.COUNT)
-    # A rank whose counts have come has sent its indices before, and what it reads and combines is from this launch.
+    # Counts from a rank say two things.  Its indices are here, because it sent them first.  And it has started this launch: its inputs are
+    # the new ones, and it no longer reads the combine rows of the launch before.
     wait(ctx.barrier("counts"), Int32(0))
     stamp(ctx, Activity.WAIT_COUNTS)
     pull_tokens(ctx, thread >> 5)
     stamp(ctx, Activity.PULL)
-    # Combine loads over the SMEM that dispatch has used, through the other proxy.
+    # Combine's TMA loads will overwrite the SMEM that dispatch has used: those are writes through the async proxy.
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.num_threads - 128)
     stamp(ctx, Activity.WAIT_RESULTS)

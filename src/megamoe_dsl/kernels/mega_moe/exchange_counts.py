@@ -1,11 +1,11 @@
-"""Dispatch warps, first part: who gets how many of this rank's tokens, and which (article 4.1.1 to 4.1.5).
+"""First part of the dispatch warps: tell every rank how many of this rank's tokens its experts get, and which (article 4.1.1 to 4.1.5).
 
 waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog)
 signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
 
 All 128 threads stride over the flat [token, slot] list.  A token's slot among its expert's tokens comes from two levels of counters: one
-in SMEM within the CTA, and one per expert in the workspace, by which CTAs reserve slots.  Of a short list SM 0 does all, with its own
-counters alone, which is sooner done than all CTAs have met.
+in SMEM within the CTA, and one per expert in the workspace, by which CTAs reserve slots.  A short list is left to SM 0 alone, which then
+needs only its SMEM counters: that takes less time than a barrier over all CTAs.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .routing import MASKED, expert_of
 
 THREADS = 32 * DISPATCH_WARPS
 ALONE = 3 * THREADS  # slots: 64 tokens with six experts each
-ONE_REPORT = 1 << 32  # high word of a count: one more contributor
+ONE_REPORT = 1 << 32  # in the high word of a sum: one more rank has reported
 
 
 @cute.jit
 def exchange_counts(ctx: Context, group: Group):
-    """All CTAs."""
+    """The whole exchange, for all CTAs."""
     if num_slots(ctx) <= ALONE:
         if ctx.sm == 0:
             exchange_counts_alone(ctx, group)
@@ -53,10 +53,10 @@ def exchange_counts(ctx: Context, group: Group):
 
 @cute.jit
 def exchange_counts_alone(ctx: Context, group: Group):
-    """SM 0, of at most `ALONE` slots."""
+    """The exchange of at most `ALONE` slots, by SM 0 without the other CTAs."""
     clear_counts(ctx, group)
     places = [group.thread + first for first in range(0, ALONE, THREADS)]
-    # All loads first: one latency for the lot.
+    # All loads are issued before the first is used, so that their latencies overlap.
     experts = [expert_if_any(ctx, i) for i in places]
     for i, expert in zip(places, experts, strict=True):
         if expert >= 0:
@@ -67,7 +67,7 @@ def exchange_counts_alone(ctx: Context, group: Group):
 
 @cute.jit
 def exchange_counts_together(ctx: Context, group: Group):
-    """All CTAs; SM 0 adds up."""
+    """All CTAs count and send indices; then SM 0 sends the rank's totals."""
     count_tokens(ctx, group)
     reserve_slots(ctx, group)
     send_indices(ctx, group)
@@ -83,7 +83,8 @@ def num_slots(ctx: Context) -> Any:
 
 
 def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
-    """The experts of a thread: every `THREADS`-th; what lies beyond the last one is for the caller to leave out, or is the `last` one."""
+    """The experts of a thread: every `THREADS`-th.  Numbers beyond the last expert are for the caller to skip; with `last` they are the
+    last expert's, so that they can be used as addresses."""
     experts = ctx.config.problem.num_experts
     numbers = [group.thread + first for first in range(0, experts, THREADS)]
     return [minimum(number, experts - 1) for number in numbers] if last else numbers
@@ -91,7 +92,7 @@ def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
 
 @cute.jit
 def clear_counts(ctx: Context, group: Group):
-    """SMEM: no tokens of any expert yet."""
+    """Sets this CTA's counters in SMEM to zero."""
     for expert in own_experts(ctx, group):
         if expert < ctx.config.problem.num_experts:
             store_shared_u32(ctx.shared("expert_count", expert), 0)
@@ -100,7 +101,7 @@ def clear_counts(ctx: Context, group: Group):
 
 @cute.jit
 def count_tokens(ctx: Context, group: Group):
-    """SMEM: tokens of this CTA's share per expert."""
+    """Counts, in SMEM, the tokens of each expert in this CTA's share of the list."""
     clear_counts(ctx, group)
     for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, 0, i)
@@ -111,7 +112,7 @@ def count_tokens(ctx: Context, group: Group):
 
 @cute.jit
 def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
-    """Expert of a slot; negative also beyond the last token's."""
+    """Expert of a slot of the list; negative for a masked slot and for one beyond the end."""
     expert = Int32(MASKED)
     if token_topk < num_slots(ctx):
         expert = expert_of(ctx, 0, token_topk)
@@ -120,7 +121,8 @@ def expert_if_any(ctx: Context, token_topk: Int32) -> Int32:
 
 @cute.jit
 def reserve_slots(ctx: Context, group: Group):
-    """SMEM: first slot of this CTA's tokens among this rank's tokens for an expert.  All atomics first: one latency for the lot."""
+    """Replaces each count in SMEM by the first slot that this CTA's tokens take among the rank's tokens for that expert.  All atomics are
+    issued before the first result is used, so that their latencies overlap."""
     experts = own_experts(ctx, group)
     firsts = [reserve_slots_for(ctx, expert) for expert in experts]
     for expert, first in zip(experts, firsts, strict=True):
@@ -142,7 +144,7 @@ def reserve_slots_for(ctx: Context, expert: Int32) -> Int32:
 
 @cute.jit
 def send_indices(ctx: Context, group: Group):
-    """To the owner of each expert: the source index of every token it will pull."""
+    """Writes, into the rank of each expert, the index of every token that this rank will have to pull."""
     for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
         expert = expert_of(ctx, 0, i)
         if expert >= 0:
@@ -150,7 +152,7 @@ def send_indices(ctx: Context, group: Group):
 
 
 def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
-    """`slot` counts this rank's tokens for the expert."""
+    """Writes one index; `slot` is the token's number among this rank's tokens for the expert."""
     owner = div(expert, ctx.config.problem.experts_per_rank)
     local = expert - owner * ctx.config.problem.experts_per_rank
     store_u32(ctx.at_peer(ctx.peer(owner), "src_token_topk_idx", local, ctx.args.rank, slot), token_topk)
@@ -158,8 +160,8 @@ def send_index(ctx: Context, expert: Any, slot: Any, token_topk: Any) -> None:
 
 @cute.jit
 def send_counts(ctx: Context, group: Group, totals: list[Any]):
-    """SM 0: this rank's totals for a thread's own experts, to the owners; then their sums, which signal that the totals and the
-    indices have been written."""
+    """SM 0 writes this rank's totals of the thread's experts into the ranks that have those experts.  After a fence it adds each total, and
+    one report, to the sum there: a rank that sees all reports in a sum knows that totals and indices have been written."""
     problem = ctx.config.problem
     experts = own_experts(ctx, group)
     owners = [div(expert, problem.experts_per_rank) for expert in experts]

@@ -1,4 +1,4 @@
-"""Dispatch warps, second part: tokens from their ranks into the pool (article 4.1.6).
+"""Second part of the dispatch warps: pull tokens from the ranks that have them into the pool (article 4.1.6).
 
 waits     pull barrier of the warp, per token
 signals   fc1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
@@ -39,7 +39,7 @@ class Cursor:
     tokens: Int32
 
     def advance(self) -> Cursor:
-        """The same token, counted from the start of the next expert's."""
+        """The same position, as an index into the next expert's tokens."""
         expert = self.expert + 1
         return dataclasses.replace(self, expert=expert, index=self.index - self.tokens, tokens=self.table.tokens(expert))
 
@@ -54,7 +54,7 @@ class Source:
 
 @cute.jit
 def advance_to_valid(cursor: Cursor, experts: cutlass.Constexpr[int]) -> Cursor:
-    """On to the expert that has the token; `expert` is `experts` when there is none."""
+    """Moves on to the expert that has the token; `expert` becomes `experts` when no token is left."""
     while (cursor.expert < experts) & (cursor.index >= cursor.tokens):
         cursor = cursor.advance()
     return cursor
@@ -106,7 +106,7 @@ def choose_source(num_ranks: cutlass.Constexpr[int], rank_tokens: Int32, slot: I
 
 @cute.jit
 def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: Int32, uses: Int32):
-    """Row by TMA through SMEM; scales, weight and metadata by the lanes meanwhile."""
+    """Moves one token: TMA copies its row through SMEM, while the lanes copy scales, weight and metadata."""
     config, problem = ctx.config, ctx.config.problem
     token_topk = load_u32(ctx.at("src_token_topk_idx", cursor.expert, source.rank, source.index))
     token = div(token_topk, problem.topk)
@@ -121,7 +121,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
     words = problem.hidden // CHANNELS_PER_WORD
-    # All remote loads first: one latency for the lot.
+    # All remote loads are issued before the first is used, so that their latencies overlap.
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]
     weight = load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk))
@@ -153,7 +153,8 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 
 @cute.jit
 def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int32, uses: Int32):
-    """SMEM slots to the pool as they fill, each refilled once its store has read it.  `uses` counts the rows this warp has moved."""
+    """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
+    counts the rows that this warp has moved."""
     plan = ctx.config.smem
     chunks = ctx.config.problem.hidden // plan.pull_chunk
     for chunk in cutlass.range_constexpr(chunks):

@@ -72,13 +72,14 @@ def fill_table(ctx: Context):
         if expert <= local:
             store_shared_v2(ctx.shared("expert_table", expert), tokens, first + upto - blocks)
         first = first + shuffle(upto, 31)
-    # Every lane for its own entries: no order between lanes is needed, and tools that track threads see it.
+    # Every lane arrives, after it has written its own entries.  Then no order between lanes is needed, and tools that follow single threads
+    # (compute-sanitizer) see that every entry is written before it is read.
     arrive(ctx.barrier("counts"))
 
 
 @cute.jit
 def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table; the walk over this cluster's fetches that begins with its fetch `first` and takes every `every`-th."""
+    """Waits for the table.  Returns a walk over this cluster's fetches: it begins at fetch `first` and takes every `every`-th."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
     number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch

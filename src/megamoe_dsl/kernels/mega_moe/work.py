@@ -36,10 +36,11 @@ def value_bytes(one: Format) -> float:
 
 def count_work(problem: Problem, load: Load) -> Work:
     """HBM: weights of the experts that receive any token, once, and activations: x and y of every pair, the intermediate written and read;
-    scales of activations are left out.  NVLink: results travel back to the token's rank, the larger of the two directions."""
+    scales of activations are left out.  NVLink, either direction: a remote slot's tokens one way and its results the other, and as many
+    slots of the other ranks the other way round, so x and y of every remote pair."""
     p, formats, pairs = problem, problem.formats, load.received
     x, hidden, y = (one.element_bits / 8 for one in (formats.activations, formats.hidden, formats.combine))
     flop = pairs * 6.0 * p.hidden * p.intermediate
     hbm = load.touched * 3 * p.hidden * p.intermediate * value_bytes(formats.weights)
     hbm += pairs * ((x + y) * p.hidden + 2 * hidden * p.intermediate)
-    return Work(flop, hbm, pairs * load.remote * p.hidden * y)
+    return Work(flop, hbm, pairs * load.remote * p.hidden * (x + y))

@@ -27,3 +27,10 @@ class PreDispatchArguments:
     topk_weights: Int64
     num_tokens: Int32
     padded_tokens: Int32
+
+
+@dataclass(frozen=True)
+class QuantisedArguments(PreDispatchArguments):
+    """For tokens that are quantised already: x is e4m3, 8-byte aligned, and x_sf their scales, K-major, 4-byte aligned."""
+
+    x_sf: Int64

@@ -21,7 +21,8 @@ class PreDispatchConfig:
     """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
 
     num_sms    CTAs of the grid
-    arch_name  of its architecture, which decides how the symmetric buffer lies
+    arch_name  name of the architecture, which decides the layout of the symmetric buffer
+    quantised  tokens come as E4M3 with scales, and are copied; else as BF16, and are quantised
     """
 
     cluster: ClassVar[int] = 1
@@ -30,16 +31,18 @@ class PreDispatchConfig:
     problem: Problem
     num_sms: int
     arch_name: str
+    quantised: bool = False
 
     def __post_init__(self) -> None:
         require_integers(self, "num_sms")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
+        require(isinstance(self.quantised, bool), "quantised", self.quantised, "True or False")
 
     @classmethod
-    def choose(cls, problem: Problem, target: Target) -> PreDispatchConfig:
+    def choose(cls, problem: Problem, target: Target, quantised: bool = False) -> PreDispatchConfig:
         """A grid that fills the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name)
+        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantised)
 
     @property
     def arch(self) -> Arch:

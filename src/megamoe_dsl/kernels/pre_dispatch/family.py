@@ -13,12 +13,12 @@ from ...target import Target
 from ..kernel import Kernel
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments
+from .arguments import PreDispatchArguments, QuantisedArguments
 from .config import PreDispatchConfig
 
 
 class PreDispatchKernel(Kernel):
-    """BF16 tokens to E4M3 with scales, and routing, into the symmetric buffer that the mega kernel reads."""
+    """Tokens, BF16 ones quantised to E4M3 with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
 
     name = "pre_dispatch"
     problem = Problem
@@ -38,13 +38,13 @@ class PreDispatchKernel(Kernel):
         return pre_dispatch
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
-        """The same for all configurations."""
-        return PreDispatchArguments
+        """With scales where tokens have them."""
+        return QuantisedArguments if config.quantised else PreDispatchArguments
 
     def label(self, config: PreDispatchConfig) -> str:
         """Shape, experts, top-k, ranks and most tokens of a rank."""
-        p = config.problem
-        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre"
+        p, given = config.problem, "-quantised" if config.quantised else ""
+        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre{given}"
 
     @property
     def sources(self) -> tuple[Path, ...]:

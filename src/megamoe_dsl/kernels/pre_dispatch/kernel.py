@@ -1,6 +1,7 @@
-"""The inputs stage: BF16 tokens to E4M3 with scales, and top-k routing, into the symmetric buffer, in one launch.
+"""The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 with scales on the way;
+those that are quantised already are copied.
 
-Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).  Rows
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).
 from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens tokens leaves them out.
 
 A warp takes 256 channels of a token at a time, 8 a lane; lanes that share a scale reduce its amax by shuffles.
@@ -19,9 +20,10 @@ from ...device.cast import E4M3_MAX, abs_max, inverse_scale, pack_e4m3, scale_ex
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_f32
+from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...recipe import UE8M0
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments
+from .arguments import PreDispatchArguments, QuantisedArguments
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
@@ -52,6 +54,17 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
             store_f32(region.address(args.sym, "x_sf") + index * 4, scale)
 
 
+@cute.jit
+def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArguments, chunk: Int32, lane: Int32):
+    """As `quantize_chunk`, of a token that is quantised: 8 channels a lane, and a word of scales per 128 channels."""
+    region = symmetric_buffer(config.problem, config.arch)
+    channel = Int64(chunk) * CHUNK + lane * PER_LANE
+    store_u64(region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel))
+    if lane < CHUNK // CHANNELS_PER_WORD:
+        word = (Int64(chunk) * (CHUNK // CHANNELS_PER_WORD) + lane) * 4
+        store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word))
+
+
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
     if config.problem.formats.activations.scale == UE8M0:
@@ -80,7 +93,10 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * (config.problem.hidden // CHUNK)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
-        quantize_chunk(config, args, chunk, thread & 31)
+        if cutlass.const_expr(config.quantised):
+            copy_chunk(config, args, chunk, thread & 31)
+        else:
+            quantize_chunk(config, args, chunk, thread & 31)
     slots = args.padded_tokens * config.problem.topk
     for slot in cutlass.range(cta * THREADS + thread, slots, config.num_sms * THREADS, unroll=1):
         copy_routing(config, args, slot)

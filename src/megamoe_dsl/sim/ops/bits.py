@@ -54,7 +54,7 @@ def reverse(ins: PtxInstruction, b: Binder) -> Inline:
 
 
 def _nth_set(masks: Any, bases: Any, offsets: Any) -> Any:
-    out = np.full(32, 0xFFFFFFFF, np.uint32)
+    out = np.full(len(masks), 0xFFFFFFFF, np.uint32)
     for lane, (mask, base, n) in enumerate(zip(masks.tolist(), bases.tolist(), offsets.tolist(), strict=True)):
         if n == 0:
             found = [base] if mask >> (base & 31) & 1 else []

@@ -15,6 +15,7 @@ from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks
 from ..clock import Clock
 from ..errors import SimError
+from ..global_rows import GlobalRows
 from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
 from ..lanes import Mask
@@ -101,7 +102,7 @@ def _loader(
         actor = issue.load_actor(barrier)
         if count:
             if fetch is None:
-                values = read_global_rows(issue.world, np.array([start]), count, actor)
+                values = read_global_rows(issue.world, GlobalRows(np.array([start]), count), actor)
             else:
                 values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
             write_shared_chunks(target, _chunks(offset, count), values, actor)
@@ -135,7 +136,7 @@ def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, red
     actors = StoreActors.of(w, lane)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
     groups_of(w, "bulk", lane).open.append(copy)
-    rows = np.array([start])
+    rows = GlobalRows(np.array([start]), count)
 
     def read() -> None:
         values = read_shared_chunks(cta, _chunks(offset, count), "bulk store", actors.source if actors else None) if count else None

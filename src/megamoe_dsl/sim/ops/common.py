@@ -6,6 +6,7 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import CtaLike, Origin, WarpLike
+from ..lanes import uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
 from ..report import describe_line
 from ..sync import SCOPES
@@ -54,7 +55,7 @@ def scope(parts: tuple[str, ...], default: str) -> int:
 
 def by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
     """Lanes grouped by what they address."""
-    if len(lanes) == 1 or addresses.tobytes() == addresses[:1].tobytes() * 32:
+    if len(lanes) == 1 or uniform(addresses):
         return [(int(addresses[lanes[0]]), lanes)]
     groups: dict[int, list[int]] = {}
     for lane in lanes:
@@ -81,9 +82,9 @@ def generic_bytes(w: WarpLike, address: int, size: int) -> Bytes:
     address = int(address)
     if PARAM_BASE <= address < LOCAL_BASE:
         offset = address - PARAM_BASE
-        if offset + size > len(w.cta.parameters):
+        if offset + size > len(w.cta.parameters.data):
             raise SimError("parameter access out of bounds")
-        return np.asarray(w.cta.parameters[offset : offset + size])
+        return w.cta.parameters.data[offset : offset + size]
     if SHARED_BASE <= address < PARAM_BASE:
         cta, offset = shared_target(w, address)
         return cta.shared.read(offset, size)

@@ -84,9 +84,16 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
         up = "rp" in ins.parts
         return lambda high, low: _ue8m0(low, up).astype(np.uint16) | _ue8m0(high, up).astype(np.uint16) << np.uint16(8), np.uint16
     narrow = _encoder(kind)
-    if kind == "e2m1":
-        return lambda high, low: narrow(low, relu) | narrow(high, relu) << np.uint8(4), np.uint8
-    return lambda high, low: narrow(low, relu).astype(np.uint16) | narrow(high, relu).astype(np.uint16) << np.uint16(8), np.uint16
+
+    def nibbles(high: Any, low: Any) -> Any:
+        codes = narrow(np.concatenate([low, high]), relu)
+        return codes[: len(low)] | codes[len(low) :] << np.uint8(4)
+
+    def pair_of_bytes(high: Any, low: Any) -> Any:
+        codes = narrow(np.concatenate([low, high]), relu)
+        return np.stack([codes[: len(low)], codes[len(low) :]], axis=1).view(np.uint16)[:, 0]
+
+    return (nibbles, np.uint8) if kind == "e2m1" else (pair_of_bytes, np.uint16)
 
 
 def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type]:

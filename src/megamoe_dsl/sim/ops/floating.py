@@ -20,7 +20,9 @@ from . import Inline, register
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _FLOATS = ("f32", "f64", "f32x2", *_HALVES)
-_MIDPOINT_BITS, _MIDPOINT = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
+# Arrays: numpy takes them a good deal faster than scalars.
+_MIDPOINT_BITS, _MIDPOINT = np.array([0x1FFFFFFF], np.uint64), np.array([0x10000000], np.uint64)
+_SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
 
 
 def is_float(ins: PtxInstruction) -> bool:
@@ -30,8 +32,7 @@ def is_float(ins: PtxInstruction) -> bool:
 
 def flush(x: Any) -> Any:
     """`.ftz`: subnormals become zero of the same sign."""
-    tiny = np.abs(x) < np.float32(1.17549435e-38)
-    return np.where(tiny, np.copysign(np.float32(0), x), x) if b"\x01" in tiny.tobytes() else x
+    return x * (np.abs(x) >= _SMALLEST_NORMAL)
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
@@ -40,7 +41,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     The product is exact in float64. The sum rounds there once more, which matters only when it lands on the midpoint of two
     float32: then the error of the sum decides. (Not corrected for subnormal results.)
     """
-    p, c = a.astype(np.float64) * b, c.astype(np.float64)
+    p = a.astype(np.float64) * b
     s = p + c
     if b"\x01" in (middle := (s.view(np.uint64) & _MIDPOINT_BITS) == _MIDPOINT).tobytes():
         t = s - p

@@ -238,7 +238,7 @@ def move(ins: PtxInstruction, b: Binder) -> Inline:
 
 def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
     """Four products of bytes, added to c; wraps."""
-    products = x.view(types[0]).reshape(32, 4).astype(np.int64) * y.view(types[1]).reshape(32, 4)
+    products = x.view(types[0]).reshape(-1, 4).astype(np.int64) * y.view(types[1]).reshape(-1, 4)
     return (products.sum(axis=1) + c).astype(result)
 
 
@@ -254,7 +254,7 @@ def dot_product(ins: PtxInstruction, b: Binder) -> Inline:
 
 
 def _permute(x: Any, y: Any, selector: Any) -> Any:
-    source = np.stack([x, y], axis=1).view(np.uint8).reshape(32, 8)
+    source = np.stack([x, y], axis=1).view(np.uint8).reshape(-1, 8)
     nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
     picked = np.take_along_axis(source, (nibbles & 7).astype(np.intp), axis=1)
     sign = np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0))

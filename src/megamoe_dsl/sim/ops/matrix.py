@@ -1,7 +1,7 @@
-"""ldmatrix and stmatrix (PTX ISA, "Warp-level matrix load/store"): 8x8 b16 tiles, and 16x8 b8 tiles for transposed stores.
+"""ldmatrix and stmatrix (PTX ISA, "Warp-level matrix load/store"): 8x8 b16 tiles, and transposed b8 tiles: 16x16 to load, 16x8 to store.
 
 Lane 8k + i of tile k gives the address of its 16-byte row i (column i for b8). Thread t holds, of every 8x8 tile, the two elements of
-row t / 4 that start at column 2 (t % 4).
+row t / 4 that start at column 2 (t % 4). Where the bytes of a 16x16 tile go is what CuTe's copy traits say (SM100_U8x16_LDSM_T).
 """
 
 from __future__ import annotations
@@ -38,25 +38,29 @@ def _registers(ins: PtxInstruction, operand: str, tiles: int) -> list[str]:
 
 
 def _unsupported(ins: PtxInstruction) -> SimError:
-    return SimError(f"{ins.opcode} is not modelled: m8n8 b16, and m16n8 trans b8 for stmatrix, are")
+    return SimError(f"{ins.opcode} is not modelled: m8n8 b16, and trans b8 of m16n16 (load) and m16n8 (store), are")
 
 
 @register("ldmatrix")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
-    """ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 registers, [address]"""
-    if "m8n8" not in ins.parts or "b16" not in ins.parts:
-        raise _unsupported(ins)
+    """ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
     tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
-    writers = [b.write(name) for name in _registers(ins, ins.operands[0], tiles)]
+    bytes_form = "m16n16" in ins.parts and "b8" in ins.parts and transposed and tiles < 4
+    if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
+        raise _unsupported(ins)
+    writers = [b.write(name) for name in _registers(ins, ins.operands[0], 2 * tiles if bytes_form else tiles)]
     address = b.address(ins.operands[1])
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
             return w.block("convergence")
-        rows = gather(w, space, address(w)[: 8 * tiles], 2, 8, None).reshape(tiles, 8, 8)
-        if transposed:
-            rows = rows.transpose(0, 2, 1)
-        words = np.ascontiguousarray(rows).view(np.uint32).reshape(tiles, 32)
+        if bytes_form:  # row 4a + 2v + q, column c + 8h: byte 2h + q of register v of thread 4c + a
+            rows = gather(w, space, address(w)[: 16 * tiles], 4, 4, None).view(np.uint8)
+            values = rows.reshape(tiles, 4, 2, 2, 2, 8).transpose(0, 2, 5, 1, 4, 3)
+        else:
+            values = gather(w, space, address(w)[: 8 * tiles], 2, 8, None, parts=True).reshape(tiles, 8, 8)
+            values = values.transpose(0, 2, 1) if transposed else values
+        words = np.ascontiguousarray(values).reshape(len(writers), -1).view(np.uint32)
         for writer, row in zip(writers, words, strict=True):
             writer(w, row, mask)
         return None
@@ -85,7 +89,7 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
             halves = words.view(np.uint16).reshape(tiles, 8, 8)
             values = halves.transpose(0, 2, 1) if transposed else halves
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(8 * tiles, _ROW_BYTES)
-        scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None)
+        scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None, parts=True)
         return None
 
     return run

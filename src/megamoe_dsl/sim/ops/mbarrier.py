@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Mask
+from ..lanes import Mask, uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from ..operands import Binder
 from ..outcome import YIELD, Outcome
@@ -17,6 +17,9 @@ from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
+
+
+_ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)
 
 
 def _barrier(w: WarpLike, address: int) -> Mbarrier:
@@ -87,10 +90,11 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
 
     def run(w: WarpLike, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
-        token = np.zeros(32, np.uint64)
+        token = np.zeros(32, np.uint64) if state else None
         for target, lanes in by_address(w.lanes(mask), where):
             barrier = _barrier(w, target)
-            token[lanes] = barrier.phase
+            if token is not None:
+                token[lanes] = barrier.phase
             if w.world.race:
                 release_from_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(lanes)))
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
@@ -99,7 +103,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
             else:
                 barrier.arrive(total)
             w.world.progress += 1
-        if state:
+        if state and token is not None:
             state(w, token, mask)
 
     return Straight(run)
@@ -133,23 +137,33 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
     key = ("try_wait", ins.line)
 
+    def look(w: WarpLike, target: int, value: int, lanes: int) -> tuple[Mbarrier, bool]:
+        """The barrier, and whether it has reached the value that lanes ask for."""
+        barrier = _barrier(w, target)
+        if barrier.cta is not w.cta:
+            raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
+        reached = barrier.completed(value) if parity_form else barrier.phase != value
+        if reached and w.world.race:
+            acquire_into_warp(barrier, w, scope, relaxed, lanes)
+        return barrier, reached
+
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
-        result = np.zeros(32, np.bool_)
         blocker: tuple[Mbarrier, int] | None = None
-        for target, lanes in by_address(w.lanes(mask), where):
-            barrier = _barrier(w, target)
-            if barrier.cta is not w.cta:
-                raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-            values = wanted[lanes]
-            for value in set(values.tolist()):
-                ready = barrier.completed(value) if parity_form else barrier.phase != value
-                if ready:
-                    result[lanes] |= values == value
-                else:
-                    blocker = (barrier, barrier.phase)
-            if w.world.race and (ready_lanes := [lane for lane in lanes if result[lane]]):
-                acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(ready_lanes)))
+        if uniform(where) and uniform(wanted):
+            barrier, reached = look(w, int(where[0]), int(wanted[0]), w.order.lanes() if w.world.race else 0)
+            result = _ALL if reached else _NONE
+            if not reached:
+                blocker = (barrier, barrier.phase)
+        else:
+            result = np.zeros(32, np.bool_)
+            for target, lanes in by_address(w.lanes(mask), where):
+                for value in set(wanted[lanes].tolist()):
+                    asking = [lane for lane in lanes if wanted[lane] == value]
+                    barrier, reached = look(w, target, value, w.order.whole(mask_of(asking)) if w.world.race else 0)
+                    result[asking] = reached
+                    if not reached:
+                        blocker = (barrier, barrier.phase)
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

@@ -1,6 +1,6 @@
 """Copies that a kernel makes of the registers of a tcgen05.ld before its wait.
 
-Compilers move such registers early; the copies are made again when the load has delivered. Any other use of one is an error at load time.
+Compilers move such registers early; the copies are made again when the load has delivered. Any other use of one is a mistake.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import SimError
 from ..interfaces import WarpLike
 from ..lanes import Lanes
 from ..operands import Binder, Writer, vector
@@ -46,22 +45,23 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
     return Copy(tuple(b.index[name] for name, _ in kept), tuple(b.write(name) for name, _ in kept), values)
 
 
-def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> list[Copy]:
-    """The copies between a load of `names` and its wait, in the same basic block.
+def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
+    """The copies between a load of `names` and its wait, in the same basic block, and the first use that no wait precedes, in words.
 
-    Raises:
-        SimError: an instruction there that uses a result in any other way.
+    Such a use is any other in that block, or one elsewhere in a kernel without waits.
     """
     code, names = b.kernel.code, set(names)
     at = next(i for i, other in enumerate(code) if other is ins)
     copies = []
+    waits = any(other.opcode.startswith("tcgen05.wait::ld") for other in code)
     for other in code[at + 1 :]:
-        if other.parts[0] in ("bra", "ret", "exit") or other.opcode.startswith("tcgen05.wait::ld"):
+        if (waits and other.parts[0] in ("bra", "ret", "exit")) or other.opcode.startswith("tcgen05.wait::ld"):
             break
         used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
             copies.append(_copy(other, b))
             names |= set(vector(other.operands[0]))
         elif other.predicate in names or any(used):
-            raise SimError(f"PTX line {other.line}: {other.opcode} uses a register of this tcgen05.ld before tcgen05.wait::ld")
-    return copies
+            use = f"{other.opcode} uses a register of the tcgen05.ld at PTX line {ins.line} before tcgen05.wait::ld"
+            return copies, [f"PTX line {other.line}: {use}"]
+    return copies, []

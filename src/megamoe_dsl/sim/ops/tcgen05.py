@@ -1,8 +1,9 @@
 """tcgen05 instructions that warps execute: allocation, fences, commit, ld, st and their waits.
 
 Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
-access itself also happens at the wait, so an arrive before the wait does not cover it. Using a result register before the wait in the
-same basic block is an error at load time, except to copy it (see `pending_copies`). Stores take effect at `wait::st`.
+access itself also happens at the wait, so an arrive before the wait does not cover it. A kernel that uses a result register before the
+wait in the same basic block, except to copy it (see `pending_copies`), is refused, unless `Simulator(assume_tensor_waits=True)` has every
+load deliver at once. Stores take effect at `wait::st`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..report import describe_line
 from ..swizzle import IndexArray
 from ..sync import SCOPES
 from ..tensor_unit import PipeIssue, TensorUnit, cta_group, tensor_thread, tensor_unit
-from ..tmem import fragment, granules
+from ..tmem import COLUMNS, all_valid, fragment, granules
 from . import Handler, Straight, register
 from .common import line_of, origin, shared_target
 from .pending_copies import Copy, pending_copies
@@ -163,11 +164,12 @@ class _Access:
         """Perform a load: fill the registers."""
         self.check(w, True)
         memory = tensor_unit(w.cta).memory
-        words, valid = memory.words[self.lane, self.column], memory.valid[self.lane, self.column]
+        where = self.lane * COLUMNS + self.column
+        words, valid = memory.words.take(where), memory.valid.take(where)
         if self.packed:
             high, high_valid = memory.words[self.lane, self.column + 1], memory.valid[self.lane, self.column + 1]
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
-        if not valid.all():
+        if not all_valid(valid):
             words = np.where(valid, words, _POISON_WORD)
             w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialised TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):
@@ -223,7 +225,8 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     if len(names) != len(layout[0]):
         raise SimError(f"{len(names)} registers, the shape has {len(layout[0])}")
     registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
-    copies = pending_copies(ins, b, set(names))
+    copies, unwaited = pending_copies(ins, b, set(names))
+    b.unwaited += unwaited
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):
@@ -233,7 +236,10 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
         for index, poison in registers:
             w.R[index] = poison
-        tensor_thread(w).loads.append(access)
+        if w.world.assume_tensor_waits:
+            access.load(w)
+        else:
+            tensor_thread(w).loads.append(access)
         return None
 
     return run

@@ -14,6 +14,7 @@ from ..accessor import Actor
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
+from ..holders import decode_holders, expand, is_held
 from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
@@ -24,7 +25,7 @@ from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, opera
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import granules
+from ..tmem import all_valid, granules
 from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
@@ -154,13 +155,14 @@ def _tensor_operand(cta: CtaLike, address: int, rows: int, name: str, actor: Act
         raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modelled, 128 are")
     column = address & 0xFFFF
     words = _read_tensor(cta, column, K_BYTES // 4, slice(0, 128), "MMA operand A", actor)
-    return decode_operand(np.ascontiguousarray(words).view(np.uint8), name)
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    return decode_holders(raw, name) if is_held(name) else decode_operand(raw, name)
 
 
 def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
     unit.memory.check(column, count, what)
-    if not unit.memory.valid[lanes, column : column + count].all():
+    if not all_valid(unit.memory.valid[lanes, column : column + count]):
         raise SimError(f"{what} reads uninitialised TMEM: {cta} columns [{column}, {column + count})")
     if actor is not None and unit.shadow and cta.world.race:
         quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
@@ -212,7 +214,7 @@ def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor
     accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
     by_rows = len(blocks) == QUARTERS
     if mma.accumulate:
-        if not all(memory.valid[place].all() for place in where):
+        if not all(all_valid(memory.valid[place]) for place in where):
             raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
         parts = [_from_words(memory.words[place], dtype) for place in where]
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
@@ -237,19 +239,20 @@ def _to_words(values: np.ndarray) -> np.ndarray:
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
+_COPY_SOURCES = ("b4x16_p64", "b6x16_p32")  # narrow floats that become bytes on the way
 # Which rows of 32 each lane quarter receives.
 _COPY_QUARTERS = {"warpx4": (0, 0, 0, 0), "warpx2::01_23": (0, 0, 1, 1), "warpx2::02_13": (0, 1, 0, 1), "": (0, 1, 2, 3)}
 
 
 @register("tcgen05.cp")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """tcgen05.cp.cta_group.SHAPE[.multicast] [address], descriptor"""
+    """tcgen05.cp.cta_group.SHAPE[.multicast][.b8x16.SOURCE] [address], descriptor"""
     address, word = b.address(ins.operands[0]), b.read(ins.operands[1], np.uint64)
     shape = ins.parts[3]
     multicast = next((part for part in ins.parts if part.startswith("warpx")), "")
     rows, row_bytes = _COPY_SHAPES.get(shape, (0, 0))
-    expands = any(part.startswith(("b8x16", "b6x16", "b4x16")) for part in ins.parts)
-    if expands or not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
+    source = next((part for part in ins.parts if part in _COPY_SOURCES), "")
+    if not rows or len(set(_COPY_QUARTERS[multicast])) * 32 != rows:
         raise SimError(f"{ins.opcode}: this shape is not modelled")
 
     def run(w: WarpLike, mask: Mask) -> None:
@@ -265,7 +268,8 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
         chunks = _copy_chunks(descriptor, rows, row_bytes)
         for cta in ctas:
             values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
-            words = np.ascontiguousarray(values).view(np.uint32).reshape(rows, row_bytes // 4)
+            values = values.reshape(rows, row_bytes)
+            words = np.ascontiguousarray(expand(values, source) if source else values).view(np.uint32)
             _write_copy(cta, target, words, _COPY_QUARTERS[multicast], actors[1] if actors else None)
 
     return Straight(run)

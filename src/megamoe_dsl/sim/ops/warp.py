@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import WarpLike
-from ..lanes import Lanes, Mask
+from ..lanes import ALONE, LANE, Lanes, Mask
 from ..operands import Binder, Reader
 from ..outcome import Outcome
 from ..parser import PtxInstruction
@@ -42,6 +42,8 @@ class Members:
 
     def _elsewhere(self, w: WarpLike, mask: Lanes) -> Outcome | None:
         names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
+        if names == _FULL and w.converged(mask):
+            return None
         named = (names >> _LANE & 1).astype(np.bool_)
         if (mask & ~named).any():
             raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
@@ -80,7 +82,7 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         def broadcast(w: WarpLike, mask: Mask) -> Outcome | None:
             if (wait := members.missing(w, mask)) is not None:
                 return wait
-            write(w, np.full(32, value(w)[lane], np.uint32), mask)
+            write(w, value(w)[lane : lane + 1].repeat(32), mask)
             return None
 
         return broadcast
@@ -125,8 +127,8 @@ def elect(ins: PtxInstruction, b: Binder) -> Any:
         lane = w.world.leader
         if mask is not None and not mask[lane]:
             lane = w.first(mask)
-        write(w, np.full(32, lane, np.uint32), mask)
-        write_chosen(w, np.equal(_LANE, lane), mask)
+        write(w, LANE[lane : lane + 1].repeat(32), mask)
+        write_chosen(w, ALONE[lane], mask)
         return None
 
     return run

@@ -128,7 +128,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
             rows = decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
         previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
-        result = combine(rows * a_sign, columns * b_sign, previous)
+        result = combine(rows if a_sign == 1 else -rows, columns if b_sign == 1 else -columns, previous)
         for k, part in enumerate(parts):
             part.accumulator.values = result[_ROWS * k : _ROWS * k + _ROWS]
         operation.done = True
@@ -141,7 +141,7 @@ def _fetch_a(cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, ac
     if actors and (race := cta.world.race):
         for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
             race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
-    if len(set(descriptors)) == 1:
+    if descriptors.count(descriptors[0]) == len(descriptors):
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
     return np.concatenate([rows[_ROWS * k : _ROWS * k + _ROWS] for k, rows in enumerate(whole)])

@@ -1,12 +1,13 @@
-"""SMEM of the combine phase: per warp, the top-k results of one piece of a token, twice, and the piece that leaves (article 4.5.6)."""
+"""SMEM of the combine phase: per warp, two sets of slots for the top-k results of a piece of a token, and a slot for the piece's sum
+(article 4.5.6)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LANE_VECTOR = 8 * 32  # channels that the lanes of a warp hold with one 16-byte vector each
-LARGEST_CHUNK = 1024  # channels: 32 FP32 sums a lane; smaller pieces spread few tokens over more warps
-BUDGET = 212 * 1024  # bytes of a CTA, below what the tiles take before
+LARGEST_CHUNK = 1024  # channels: 32 FP32 sums a lane; the smaller the pieces, the more warps share the work of few tokens
+BUDGET = 212 * 1024  # bytes of a CTA, less than the tiles have taken there before
 
 
 @dataclass(frozen=True)
@@ -46,5 +47,5 @@ class CombinePlan:
 
     @property
     def slots(self) -> int:
-        """Of a warp: the sets, then the slot that leaves."""
+        """Of a warp: those of the sets, then the one for the sum."""
         return self.sets * self.topk + 1

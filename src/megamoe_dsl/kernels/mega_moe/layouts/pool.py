@@ -10,7 +10,7 @@ from ....layouts.arith import align
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
-SMALLEST_TIER = 16  # of those in use on SM100
+SMALLEST_TIER = 16  # the smallest block_m in use on SM100
 
 
 def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, experts_per_rank: int) -> int:
@@ -30,7 +30,8 @@ def max_pool_blocks(capacity: int, arch: Arch) -> int:
 
 
 def padded_sf_rows(capacity: int) -> int:
-    """Scale words per K block for any tier: each block of up to 128 rows takes a whole atom, so the smallest block needs most."""
+    """Scale words per K block, enough for every block_m: each block of up to 128 rows takes a whole atom, so the smallest block needs
+    most."""
     return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= SMALLEST_TIER)
 
 

@@ -25,7 +25,7 @@ class Activity(IntEnum):
     WAIT_RANKS = 2  # math: every rank has done its tiles
     PULL = 3  # dispatch: tokens into the pool
     WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
-    CLEAN = 5  # dispatch: the workspace for the next launch, every rank's too
+    CLEAN = 5  # dispatch: clearing the workspace for the next launch
     WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
     WAIT_TOKENS = 7  # token loader: its next tile, its tokens or Linear1 outputs
     LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the next tile too)

@@ -11,8 +11,8 @@ of counts with what has been seen of them.
 | tile_counter          | SM90: tile numbers that CTAs have fetched, beyond the first of each (schedule) |
 | expert_send_count     | tokens of this rank for that expert; also the counter that CTAs reserve slots by |
 | expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
-| expert_recv_count_sum | over all launches; high word: ranks that reported, after all else they send before pulling; low word: tokens |
-| expert_counts_seen    | expert_recv_count_sum as this rank's last launch has taken it: the difference is what has come since |
+| expert_recv_count_sum | over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts |
+| expert_counts_seen    | the part of expert_recv_count_sum that earlier launches of this rank have used: the rest belongs to this launch |
 | fc1_arrival_count      | tokens of a pool block whose data is in the pool |
 | fc2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
@@ -27,9 +27,9 @@ grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid
 themselves (the article synchronises the grid before and after an exchange between SM 0s).
 Every launch on a buffer therefore has the same number of CTAs; the tier may change.
 
-No barrier ends a launch.  A rank that is through may start its next one and send indices and counts to ranks that still combine: those have
-passed BEFORE_COMBINE, after which nothing of these is read any more, and the sum that has grown is compared with what was seen before.  It
-gets no further than that before they too have started: nobody pulls until all ranks have reported.
+No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine.
+That is safe: those ranks have passed BEFORE_COMBINE, after which no launch reads indices and counts, and their next launch takes from the
+grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go further: nobody pulls before all ranks have reported.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from .pool import max_pool_blocks, pool_capacity
 
 
 class RankBarrier(IntEnum):
-    """Cross-rank barriers of one launch; each has its own signal, so they may overlap.  At BEFORE_PULL only CTAs of one rank meet, and not
-    even they when tokens are few (exchange_counts.py): the counts that SM 0 then sends are the signal."""
+    """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At
+    BEFORE_PULL only SM 0 waits, for the CTAs of its rank, and when tokens are few it does not (exchange_counts.py); what tells the other
+    ranks to pull are the counts that SM 0 sends after it."""
 
     BEFORE_PULL = 0
     BEFORE_COMBINE = 1

@@ -28,9 +28,9 @@ IMBALANCE_FACTOR = 2  # article 3.2.1.3
 class Tier:
     """Tile choice for up to `max_expected` tokens per expert (article 3.2.1.1).
 
-    `store_block_m` is the number of tokens one pass of the epilogue handles.  The article's kernel splits a tile between its warpgroups
-    and needs down to 8; here the warpgroups take alternate tiles, so a pass is as long as the registers allow.
-    """
+    `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
+    warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
+    registers allow."""
 
     max_expected: float
     block_m: int
@@ -55,7 +55,7 @@ def choose_tier(problem: Problem, num_tokens: int) -> Tier:
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts whose Linear1 tiles, with `expected` tokens each, keep all SMs busy twice over (article 3.2.1.3, where they form a wave).
+    """As many experts as have, with `expected` tokens each, two Linear1 tiles per SM (article 3.2.1.3, where they form a wave).
     With less than one token per expert all experts' Linear1 comes first."""
     local = problem.experts_per_rank
     tiles = ceil(expected / block_m) * (2 * problem.intermediate // BLOCK_N)
@@ -123,7 +123,7 @@ class Sm100Config(MegaMoeConfig):
 
     @property
     def registers(self) -> RegisterBudget:
-        """Per thread, of each role: as many local experts need."""
+        """Per thread, of each role; they depend on the number of local experts."""
         return choose_registers(self.problem.experts_per_rank)
 
     # --- tiles
@@ -134,7 +134,7 @@ class Sm100Config(MegaMoeConfig):
 
     @property
     def trace(self) -> bool:
-        """Stamps are for profiles on silicon, which this kernel has not met."""
+        """False: stamps are for profiles on GPUs, and this kernel has not run on one."""
         return False
 
     @property

@@ -38,7 +38,8 @@ def finish_fc2(ctx: Sm100Context, tile):
     for first in cutlass.range(0, valid, rows, unroll=1):
         metadata = ctx.at("token_src_metadata", row + first + own_row)
         groups = load_columns(tile.column + first, rows // 8)
-        # The last pass has been read, and the TMA stores of a Linear1 tile before this one, which the leader waited for.
+        # After this barrier the buffer is free: the warpgroup has read the pass before from it, and the TMA stores of a Linear1 tile before
+        # this one have read it, for which the leader has waited.
         tile.sync_group()
         for g, v in enumerate(groups):
             store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])

@@ -1,4 +1,5 @@
-"""The tiles through which the epilogue sends a pass of tokens: byte offsets as layouts, and the same as the expressions that roles use.
+"""The SMEM tiles through which the epilogue sends a pass of tokens: byte offsets, once as layouts and once as the expressions that roles
+use.
 
 Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the Linear1 output reads.
 Linear2: BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.

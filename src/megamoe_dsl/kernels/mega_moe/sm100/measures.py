@@ -21,8 +21,8 @@ def measure_sm100(find: Measurer) -> list[Measure]:
 
 
 def measure_epilogue(find: Measurer) -> list[Measure]:
-    """A pass of each tile function, and the tile loop around both.  A tile of one pass has no loop of its own: then the pass is all that
-    runs for one of the two kinds of tile and not for the other, its set-up included."""
+    """A pass of each tile function, and the tile loop around both.  When a tile has only one pass there is no loop over passes: then the
+    pass is measured as everything that runs for one of the two kinds of tile and not for the other, set-up included."""
     first, last = find.accumulator_load("epilogue_fc1."), find.accumulator_load("epilogue_fc2.")
     tile = find.tile_loop(first, last)
     passes = [find.either(first, last, tile), find.either(last, first, tile)]

@@ -1,4 +1,4 @@
-"""The MMA warp of the even CTA: accumulators in turn; the loop is a block (blocks/sm100/mma.py).
+"""The MMA warp of the even CTA, which fills the two accumulators in turn; the K loop is a block (blocks/sm100/mma.py).
 
 waits     acc_empty, per tile; full, per stage
 signals   empty of both CTAs, per stage; acc_full of both CTAs, per tile

@@ -20,8 +20,8 @@ FC1_STORE_STAGES = 2
 
 @dataclass(frozen=True)
 class Sm100SmemPlan(SmemPlan):
-    """Adds the TMEM address to what is always live; store_block_m tokens are one pass of an epilogue, whose warpgroups take alternate
-    tiles."""
+    """Adds the TMEM address to what is always live.  `store_block_m` is the tokens of one epilogue pass; the epilogue warpgroups take
+    alternate tiles."""
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
@@ -33,7 +33,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Unpacked E2M1: 16 values take 16 bytes."""
+        """Of a stage: E2M1 [BLOCK_N][BLOCK_K], unpacked to a byte per value."""
         return BLOCK_N * BLOCK_K
 
     @property

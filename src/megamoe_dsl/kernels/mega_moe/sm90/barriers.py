@@ -18,7 +18,7 @@ def sm90_barrier_table(
         MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
         MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "loaders, store warp, math warps"),
         MBarrier(
-            "work_tile_empty", work_tiles, readers, "every lane of who reads work tiles in the cluster", "", "scheduler warp", cluster > 1
+            "work_tile_empty", work_tiles, readers, "every lane that reads work tiles, in the cluster", "", "scheduler warp", cluster > 1
         ),
         MBarrier("pull", dispatch_warps * pull_slots, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
         MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),

@@ -1,8 +1,8 @@
 """How a problem is computed on SM90: tiles of 256 weight rows by `block_m` tokens, accumulators in registers.
 
-Up to 32 tokens are the N of the wgmma (swap-AB), so a tile can be as small as 8 without padding waste; 128 tokens are its M, and a tile
-that has no more than 64 of them is fetched and multiplied as half a tile.
-Which tile and order of tiles: those that were measured (tuned/), else what heuristics choose.
+Tiles of up to 32 tokens have them as the N of the wgmma (swap-AB), so that a tile can be as small as 8 without padding.  Tiles of 128
+tokens have them as its M; when no more than 64 of them exist, half a tile is fetched and multiplied.
+Tile and order of tiles are those that were measured (tuned/) where a measured point is near, else those that heuristics choose.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ NUM_SMS = 132  # of an H200
 
 
 def choose_block_m(expected: float) -> int:
-    """Smallest tile that holds the expected tokens of an expert with room for their spread, one and a half standard deviations of a Poisson
-    count: of 24 expected tokens a tile of 32 is the faster one, of 32 one of 128 (H200s, 128 and 256 tokens of both presets)."""
+    """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
+    24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
+    tokens)."""
     need = expected + 1.5 * expected**0.5
     return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
 
@@ -40,9 +41,12 @@ def has_long_tiles(problem: Problem) -> bool:
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).  All of them while an expert is one block of tokens,
-    because weights are what takes time then and Linear1 tiles of other experts fill the gaps; and of long tiles, of which more are read
-    from HBM when both phases alternate.  Else so many that their Linear1 tiles keep the SMs busy at least two and a half times over."""
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/hopper.md).
+
+    All experts while an expert has one block of tokens: then loading weights takes the time, and Linear1 tiles of other experts fill the
+    gaps.  All experts with long tiles too: when both phases alternate, more of them is read from HBM.  Else as many experts as have at
+    least two and a half Linear1 tiles per SM.
+    """
     local = problem.experts_per_rank
     if expected <= block_m or has_long_tiles(problem):
         return local
@@ -51,16 +55,17 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
-    """What `cluster` may be.  Two CTAs take two blocks of the schedule that follow one another, which must be of one expert and phase."""
+    """Allowed values of `cluster`.  The two CTAs of a cluster take two consecutive blocks of the schedule, which must be of one expert and
+    one phase."""
     weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
     return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
-    """Two CTAs read less from L2, and wait for one another at every tile.  With the tiles of Pro that was worth 2 to 5 % beyond what the
-    schedule's groups gave, with those of Flash it cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  Beside other streams'
-    CTAs one might find no partner in its part of the GPU: so only with all SMs."""
+    """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
+    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  When SMs are
+    left to other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
     return cluster_sizes(problem, block_m, num_sms)[-1] if has_long_tiles(problem) and num_sms == NUM_SMS else 1
 
 
@@ -72,9 +77,9 @@ def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sm
 
 
 def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
-    """The measured point that speaks for `expected` tokens per expert: the nearest within a factor of two where the heuristics choose the
-    same as here.  So a measurement corrects the heuristics' choice, and is silent where they see a different case: no tile of 8 tokens for
-    9 of them because 5 were measured."""
+    """The measured point to use for `expected` tokens per expert: the nearest one within a factor of two for which the heuristics choose
+    the same as here; None without such a point.  So a measurement replaces the choice of the heuristics only in the case that was measured:
+    a tile of 8 tokens that was best for 5 tokens is not used for 9."""
     share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
     here = choose_fields(problem, expected, None, num_sms)
     near = tuned_table(gpu).near(share, expected)
@@ -93,8 +98,8 @@ class Sm90Config(MegaMoeConfig):
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
     tiles: ClassVar[tuple[int, ...]] = BLOCK_M
-    # Of Pro with 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 with groups of 8 and 5.1 of 16, which hold an expert's 8
-    # or 9 blocks (docs/hopper.md).
+    # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
+    # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
 
     cluster: int = 1
@@ -110,8 +115,11 @@ class Sm90Config(MegaMoeConfig):
 
     @classmethod
     def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank: what was measured on `gpu`, as torch names it, where a point is near;
-        else, for another GPU, with None and for a given `block_m` what the heuristics choose.  `overrides` replace fields."""
+        """The configuration for `num_tokens` tokens on every rank.
+
+        `gpu` is a GPU's name as torch has it: where a point that was measured on it is near, its configuration is taken.  Without one, for
+        another GPU, with None, and when a `block_m` is given, the heuristics choose.  `overrides` replace fields.
+        """
         problem.check_num_tokens(num_tokens)
         require_integer("num_sms", num_sms)
         require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
@@ -126,15 +134,17 @@ class Sm90Config(MegaMoeConfig):
 
     @classmethod
     def measured(cls, problem: Problem, entry: Entry) -> Self:
-        """What an entry says; with the deepest ring where this problem, on other ranks, has no room for the one that was measured."""
+        """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
+        take more SMEM, the deepest ring that fits."""
         fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
         deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
         return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  Tiles of 64 and 96 of them took longer than those of 128 tokens as rows, and with 128
-        accumulators, partial sums and token scales would not fit a thread (docs/hopper.md)."""
+        """Whether tokens are the wgmma's columns.  That is for few tokens: with 64 and 96 tokens as columns tiles took longer than with 128
+        tokens as rows, and with 128 tokens as columns the accumulators, partial sums and token scales of a thread would not fit its
+        registers (docs/hopper.md)."""
         return self.block_m <= MOST_COLUMNS
 
     @property

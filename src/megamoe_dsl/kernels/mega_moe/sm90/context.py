@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
-from cutlass import Int64
 
 from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
-from ....hardware.tensor_map import DESCRIPTOR_BYTES
 from ..arguments import Sm90Arguments
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
@@ -25,6 +23,8 @@ MATH_THREADS = 128 * MATH_WARPGROUPS
 class Sm90Context(Context):
     """Context of the SM90 roles."""
 
+    phase_stride: ClassVar[int] = PHASE_STRIDE
+
     config: cutlass.Constexpr[Sm90Config]
     args: Sm90Arguments
 
@@ -33,12 +33,6 @@ class Sm90Context(Context):
         """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
-    def map(self, which: Any, phase: Any = 0) -> Any:
-        """Address of a tensor map; `phase` is 0 for Linear1, 1 for Linear2."""
-        if isinstance(phase, int):
-            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * PHASE_STRIDE)
-        return self.args.maps + Int64(phase * PHASE_STRIDE) + which * DESCRIPTOR_BYTES
-
 
 def sync_math_warps() -> None:
     """All threads of both warpgroups."""
@@ -46,10 +40,10 @@ def sync_math_warps() -> None:
 
 
 def begin_exchange() -> None:
-    """Before math warps write maxima: all have read those of the last tile.
+    """Before the math warps write the maxima of a tile: all of them have read those of the tile before.
 
-    Waiting for store_empty has shown that already, through single lanes of the store warp.  compute-sanitizer does not follow those, and
-    here, just before the barrier that shows the maxima, another one makes nobody wait longer.
+    The wait for store_empty has ordered that already, but by way of single lanes of the store warp, which compute-sanitizer does not
+    follow.  This barrier says it again for the tool.  It costs no time: another barrier, after the maxima are written, follows at once.
     """
     sync_math_warps()
 

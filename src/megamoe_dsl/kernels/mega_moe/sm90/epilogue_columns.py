@@ -91,7 +91,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
-    # The last tile has been read by the warpgroup.
+    # After this barrier the whole warpgroup has read the tile before from the buffer.
     named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
     for g in cutlass.range_constexpr(rows // 8):
         words = [cast.pack_bf16(b[4 * g + 2 * h], b[4 * g + 2 * h + 1]) for b in acc for h in range(2)]

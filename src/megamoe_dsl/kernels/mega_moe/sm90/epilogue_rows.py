@@ -1,7 +1,7 @@
 """Epilogues of tiles whose tokens are the wgmma's rows (blocks/sm90/tokens_as_m.py).
 
-A thread has whole rows' shares of 128 outputs, so that nothing is exchanged between warps; of a half tile it has half of them, and two
-warps exchange their maxima.
+The 128 outputs of a token lie in the four threads of one quad, so that warps need not exchange maxima.  In a half tile they lie in two
+warps, one of each warpgroup, and these two exchange their maxima.
 
 Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier BEFORE_COMBINE covers all remote writes).
 """
@@ -27,7 +27,7 @@ from .context import Sm90Context, begin_exchange, sync_math_warps
 from .smem_plan import TILE_ROWS
 from .tile_scheduler import WorkTile
 
-PASS_CHANNELS = 64  # of an Linear2 tile that a warp transposes at a time: 128 bytes a row
+PASS_CHANNELS = 64  # channels of a Linear2 tile that a warp transposes at a time: 128 bytes a row
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
@@ -72,7 +72,8 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
 
 @cute.jit
 def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
-    """Maxima over both chunks from those of one, by way of SMEM: the other warpgroup's warp of the same tokens has the other."""
+    """Maxima over both chunks, by way of SMEM: this warp has those of one chunk, and a warp of the other warpgroup, with the same tokens,
+    has those of the other."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
     begin_exchange()
     if (me.lane & 3) == 0:

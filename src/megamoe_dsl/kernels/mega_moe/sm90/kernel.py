@@ -5,8 +5,8 @@
 | 0-3   | dispatch, pull, clean | dispatch |
 | 4     | token loader          | loader |
 | 5     | weight loader         | loader |
-| 6     | store of Linear1 tiles     | loader |
-| 7     | scheduler: tiles       | loader |
+| 6     | store of Linear1 tiles | loader |
+| 7     | tile scheduler        | loader |
 | 8-15  | math, epilogues, combine | epilogue |
 """
 

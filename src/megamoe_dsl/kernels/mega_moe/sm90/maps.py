@@ -1,7 +1,7 @@
 """The tensor maps of the SM90 kernel: twelve descriptors, Linear2 at a fixed distance from Linear1.
 
-A whole operand of a stage comes by one map, a part of it by another: what a CTA fetches for all CTAs of its cluster, or the tokens of a
-tile that has no more.
+An operand has two maps: one whose box is the whole operand of a stage, and one whose box is a part of it.  A part is what a CTA fetches for
+all CTAs of its cluster, or the tokens of a half tile.
 """
 
 from __future__ import annotations

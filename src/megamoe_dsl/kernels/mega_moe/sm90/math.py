@@ -1,7 +1,8 @@
 """The math warpgroups of SM90: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue, then combine.
 
-waits     work_tile_full, per tile; full, per stage; counts, once.  What dispatch wrote for a tile's tokens, the token loader of this CTA
-          has acquired before it arrived on the tile's first full; for Linear2 from those who had acquired it for Linear1
+waits     work_tile_full, per tile; full, per stage; counts, once.  These warps need no wait of their own for what dispatch wrote for a
+          tile's tokens: the token loader of this CTA has acquired it before it arrives on the tile's first full.  For Linear2 it acquires
+          the Linear1 outputs, from CTAs that had acquired what dispatch wrote
 signals   work_tile_empty and empty, per warp, per tile and per stage; see the epilogues for the rest
 """
 
@@ -62,7 +63,8 @@ def math(ctx: Sm90Context, warp: Int32):
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores)
         tile, tiles = next_tile(tiles)
 
-    # Past the barrier the counts may be cleaned: this CTA's scheduler warp, whose tiles may be another CTA's doing, has read them.
+    # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.  That the tiles are done
+    # does not say so: in a cluster they may come from the scheduler warp of the other CTA.
     wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
@@ -75,7 +77,7 @@ def math(ctx: Sm90Context, warp: Int32):
 
 @cute.jit
 def compute(ctx: Sm90Context, tile: WorkTile, me: Share, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
-    """A warpgroup's half of a tile.  The ring's next stage, and the phase of the staging buffer."""
+    """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
     scales = weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
@@ -94,7 +96,8 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share, stage: Stage, stores: R
 
 
 def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:
-    """Linear1: of gate and up.  Linear2: of the tile's first and last 128 rows, or twice those of a warpgroup that has its own."""
+    """Two scales per K block.  Linear1: those of the gate rows and of the up rows.  Linear2: those of the tile's first and last 128 rows;
+    for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
     config, problem = ctx.config, ctx.config.problem
     is_fc1 = tile.phase == FC1
     k_blocks = ctx.k_blocks(tile)

@@ -24,8 +24,8 @@ def measure_sm90(find: Measurer) -> list[Measure]:
 
 
 def measure_math(find: Measurer) -> list[Measure]:
-    """The K loop, what runs for one of the two kinds of tile and not for the other, and the rest of the tile loop around them.  Of half
-    tiles, where they have code of their own, the K loop alone is measured.
+    """The K loop; the epilogues, each of which runs for one kind of tile and not for the other; and the rest of the tile loop around them.
+    Where half tiles have code of their own, only its K loop is measured.
 
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 16 bytes a lane to global memory.  With tokens as columns a warp has all
     tokens of a tile, with tokens as rows it has 16: there the measure is the tile.

@@ -14,7 +14,7 @@ from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
-WORK_TILES = 1  # tiles fetched for a CTA that not all of its roles have read
+WORK_TILES = 1  # places for tiles that were fetched for a CTA and that not all of its roles have read yet
 MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
@@ -27,7 +27,7 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """Adds work tiles to what is always live, and stamps so far of each of `trace_warps` warps."""
+    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far."""
 
     cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]

@@ -1,4 +1,5 @@
-"""The store warp of SM90: Linear1 tiles from SMEM into the Linear2 pool, and the signal that it is there, off the math warps' path.
+"""The store warp of SM90: it stores Linear1 tiles from SMEM into the Linear2 pool and signals that they are there, so that the math warps
+need not wait for the stores.
 
 waits     work_tile_full, per tile; store_full, per Linear1 tile
 signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival_mask when it has been written (release)

@@ -1,8 +1,8 @@
 """Tile scheduling at run time: a cluster fetches its next tiles when it is free, so that none waits idle for slower ones.
 
-The scheduler warp of the cluster's first CTA fetches tile numbers, alone walks the sequence of tiles, and publishes a `WorkTile` in the
-SMEM of each CTA; the last one has no tokens.  The next is fetched when all roles have read the one before it: the math warps begin a tile,
-and the loaders need the next in its middle.
+Only the scheduler warp of the cluster's first CTA fetches tile numbers and walks the sequence of tiles.  It publishes each tile as a
+`WorkTile` in the SMEM of every CTA of the cluster; one without tokens says that there are no more.  It fetches a tile when all roles have
+read the one before, that is when the math warps begin with that one; the loaders need the next tile only in the middle of it.
 
 | role           | waits                                                           | signals                                        |
 |---|---|---|
@@ -51,7 +51,7 @@ class WorkTile:
 
 @cute.jit
 def schedule_tiles(ctx: Sm90Context):
-    """The scheduler warp.  The first tile of a CTA has the CTA's number: no atomic before anything is under way."""
+    """The scheduler warp.  The first tile of a CTA is the one with the CTA's own number, so that work starts without an atomic."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
         blocks, number = start_walk(ctx, Int32(0), 1), ctx.sm
@@ -60,7 +60,7 @@ def schedule_tiles(ctx: Sm90Context):
         while blocks.valid():
             queue = queue.next()
             queue.wait_empty()
-            # Numbers beyond the first of each CTA.
+            # The counter counts from 0; the numbers below num_sms are the first tiles of the CTAs.
             fetched = fetch_numbers(ctx.at("tile_counter"), ctx.config.cluster) + ctx.config.num_sms
             blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
             publish_blocks(ctx, blocks, queue)

@@ -12,7 +12,8 @@ import torch
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.runtime import layer, rank_kernel
+from megamoe_dsl.runtime import inputs_stage, layer, rank_kernel
+from megamoe_dsl.runtime.argument_block import ArgumentBlock
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
 NUM_SMS = 4
@@ -26,8 +27,13 @@ class SimulatedKernel:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
+        self.arguments = ArgumentBlock(artifact.kernel.arguments(artifact.config))
 
     def __call__(self, arguments: Sequence[int]) -> None:
+        self.arguments.fill(arguments)
+        self.launch()
+
+    def launch(self) -> None:
         config = self.artifact.config
         type(self).launched.append(config)
         memory = GlobalMemory()
@@ -35,7 +41,7 @@ class SimulatedKernel:
             if tensor.numel():
                 memory.add(tensor, name=name, rank=0)
         shape = {"grid": (config.num_sms, 1, 1), "block": (config.num_threads, 1, 1), "cluster": (config.cluster, 1, 1)}
-        launch = Launch(**shape, dynamic_smem=self.artifact.dynamic_smem, args=tuple(arguments), rank=0)
+        launch = Launch(**shape, dynamic_smem=self.artifact.dynamic_smem, args=self.arguments.read(), rank=0)
         assert not Simulator(self.artifact.ptx, memory).run([launch]).findings
 
 
@@ -44,7 +50,7 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
     """Kernels of layers made inside run in the simulator."""
     patch.setattr(rank_kernel, "CudaKernel", SimulatedKernel)
     patch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
-    patch.setattr(layer, "CudaKernel", SimulatedKernel)
+    patch.setattr(inputs_stage, "CudaKernel", SimulatedKernel)
     patch.setattr(layer, "usable_sms", lambda device, reserved: NUM_SMS - reserved)
     patch.setattr(layer, "gpu_name", lambda device: "simulated")
     patch.setattr(layer, "device_arch", lambda device: SM90)

@@ -1,0 +1,93 @@
+"""What a program's launches run on: the memory that it has shown, and the record of what the simulator saw."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from megamoe_dsl.sim import Finding, GlobalMemory, Launch, SimError, Simulator, agents_needed
+from megamoe_dsl.sim.agents import MAX_AGENTS
+from megamoe_dsl.sim.host.device_array import ByteSpan
+from megamoe_dsl.sim.host.visible_memory import bytes_of
+
+
+@dataclass
+class Record:
+    """What all launches of a program came to; findings by kind, place and lines."""
+
+    launches: int = 0
+    instructions: int = 0
+    seconds: float = 0.0
+    unchecked: int = 0  # launches too large for the race detector
+    kernels: list[str] = field(default_factory=list)
+    findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
+    warnings: dict[str, int] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass
+class Launches:
+    """Runs every launch at once.  `show` makes memory visible to kernels; what was shown is kept alive.
+
+    A kernel that uses results of tcgen05.ld before any wait gets a warning, and runs as if it waited.
+    """
+
+    seed: int = 0
+    races: bool = True
+    resident: int | None = None
+    assume_tensor_fences: bool = False
+    record: Record = field(default_factory=Record)
+    _spans: dict[int, tuple[int, object]] = field(default_factory=dict)
+
+    def show(self, start: int, size: int, owner: object) -> None:
+        """`size` bytes from `start` may be touched by kernels."""
+        if size:
+            self._spans[start] = (max(size, self._spans.get(start, (0, None))[0]), owner)
+
+    def take(self, launch: Launch) -> None:
+        """Simulate a launch.  Raises SimError, which the record keeps."""
+        record = self.record
+        races = self.races and agents_needed([launch]) <= MAX_AGENTS // 2
+        began = time.perf_counter()
+        unwaited = launch.program.unwaited if launch.program else []
+        for text in unwaited:
+            record.warnings[text] = record.warnings.get(text, 0) + 1
+        simulator = Simulator(
+            None,
+            self._memory(),
+            self.seed,
+            races,
+            resident=self.resident,
+            assume_tensor_fences=self.assume_tensor_fences,
+            assume_tensor_waits=bool(unwaited),
+        )
+        try:
+            report = simulator.run([launch])
+        except SimError as error:
+            record.error = record.error or f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            record.seconds += time.perf_counter() - began
+        name = launch.program.kernel.name if launch.program else ""
+        record.launches += 1
+        record.unchecked += self.races and not races
+        record.instructions += report.instructions
+        record.kernels += [] if name in record.kernels else [name]
+        for one in report.findings:
+            key = (name, one.kind, one.where.split("@")[0].split("+")[0], one.first_line, one.second_line)
+            if key in record.findings:
+                record.findings[key].count += one.count
+            else:
+                record.findings[key] = one
+        for text, count in report.warnings.items():
+            record.warnings[text] = record.warnings.get(text, 0) + count
+
+    def _memory(self) -> GlobalMemory:
+        memory, end = GlobalMemory(), 0
+        for place, (start, (size, _)) in enumerate(sorted(self._spans.items())):
+            if start + size > end:
+                start = max(start, end)
+                end = start + self._spans.get(start, (size, None))[0] if start in self._spans else start + size
+                memory.add(bytes_of(ByteSpan(start, end, "")), f"buffer {place}")
+        return memory

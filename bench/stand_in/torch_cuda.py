@@ -1,0 +1,158 @@
+"""torch.cuda on CPU tensors: the device "cuda" is host memory, moves between devices copy, and every tensor says it is on the GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from megamoe_dsl.sim.host.device_array import claim_cuda
+
+GPU = torch.device("cuda", 0)
+Show = Callable[[int, int, object], None]
+_ALIGNMENT = 512  # of allocations on a GPU
+_MAKERS = {
+    getattr(torch, name)
+    for name in (
+        *("arange", "empty", "empty_like", "empty_strided", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like"),
+        *("randint", "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like"),
+    )
+}
+_MOVES = {torch.Tensor.cuda, torch.Tensor.cpu}
+_ADDRESSES = {torch.Tensor.data_ptr}
+_KEEPS = {torch.Tensor.pin_memory, torch.Tensor.record_stream}
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, torch.device) or (isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "meta"))
+
+
+def _on_host(value: Any) -> Any:
+    """The device of host memory in place of a GPU."""
+    return torch.device("cpu") if _is_device(value) and torch.device(value).type == "cuda" else value
+
+
+class OnHost(TorchFunctionMode):
+    """Torch functions with "cuda" replaced; `show` is told of every tensor whose address is asked for."""
+
+    def __init__(self, show: Show) -> None:
+        super().__init__()
+        self.show = show
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+            return GPU
+        if function is torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return True
+        if function in _KEEPS:
+            return args[0]
+        if function in _MOVES:
+            return _aligned(args[0].clone())
+        if function in _ADDRESSES:
+            show_storage(args[0], self.show)
+        moves = function is torch.Tensor.to and (_is_device(kwargs.get("device")) or any(map(_is_device, args[1:])))
+        result = function(*map(_on_host, args), **{name: _on_host(value) for name, value in kwargs.items() if name != "pin_memory"})
+        if moves and result is args[0]:
+            result = result.clone()
+        return _aligned(result) if moves or function in _MAKERS or function is torch.Tensor.clone else result
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory of its own, at an address as a GPU's allocator gives them."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        size, element = tensor.untyped_storage().nbytes(), tensor.element_size()
+        if tensor.data_ptr() % _ALIGNMENT and size:
+            storage = torch.empty(size + _ALIGNMENT, dtype=torch.uint8).untyped_storage()
+            start = -storage.data_ptr() % _ALIGNMENT
+            ctypes.memmove(storage.data_ptr() + start, tensor.untyped_storage().data_ptr(), size)
+            tensor.set_(storage, start // element + tensor.storage_offset(), tensor.shape, tensor.stride())
+    return tensor
+
+
+def show_storage(tensor: torch.Tensor, show: Show) -> None:
+    """Make all memory of a tensor's storage visible."""
+    with torch._C.DisableTorchFunction():
+        storage = tensor.untyped_storage()
+        show(storage.data_ptr(), storage.nbytes(), storage)
+
+
+def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
+    """Put the stand-in in place, for the rest of the process."""
+
+    def to_dlpack(self: torch.Tensor, **_: Any) -> Any:
+        show_storage(self, show)
+        with torch._C.DisableTorchFunction():
+            return claim_cuda(torch._C._to_dlpack(self.detach()))
+
+    torch.Tensor.__dlpack__ = to_dlpack  # type: ignore[method-assign, assignment]
+    torch.Tensor.__dlpack_device__ = lambda self: (2, 0)  # type: ignore[method-assign, assignment, return-value]
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        del torch.Tensor.__dlpack_c_exchange_api__
+
+    class Stream:
+        cuda_stream, device, device_index = 0, GPU, 0
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.synchronize = self.wait_stream = self.wait_event = self.record_event = _nothing
+
+        def __enter__(self) -> Stream:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+    class Event(Stream):
+        def elapsed_time(self, _: Any) -> float:
+            return 1.0
+
+        record = query = wait = _nothing
+
+    properties = SimpleNamespace(
+        multi_processor_count=num_sms,
+        major=capability[0],
+        minor=capability[1],
+        name="simulated",
+        total_memory=1 << 34,
+        L2_cache_size=1 << 20,
+        shared_memory_per_block_optin=232448,
+        max_threads_per_multi_processor=2048,
+        warp_size=32,
+        regs_per_multiprocessor=65536,
+    )
+    answers = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_capability": capability,
+        "get_device_name": "simulated",
+        "get_device_properties": properties,
+        "current_stream": Stream(),
+        "default_stream": Stream(),
+        "memory_allocated": 0,
+        "max_memory_allocated": 0,
+        "is_current_stream_capturing": False,
+        **dict.fromkeys(("init", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_device", "reset_peak_memory_stats")),
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+    for name, value in {"Stream": Stream, "Event": Event, "stream": Stream, "device": Stream, "device_of": Stream}.items():
+        setattr(torch.cuda, name, value)
+
+    class Generator(torch.Generator):
+        def __new__(cls, device: object = None) -> Generator:
+            return super().__new__(cls)
+
+    torch.Generator = Generator  # type: ignore[misc]
+    custom_op = torch.library.custom_op
+    torch.library.custom_op = lambda *a, device_types=None, **k: custom_op(*a, **k)  # type: ignore[assignment]
+    OnHost(show).__enter__()
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass

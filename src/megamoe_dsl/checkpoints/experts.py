@@ -1,0 +1,213 @@
+"""One MoE layer's experts of a checkpoint, in the order and the format of `ExpertWeights`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from ..presets.shapes import HIDDEN_STEP, INTERMEDIATE_STEP, padded
+from ..problem import Problem
+from ..quant import ExpertWeights
+from ..quant.weights import TORCH_DTYPES
+from ..recipe import BF16, Format
+from .conversion import DOUBLES, Weight, can_convert, convert
+from .error import CheckpointError
+from .files import Checkpoint
+from .published import PUBLISHED, PublishedLayout
+
+_DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
+_ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1
+
+
+def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
+    """The layout that the names and dtypes of a layer's experts are of.  Raises `CheckpointError` that says what was looked for."""
+    looked = []
+    for layout in PUBLISHED.values():
+        name = layout.fc2.format(layer=layer, expert=0) + layout.codes
+        if name in checkpoint:
+            dtype, _ = checkpoint.describe(name)
+            if dtype in layout.code_dtypes:
+                return layout
+            looked.append(f"{name} in {dtype}")
+        else:
+            looked.append(name)
+    found = ", ".join(dict.fromkeys(looked))
+    raise CheckpointError(f"layer {layer} has experts in no published layout; looked for {found}", file=checkpoint.path)
+
+
+def find_layers(checkpoint: Checkpoint) -> list[int]:
+    """Layers with experts, in order."""
+    patterns = {re.escape(one.fc2 + one.codes).replace(r"\{layer\}", r"(\d+)").replace(r"\{expert\}", r"\d+") for one in PUBLISHED.values()}
+    matches = (re.fullmatch(pattern, name) for name in checkpoint.files for pattern in patterns)
+    return sorted({int(found[1]) for found in matches if found})
+
+
+@dataclass(frozen=True)
+class PublishedExperts:
+    """The experts of one layer.
+
+    checkpoint, layout, layer   where they are, and how they lie there
+    """
+
+    checkpoint: Checkpoint
+    layout: PublishedLayout
+    layer: int
+
+    @classmethod
+    def of(cls, path: Path | str | Checkpoint, layer: int) -> PublishedExperts:
+        """Of a checkpoint in any published layout.  Raises `CheckpointError`."""
+        checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
+        return cls(checkpoint, find_layout(checkpoint, layer), layer)
+
+    @cached_property
+    def num_experts(self) -> int:
+        """Over all ranks."""
+        if self.layout.stacked:
+            return self.checkpoint.describe(self.name(self.layout.fc2, 0))[1][0]
+        expert = 0
+        while self.name(self.layout.fc2, expert) in self.checkpoint:
+            expert += 1
+        return expert
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Published hidden and intermediate, by the first expert's Linear2."""
+        _, shape = self.checkpoint.describe(self.name(self.layout.fc2, 0))
+        rows, *k = shape[1:] if self.layout.stacked else shape
+        if len(k) != (2 if self.layout.blocked else 1):
+            name = self.name(self.layout.fc2, 0)
+            raise CheckpointError(f"shape {shape}: must be [rows, K]", file=self.checkpoint.files[name], tensor=name)
+        values = 1
+        for size in k:
+            values *= size
+        stored = self.layout.format
+        return rows, values * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
+
+    def name(self, stem: str, expert: int, scales: bool = False) -> str:
+        """Of a tensor."""
+        ending = self.layout.scales if scales else self.layout.codes
+        return f"{stem.format(layer=self.layer, expert=expert)}{ending}"
+
+    def names(self, expert: int) -> list[str]:
+        """Of all tensors that an expert needs."""
+        kinds = (False,) if self.layout.scales is None else (False, True)
+        return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
+
+    def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:
+        """Raises `CheckpointError` unless these can be the experts of `problem`; reads headers only.
+
+        expand, ignore_biases   as `load_experts`
+        """
+        layout, wanted = self.layout, problem.formats.weights
+        hidden, intermediate = self.shape
+        for field, published, step in (("hidden", hidden, HIDDEN_STEP), ("intermediate", intermediate, INTERMEDIATE_STEP)):
+            if padded(published, step) != getattr(problem, field):
+                raise self._error(f"{field} = {published}: must fill the problem's {getattr(problem, field)}")
+        if self.num_experts != problem.num_experts:
+            raise self._error(f"{self.num_experts} experts: must be the problem's {problem.num_experts}")
+        if not can_convert(layout.format, wanted):
+            raise self._error(f"weights of layout {layout.name}, which recipe {problem.recipe} cannot have: {layout.format} to {wanted}")
+        if (layout.format, wanted) == DOUBLES and not expand:
+            raise self._error("weights in E2M1, and recipe fp8xfp8 takes E4M3, twice the bytes: must be asked for with expand")
+        for ending in () if ignore_biases else layout.refused:
+            for stem in (*layout.fc1, layout.fc2):
+                name = f"{stem.format(layer=self.layer, expert=0)}{ending}"
+                if name in self.checkpoint:
+                    what = "a MegaMoE has no biases: must not be there, or be left out on purpose with ignore_biases"
+                    raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
+
+    def check_tensors(self, expert: int) -> None:
+        """Raises `CheckpointError` for the first tensor of an expert that is missing, or of another dtype or shape; reads headers only."""
+        hidden, intermediate = self.shape
+        both = 2 if len(self.layout.fc1) == 1 else 1
+        for stem in self.layout.fc1:
+            self._check_tensor(stem, expert, both * intermediate, hidden)
+        self._check_tensor(self.layout.fc2, expert, hidden, intermediate)
+
+    def read(self, expert: int, problem: Problem, device: torch.device) -> ExpertWeights:
+        """One expert in the problem's format, on a device: an `ExpertWeights` with El = 1.
+
+        Nothing but this expert's bytes is read.  Raises `CheckpointError` that names the tensor and its file.
+        """
+        self.check_tensors(expert)
+        stored, hidden, intermediate = self.layout.format, problem.hidden, problem.intermediate
+        halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]
+        if len(halves) == 1:
+            halves = _split(*halves[0], interleaved=self.layout.interleaved)
+        gate, up = (_fill(*half, stored, intermediate, hidden) for half in halves)
+        fc1 = torch.cat([gate[0], up[0]]), None if gate[1] is None or up[1] is None else torch.cat([gate[1], up[1]])
+        fc2 = _fill(*self._weight(self.layout.fc2, expert, device), stored, hidden, intermediate)
+        found: list[torch.Tensor] = []
+        for stem, one in ((self.layout.fc1[0], fc1), (self.layout.fc2, fc2)):
+            try:
+                codes, scales = convert(*one, stored, problem.formats.weights)
+            except ValueError as error:
+                name = self.name(stem, expert)
+                raise CheckpointError(str(error), file=self.checkpoint.files[name], tensor=name) from None
+            assert scales is not None  # every recipe's weights have them
+            found += [codes.unsqueeze(0), scales.unsqueeze(0)]
+        return ExpertWeights(*found)
+
+    def _error(self, what: str) -> CheckpointError:
+        name = self.name(self.layout.fc2, 0)
+        return CheckpointError(what, file=self.checkpoint.files.get(name, self.checkpoint.path), tensor=name)
+
+    def _check_tensor(self, stem: str, expert: int, rows: int, k: int) -> None:
+        layout, stored = self.layout, self.layout.format
+        columns, blocks = _columns(stored, k), -(-k // stored.channels)
+        last = (blocks, columns // blocks) if layout.blocked else (columns,)
+        wanted = [(self.name(stem, expert), layout.code_dtypes, (rows, *last))]
+        if layout.scales is not None:
+            wanted.append((self.name(stem, expert, scales=True), layout.scale_dtypes, (-(-rows // stored.rows), blocks)))
+        for name, dtypes, shape in wanted:
+            found, size = self.checkpoint.describe(name)
+            expected = (self.num_experts, *shape) if layout.stacked else shape
+            if found not in dtypes:
+                raise CheckpointError(f"dtype {found}: must be {' or '.join(dtypes)}", file=self.checkpoint.files[name], tensor=name)
+            if size != expected:
+                raise CheckpointError(f"shape {size}: must be {expected}", file=self.checkpoint.files[name], tensor=name)
+
+    def _weight(self, stem: str, expert: int, device: torch.device) -> Weight:
+        """Codes [rows, K or bytes of K] and scales of a tensor."""
+        row, layout = expert if self.layout.stacked else None, self.layout
+        codes = self.checkpoint.read(self.name(stem, expert), row).to(device)
+        codes = codes.view(_DTYPES[layout.format.element]).flatten(1)
+        if layout.scales is None:
+            return codes, None
+        scales = self.checkpoint.read(self.name(stem, expert, scales=True), row).to(device)
+        return codes, scales.view(_DTYPES[layout.format.scale])
+
+
+def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:
+    """Gate and up of a Linear1 whose rows are in one tensor."""
+
+    def halves(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (rows[0::2], rows[1::2]) if interleaved else rows.chunk(2)
+
+    found = halves(codes)
+    return [(found[i], None if scales is None else halves(scales)[i]) for i in range(2)]
+
+
+def _columns(stored: Format, k: int) -> int:
+    """Elements of a tensor's row, of which several values may share one."""
+    return k * stored.element_bits // 8 // _DTYPES[stored.element].itemsize
+
+
+def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:
+    """With zeros to [rows, k] values, and scales of 1 for them."""
+    codes = _grow(codes, rows, _columns(stored, k), 0)
+    return codes, None if scales is None else _grow(scales, rows // stored.rows, k // stored.channels, _ONE[scales.dtype])
+
+
+def _grow(values: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tensor:
+    if values.shape == (rows, columns):
+        return values
+    grown = torch.zeros(rows, columns, dtype=values.dtype, device=values.device)  # full() makes no E4M3
+    if fill:
+        grown.fill_(fill)
+    grown[: values.shape[0], : values.shape[1]] = values
+    return grown

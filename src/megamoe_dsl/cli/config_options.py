@@ -1,0 +1,104 @@
+"""The options that name a problem and a kernel's configuration, declared once for the commands that share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..arch import SM100, Arch
+from ..bench.options import option
+from ..bench.shape_options import PROBLEM, ShapeOptions
+from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
+from ..presets import preset as find_preset
+from ..problem import Problem, ProblemError
+from ..target import ARCH_VARIABLE, Target, find_arch
+from .errors import FLAGS
+
+CONFIG = "Configuration"
+DEFAULT_KERNEL = MegaMoeKernel.name
+
+
+def either(values: Sequence[object]) -> str:
+    """8, 16 or 32"""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}"
+
+
+SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
+
+
+@dataclass(frozen=True)
+class ConfigOptions(ShapeOptions):
+    """A problem on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
+
+    ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
+    clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
+    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
+    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
+    arch: str | None = option(None, "sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
+
+    @property
+    def architecture(self) -> Arch:
+        """The one that was given, else what `MEGAMOE_ARCH` names, else SM100.  Raises `ProblemError` with the known names."""
+        if self.arch is not None:
+            return find_arch(self.arch)
+        return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
+
+    def problem(self, max_tokens_per_rank: int) -> Problem:
+        """The problem in the usual number formats of the architecture.  Raises `ProblemError` for a missing or bad field."""
+        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
+        given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
+        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
+        if self.preset is not None:
+            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
+        for name in shape:
+            if name not in given:
+                raise ProblemError(name, None, "given, or taken from a --preset")
+        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+
+    def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
+        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
+
+        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture.
+        """
+        found, tile = find_kernel(kernel), {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
+        config_type(found, self.architecture)
+        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
+
+
+@dataclass(frozen=True)
+class KernelOptions(ConfigOptions):
+    """The same, of any kernel of the registry."""
+
+    kernel: str = option(DEFAULT_KERNEL, f"{either([one.name for one in KERNELS])}.", CONFIG)
+
+
+@dataclass(frozen=True)
+class CompiledOptions(KernelOptions):
+    """A kernel as it is compiled for a GPU."""
+
+    tokens: int = option(128, "Tokens on every rank: chooses the tile.", PROBLEM)
+    max_tokens: int | None = option(None, "Capacity of the buffers; --tokens by default.", PROBLEM)
+    sms: int | None = option(None, "SMs of the GPU; 148 for sm_100a and 132 for sm_90a by default.", CONFIG)
+
+    @property
+    def capacity_option(self) -> str:
+        """The option that max_tokens_per_rank comes from."""
+        return FLAGS["max_tokens_per_rank"] if self.max_tokens is None else "--max-tokens"
+
+    @property
+    def chosen(self) -> Any:
+        """The kernel's configuration, which has its problem.  Raises `ProblemError` and `ConfigError`."""
+        problem = self.problem(self.tokens if self.max_tokens is None else self.max_tokens)
+        return self.config(problem, self.tokens, self.sms, self.kernel)
+
+
+def given_only(options: dict[str, int | None]) -> dict[str, Any]:
+    """Options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,108 @@
+"""`megamoe weights`: what a checkpoint holds, and a checkpoint in a recipe's format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
+
+from ..problem import ProblemError
+from .errors import one_line_errors
+from .tables import ruled
+
+if TYPE_CHECKING:
+    from ..checkpoints.summary import LayerSummary
+
+weights = typer.Typer(no_args_is_help=True, help="Published checkpoints: look at one, or convert its experts.", rich_markup_mode="rich")
+Source = Annotated[Path, typer.Argument(help="A folder of safetensors files, or one file.")]
+
+
+@weights.command()
+def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
+    """Say which layers have experts, and in which published layout; every tensor's header is checked, no weight is read."""
+    with one_line_errors():
+        from ..checkpoints import Checkpoint, CheckpointError
+        from ..checkpoints.summary import summarise
+
+        found = summarise(Checkpoint(path))
+        if not found:
+            raise CheckpointError("has no experts in a published layout", file=path)
+        if as_json:
+            typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        else:
+            print_summary(Console(), found)
+
+
+@weights.command()
+def convert(
+    path: Source,
+    folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.", file_okay=False)],
+    recipe: Annotated[str, typer.Option(help="Formats of the layer that will load it: fp8xfp8 or fp8xfp4.")],
+    layers: Annotated[str | None, typer.Option(help="Of the model, as in 3-5,8; all by default.")] = None,
+    expand: Annotated[bool, typer.Option(help="FP4 may become FP8: twice the bytes, the same values or an error.")] = False,
+    ignore_biases: Annotated[bool, typer.Option(help="Leave out the biases of gpt-oss, which a MegaMoE does not have.")] = False,
+    device: Annotated[str, typer.Option(help="Where experts are converted: cpu, cuda, cuda:1.")] = "cpu",
+) -> None:
+    """Write the experts in the format of a recipe; what is there already from the same source is kept."""
+    with one_line_errors():
+        import torch
+
+        from ..checkpoints.write import convert_checkpoint
+
+        chosen = None if layers is None else parse_layers(layers)
+        try:
+            place = torch.device(device)
+        except RuntimeError:
+            raise ProblemError("--device", device, "cpu, cuda, or cuda with a number") from None
+        with Progress(console=Console(stderr=True)) as bar:
+            task = bar.add_task("files", total=None)
+            files = convert_checkpoint(
+                path,
+                folder,
+                recipe,
+                layers=chosen,
+                expand=expand,
+                ignore_biases=ignore_biases,
+                device=place,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        Console().print(Text(f"{len(files)} files in {folder}, recipe {recipe}"), soft_wrap=True)
+
+
+def parse_layers(text: str) -> list[int]:
+    """3-5,8 is 3, 4, 5 and 8.  Raises `ProblemError`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or part == first)):
+            raise ProblemError("--layers", text, "numbers and ranges, as in 3-5,8")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def print_summary(console: Console, found: list[LayerSummary]) -> None:
+    """A row for each run of layers that differ in nothing but their number and files."""
+    table = ruled("Experts", "layers", "layout", "experts", "hidden", "intermediate", "GiB a layer", "files")
+    runs: list[list[LayerSummary]] = []
+    for one in found:
+        if runs and _alike(runs[-1][-1]) == _alike(one) and runs[-1][-1].layer + 1 == one.layer:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    for run in runs:
+        first, last = run[0], run[-1]
+        numbers = str(first.layer) if first is last else f"{first.layer} to {last.layer}"
+        files = len({name for one in run for name in one.files})
+        shape = (first.num_experts, first.hidden, first.intermediate)
+        table.add_row(numbers, first.layout, *map(str, shape), f"{first.num_bytes / 2**30:.3f}", str(files))
+    console.print(table)
+
+
+def _alike(one: LayerSummary) -> tuple[object, ...]:
+    return one.layout, one.num_experts, one.hidden, one.intermediate

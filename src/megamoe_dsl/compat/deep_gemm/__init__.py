@@ -1,0 +1,30 @@
+"""The fused-MoE entry points of DeepGEMM's Python API on this project's kernels: `import megamoe_dsl.compat.deep_gemm as deep_gemm`.
+
+Signatures are those of the wheel sgl-deep-gemm, 0.1.5 with what 0.2.5 added; docs/drop_in.md says what differs on purpose.  What runs:
+FP8 x FP8 on SM90 (`fp8_mega_moe`), FP8 x FP4 on SM100 (`fp8_fp4_mega_moe`).
+"""
+
+from . import utils
+from .buffer import SM90SymmBuffer, SymmBuffer, get_symm_buffer_for_mega_moe, get_symm_buffer_for_sm90_mega_moe
+from .calls import fp8_fp4_mega_moe, fp8_mega_moe
+from .num_sms import get_num_sms, set_num_sms
+from .pre_dispatch import mega_moe_pre_dispatch, mega_moe_pre_dispatch_sm90
+from .scale_layout import transform_sf_into_required_layout
+from .weights import transform_weights_for_mega_moe, transform_weights_for_mega_moe_sm90
+
+__all__ = [
+    "SM90SymmBuffer",
+    "SymmBuffer",
+    "fp8_fp4_mega_moe",
+    "fp8_mega_moe",
+    "get_num_sms",
+    "get_symm_buffer_for_mega_moe",
+    "get_symm_buffer_for_sm90_mega_moe",
+    "mega_moe_pre_dispatch",
+    "mega_moe_pre_dispatch_sm90",
+    "set_num_sms",
+    "transform_sf_into_required_layout",
+    "transform_weights_for_mega_moe",
+    "transform_weights_for_mega_moe_sm90",
+    "utils",
+]

@@ -1,0 +1,87 @@
+"""BF16 tokens into a symmetric buffer, quantised on the way, under DeepGEMM's names."""
+
+from __future__ import annotations
+
+import torch
+
+from ...problem import ProblemError, integer_between
+from ...runtime.bf16_inputs import Bf16Inputs
+from ...runtime.buffers import check_device
+from .buffer import SymmBuffer, buffer_of
+
+
+def mega_moe_pre_dispatch_sm90(
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    buf_x: torch.Tensor,
+    buf_x_sf: torch.Tensor,
+    buf_topk_idx: torch.Tensor,
+    buf_topk_weights: torch.Tensor,
+    num_tokens: int,
+    group_size: int = 128,
+    routed_scaling_factor: float = 1.0,
+) -> None:
+    """Tokens for `fp8_mega_moe`, on torch's current stream.
+
+    x             bf16 [num_tokens or more, hidden]
+    topk_idx      int32 or int64 [num_tokens or more, topk]; topk_weights float32, multiplied with routed_scaling_factor
+    buf_...       views of one buffer, from its first row on; rows of buf_topk_idx past num_tokens are masked
+
+    Raises `ProblemError` before anything is launched.
+    """
+    _run(
+        buffer_of(buf_x),
+        (x, topk_idx, topk_weights),
+        (buf_x_sf, buf_topk_idx, buf_topk_weights),
+        num_tokens,
+        group_size,
+        routed_scaling_factor,
+    )
+
+
+def mega_moe_pre_dispatch(
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    buf_x: torch.Tensor,
+    buf_x_sf: torch.Tensor,
+    buf_topk_idx: torch.Tensor,
+    buf_topk_weights: torch.Tensor,
+    num_tokens: int,
+    group_size: int = 32,
+    use_fp4_acts: bool = False,
+) -> None:
+    """Tokens for `fp8_fp4_mega_moe`; arguments and errors as `mega_moe_pre_dispatch_sm90`."""
+    if use_fp4_acts:
+        raise ProblemError("use_fp4_acts", use_fp4_acts, "False")
+    _run(buffer_of(buf_x), (x, topk_idx, topk_weights), (buf_x_sf, buf_topk_idx, buf_topk_weights), num_tokens, group_size, 1.0)
+
+
+def _run(
+    buffer: SymmBuffer,
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    others: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    num_tokens: int,
+    group_size: int,
+    factor: float,
+) -> None:
+    problem = buffer.problem
+    channels = problem.formats.activations.channels
+    if group_size != channels:
+        raise ProblemError("group_size", group_size, f"{channels}, as in the buffer's scales")
+    for name, tensor, own in zip(
+        ("x_sf", "topk_idx", "topk_weights"), others, (buffer.x_sf, buffer.topk_idx, buffer.topk_weights), strict=True
+    ):
+        if tensor.data_ptr() != own.data_ptr():
+            raise ProblemError(f"buf_{name}", f"a tensor at {tensor.data_ptr():#x}", f"the {name} of the buffer that buf_x is of")
+    rows = others[1].shape[0]
+    tokens = integer_between("num_tokens", num_tokens, 0, rows, f"between 0 and buf_topk_idx.shape[0] = {rows}")
+    x, indices, weights = (tensor[:tokens] for tensor in given)
+    inputs = Bf16Inputs(x, indices, weights if factor == 1.0 else weights * factor)
+    inputs.check_layout(problem)
+    for name, tensor in vars(inputs).items():
+        check_device(name, tensor, buffer.symmetric.sym.device)
+    kept = inputs.topk_idx.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
+    pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), inputs.topk_weights.data_ptr())
+    buffer.pre_dispatch()((*pointers, tokens, rows))

@@ -1,0 +1,38 @@
+"""The calls that an engine makes, with the number of tokens that it knows of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import deep_gemm
+
+Bound = Callable[[int], int]
+"""From this rank's rows to at least the tokens of every rank of the step: it chooses the kernel, and no result depends on it."""
+
+
+def fused_calls(bound: Bound) -> dict[str, Callable[..., Any]]:
+    """By DeepGEMM's names.  Its `get_num_sms` and `transform_sf_into_required_layout` are not among them: its GEMMs use them too."""
+    unchanged = (
+        deep_gemm.get_symm_buffer_for_mega_moe,
+        deep_gemm.get_symm_buffer_for_sm90_mega_moe,
+        deep_gemm.transform_weights_for_mega_moe,
+        deep_gemm.transform_weights_for_mega_moe_sm90,
+        deep_gemm.mega_moe_pre_dispatch,
+        deep_gemm.mega_moe_pre_dispatch_sm90,
+    )
+    bounded = (deep_gemm.fp8_mega_moe, deep_gemm.fp8_fp4_mega_moe)
+    return {one.__name__: one for one in unchanged} | {one.__name__: _bounded(one, bound) for one in bounded}
+
+
+def _bounded(call: Callable[..., None], bound: Bound) -> Callable[..., None]:
+    def run(y: torch.Tensor, l1_weights: Any, l2_weights: Any, sym_buffer: deep_gemm.SymmBuffer, *rest: Any, **options: Any) -> None:
+        if options.get("num_tokens_bound") is None:
+            rows, most = y.shape[0], sym_buffer.num_max_tokens_per_rank
+            options["num_tokens_bound"] = min(max(rows, bound(rows)), most)
+        call(y, l1_weights, l2_weights, sym_buffer, *rest, **options)
+
+    run.__name__, run.__doc__ = call.__name__, call.__doc__
+    return run

@@ -1,0 +1,59 @@
+"""E2M1 with a UE8M0 scale per 32 as E4M3 with an FP32 scale per 128 x 128: the same numbers, or an error.
+
+An E2M1 value has one bit after the leading one, so times 2^6 it is E4M3 (384 at most), and 2^-8 times it still is: E4M3 counts down to
+2^-9.  Scales within 2^14 of the largest of their 128 x 128 block are therefore always exact, those further away when their values need
+no bit that E4M3 lacks.  Blocks of zeros have any scale.  DeepSeek-V4's own convert.py expands so, without the check.
+"""
+
+import torch
+
+from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
+from megamoe_dsl.quant.formats import SCALE_BLOCK, _require_blocks, _require_scales, e2m1_values, encode_e4m3, unpack_e2m1
+
+_BIAS = 127
+_ROOM = 6  # 6 * 2^6 = 384 is E4M3, 6 * 2^7 is not
+_LOWEST = -126  # of a normal FP32 number
+_FAR = -40  # further than any E4M3, and no underflow in FP32
+
+
+def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same values in E4M3.
+
+    Args:
+        packed: uint8 [..., rows, K / 2], low nibble first; rows and K multiples of 128.
+        sf: uint8 or float8_e8m0fnu [..., rows, K / 32].
+
+    Returns:
+        (float8_e4m3fn [..., rows, K], float32 powers of two [..., rows / 128, K / 128]).
+
+    Raises:
+        ValueError: for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and its
+            scales: nothing is rounded.
+    """
+    codes = unpack_e2m1(packed)
+    block = FP32_SCALE_BLOCK
+    _require_blocks("packed", codes.shape[-1], block)
+    _require_blocks("packed.mT", codes.shape[-2], block)
+    _require_scales("sf", codes, sf, SCALE_BLOCK)
+    exponent = sf.view(torch.uint8).to(torch.int32)
+    if bool((exponent == 255).any()):
+        raise ValueError("sf: holds 255 (UE8M0 NaN), allowed: 0..254")
+    values = e2m1_values(torch.float32).to(codes.device)[codes.to(torch.int32)].unflatten(-1, (-1, SCALE_BLOCK))
+    exponent = exponent - _BIAS
+    counted = torch.where(values.any(dim=-1), exponent, -(1 << 20)).unflatten(-2, (-1, block)).unflatten(-1, (-1, block // SCALE_BLOCK))
+    largest = counted.amax(dim=(-3, -1))  # [..., rows / 128, K / 128]
+    base = torch.where(largest > -(1 << 20), (largest - _ROOM).clamp(min=_LOWEST), 0)
+    spread = base.repeat_interleave(block, -2).repeat_interleave(block // SCALE_BLOCK, -1)
+    shift = (exponent - spread).clamp(min=_FAR, max=_ROOM)  # the blocks above are of zeros
+    exact = torch.ldexp(values, shift.unsqueeze(-1))
+    found = encode_e4m3(exact)
+    lost = (found.to(torch.float32) != exact).any(dim=-1)
+    if bool(lost.any()):
+        place = lost.nonzero()[0].tolist()
+        at = (*place[:-2], place[-2] // block, place[-1] // (block // SCALE_BLOCK))
+        here, most, count = int(exponent[tuple(place)]), int(largest[at]), int(lost.sum())
+        raise ValueError(
+            f"sf{place}: 2^{here} beside 2^{most} in block {list(at)} of 128 x 128, allowed: scales with which all values are E4M3 numbers "
+            f"({count} of {lost.numel()} blocks of {SCALE_BLOCK} have others); keep the weights in E2M1"
+        )
+    return found.flatten(-2), torch.ldexp(torch.ones_like(base, dtype=torch.float32), base)

@@ -1,0 +1,38 @@
+"""A kernel's arguments in memory, as the driver takes them: written once, then only where a launch differs from the one before."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from ..kernels.argument_spec import ArgumentSpec
+
+C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64}
+"""By width in bytes."""
+
+
+class ArgumentBlock:
+    """One value of each argument.
+
+    values   a ctypes structure with a field for each argument, by name
+    address  of the table of the arguments' addresses, which the driver's launch reads before it returns
+    """
+
+    def __init__(self, spec: ArgumentSpec) -> None:
+        self.names = spec.names
+        layout = [(name, C_TYPES[width]) for name, width in zip(spec.names, spec.widths, strict=True)]
+        structure = type("Arguments", (ctypes.Structure,), {"_fields_": layout})
+        self.values: Any = structure()
+        start = ctypes.addressof(self.values)
+        self._table = (ctypes.c_void_p * len(layout))(*(start + getattr(structure, name).offset for name in self.names))
+        self.address = ctypes.addressof(self._table)
+
+    def fill(self, arguments: Sequence[int]) -> None:
+        """All of them, in the order of a launch."""
+        for name, value in zip(self.names, arguments, strict=True):
+            setattr(self.values, name, value)
+
+    def read(self) -> tuple[int, ...]:
+        """All of them, in the order of a launch."""
+        return tuple(getattr(self.values, name) for name in self.names)

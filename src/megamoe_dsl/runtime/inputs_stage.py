@@ -1,0 +1,70 @@
+"""Tokens and routing of a call into the symmetric buffer: one launch, or none where they lie there already."""
+
+from __future__ import annotations
+
+import torch
+
+from ..artifact.store import ArtifactStore
+from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..problem import Problem, ProblemError
+from ..target import Target
+from .bf16_inputs import Bf16Inputs
+from .buffers import Inputs, RankBuffers, check_aligned
+from .cuda_kernel import CudaKernel
+
+TOKEN_ALIGNMENT, SCALE_ALIGNMENT = 16, 4
+"""Bytes, of x and of x_sf."""
+INT64 = torch.int64
+
+
+class InputsStage:
+    """The pre-dispatch kernels of a layer.
+
+    memory  whose symmetric buffer takes the inputs
+    bf16    also for BF16 tokens
+
+    Raises `ArtifactError` for a missing kernel.
+    """
+
+    def __init__(self, problem: Problem, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
+        self.problem = problem
+        self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
+        self._copy = CudaKernel(store.get(PreDispatchConfig.choose(problem, target, quantised=True)))
+        self._quantise = CudaKernel(store.get(PreDispatchConfig.choose(problem, target))) if bf16 else None
+        for kernel in (self._copy, self._quantise):
+            if kernel is not None:
+                kernel.arguments.values.sym = memory.sym.data_ptr()
+
+    def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
+        if x_sf is not None:
+            Inputs(x, x_sf, topk_idx, topk_weights).check_layout(self.problem)
+            check_aligned("x", x, TOKEN_ALIGNMENT)
+            check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
+        elif self._quantise is None:
+            raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
+        else:
+            Bf16Inputs(x, topk_idx, topk_weights).check_layout(self.problem)
+
+    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
+        """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  No checks but of addresses."""
+        if not rows:
+            return
+        if topk_idx.dtype is not INT64:
+            topk_idx = topk_idx.long()  # lives until the kernel has it: memory is reused in the stream's order
+        at, scales, idx, weights = x.data_ptr(), 0, topk_idx.data_ptr(), topk_weights.data_ptr()
+        if x_sf is None:
+            kernel = self._quantise
+            assert kernel is not None
+            values = kernel.arguments.values
+        else:
+            scales = x_sf.data_ptr()
+            if at == self._places[0] and (at, scales, idx, weights) == self._places and rows == len(x):
+                return
+            kernel = self._copy
+            values = kernel.arguments.values
+            values.x_sf = scales
+        if at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT:
+            self.check(x, x_sf, topk_idx, topk_weights)
+        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, len(x), rows
+        kernel.launch()

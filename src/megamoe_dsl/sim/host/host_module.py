@@ -1,0 +1,158 @@
+"""One compiled host function of the DSL: the CUDA calls that it makes, answered in Python.
+
+Compiled host code calls CUDA through C functions named `_cuda...`. `HostModule.symbols` are callbacks under these names, to be given to
+the module's execution engine in place of CUDA's. An exception in a callback is kept by the device, and the call answers an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from typing import Any, Protocol
+
+from ...hardware.tensor_map import DESCRIPTOR_BYTES
+from ..errors import SimError
+from ..geometry import Dim3
+from ..launch import Launch
+from ..program import Program, load
+from .tensor_map_call import encode_tiled
+
+SUCCESS, UNKNOWN_ERROR = 0, 999
+_CLUSTER_DIMENSION = 4
+_OUT_INT, _OUT_POINTER = POINTER(c_int), POINTER(c_void_p)
+_LOAD = ctypes.CFUNCTYPE(c_int, c_void_p)
+_LOAD_TO_DEVICE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
+_IGNORED = (
+    "_cudaDeviceSynchronize",
+    "_cudaFuncSetAttribute",
+    "_cudaKernelSetAttributeForDevice",
+    "_cudaLibraryUnload",
+    "_cudaSetDevice",
+    "_cudaStreamSynchronize",
+)
+_WORDS = (c_void_p,) * 6
+"""Enough for the arguments of what is ignored."""
+
+
+class _Dim3(ctypes.Structure):
+    _fields_ = (("x", c_uint), ("y", c_uint), ("z", c_uint))
+
+    def sizes(self) -> Dim3:
+        return self.x, self.y, self.z
+
+
+class _Attribute(ctypes.Structure):
+    """cudaLaunchAttribute; its value is a union of 64 bytes."""
+
+    _fields_ = (("id", c_int), ("padding", c_int), ("value", _Dim3), ("rest", c_uint * 13))
+
+
+class _Config(ctypes.Structure):
+    """cudaLaunchConfig_t."""
+
+    _fields_ = (
+        ("grid", _Dim3),
+        ("block", _Dim3),
+        ("dynamic_smem", c_size_t),
+        ("stream", c_void_p),
+        ("attributes", POINTER(_Attribute)),
+        ("count", c_uint),
+    )
+
+
+class Device(Protocol):
+    """Where launches go: `rank` makes them, `launch` takes them, `failed` is told of an exception in a call."""
+
+    rank: int
+
+    def attribute(self, number: int) -> int:
+        """A device attribute (cudaDeviceAttr)."""
+
+    def launch(self, launch: Launch) -> None:
+        """A kernel launch."""
+
+    def failed(self, error: BaseException) -> None:
+        """An exception in a call."""
+
+
+class HostModule:
+    """The kernels of one compiled host function. `ptx` is set when the compiler is done, before the first call."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.ptx = device, ""
+        self._kernels: list[str] = []
+        self.symbols: dict[str, Any] = {
+            "cuda_dialect_init_library_once": self._call(_load_once, _OUT_POINTER, _LOAD, _LOAD_TO_DEVICE),
+            "_cudaLibraryLoadData": self._call(self._load, _OUT_POINTER, c_void_p, *_WORDS),
+            "_cudaLibraryGetKernel": self._call(self._get_kernel, _OUT_POINTER, c_void_p, c_char_p),
+            "_cudaGetDevice": self._call(lambda out: _store(out, 0), _OUT_INT),
+            "_cudaGetDeviceCount": self._call(lambda out: _store(out, 1), _OUT_INT),
+            "_cuDeviceGet": self._call(_store, _OUT_INT, c_int),
+            "_cudaDeviceGetAttribute": self._call(self._attribute, _OUT_INT, c_int, c_int),
+            "_cuKernelGetAttribute": self._call(lambda out, *_: _store(out, 0), _OUT_INT, c_int, c_void_p, c_int),
+            "_cudaLaunchKernelEx": self._call(self._launch, POINTER(_Config), c_void_p, _OUT_POINTER),
+            "_cuTensorMapEncodeTiled": self._call(self._encode, c_void_p, c_int, c_uint, *(c_void_p,) * 5, *(c_int,) * 4),
+            **{name: self._call(lambda *_: None, *_WORDS) for name in _IGNORED},
+        }
+
+    def _call(self, answer: Callable[..., None], *types: Any) -> Any:
+        def run(*arguments: Any) -> int:
+            try:
+                answer(*arguments)
+            except BaseException as error:
+                self.device.failed(error)
+                return UNKNOWN_ERROR
+            return SUCCESS
+
+        return ctypes.CFUNCTYPE(c_int, *types)(run)
+
+    def _load(self, library: Any, *_: Any) -> None:
+        library[0] = 1
+
+    def _get_kernel(self, out: Any, _: int, name: bytes) -> None:
+        self._kernels.append(name.decode())
+        out[0] = len(self._kernels)
+
+    def _attribute(self, out: Any, number: int, _: int) -> None:
+        _store(out, self.device.attribute(number))
+
+    def _encode(self, out: int, *arguments: Any) -> None:
+        ctypes.memmove(out, encode_tiled(*arguments).encode(), DESCRIPTOR_BYTES)
+
+    def _launch(self, config: Any, kernel: int, arguments: Any) -> None:
+        asked = config.contents
+        if not self.ptx:
+            raise SimError("the DSL kept no PTX of a kernel that is launched")
+        program = load(self.ptx, self._kernels[kernel - 1])
+        attributes = [asked.attributes[i] for i in range(asked.count)]
+        clusters = [one.value.sizes() for one in attributes if one.id == _CLUSTER_DIMENSION]
+        self.device.launch(
+            Launch(
+                grid=asked.grid.sizes(),
+                block=asked.block.sizes(),
+                cluster=clusters[0] if clusters else (1, 1, 1),
+                dynamic_smem=asked.dynamic_smem,
+                args=_argument_bytes(program, arguments),
+                rank=self.device.rank,
+                program=program,
+            )
+        )
+
+
+def _load_once(library: Any, load: Callable[..., int], load_to_device: Callable[..., int]) -> None:
+    """Load the module's kernels where the library is not loaded yet."""
+    if not library[0]:
+        loaded = c_void_p()
+        if load(ctypes.addressof(loaded)) or load_to_device(ctypes.addressof(loaded), 0):
+            raise SimError("the kernels of a host function could not be loaded")
+        library[0] = loaded
+
+
+def _store(out: Any, value: int) -> None:
+    out[0] = value
+
+
+def _argument_bytes(program: Program, arguments: Any) -> tuple[bytes, ...]:
+    """What the host's pointers to arguments point at, in the order and sizes of the kernel's parameters."""
+    return tuple(ctypes.string_at(arguments[i], one.size) for i, one in enumerate(program.kernel.parameters))

@@ -1,0 +1,146 @@
+"""Consecutive instructions of pure arithmetic as Python source.
+
+Every assignment gets a name of its own, so that only what a value is made of orders it, and registers are read once before and written
+once after. Equal operations that do not depend on each other, which unrolled loops have many of, are then one numpy operation over
+the lanes of all of them: values that are used like that again stay together. Inactive lanes are computed too, and not written.
+
+For `add f3, f1, f2; add f5, f4, f2; mul f6, f3, f5` the source is, were two enough to be worth it,
+
+    r1 = R[1]; r4 = R[4]; r2 = R[2]
+    b0 = concatenate((r1, r4)) + concatenate((r2, r2)); v0, v1 = b0.reshape(2, -1)
+    v2 = v0 * v1
+    R[3] = v0; R[5] = v1; R[6] = v2
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .operands import Binder
+from .ops import Inline
+from .parser import PtxInstruction
+
+_OPERAND = re.compile(r"R\[\d+\]|\bk\d+\b(?!\()")
+_CALL = re.compile(r"\bk\d+\(")
+_WORTH_IT = 8  # operations, when each is one or two calls of numpy; of functions two are
+
+
+class _Operation(NamedTuple):
+    """`template` with the names of `operands` in its gaps, one after the other; `level` is how many operations come before it at least."""
+
+    template: tuple[str, ...]
+    operands: tuple[str, ...]
+    types: tuple[Any, ...]
+    level: int
+    name: str
+
+    def text(self, operands: tuple[str, ...]) -> str:
+        """Its source for these operands."""
+        return self.template[0] + "".join(o + gap for o, gap in zip(operands, self.template[1:], strict=True))
+
+
+class Segment:
+    """Collects instructions with `add`; `source` is what they do."""
+
+    def __init__(self, binder: Binder) -> None:
+        self.binder = binder
+        self._read: dict[int, str] = {}  # register: name of its value before
+        self._values: dict[int, str] = {}  # register: name of its value now
+        self._levels: dict[str, int] = {}
+        self._types: dict[str, Any] = {}
+        self._operations: list[_Operation] = []
+
+    def add(self, ins: PtxInstruction, item: Inline) -> None:
+        """One instruction, whose assignments happen together."""
+        binder, results = self.binder, {}
+        for destination, text, dtype in item.assignments:
+            if destination != "_":
+                i = binder.index[destination]
+                text = binder.cast(f"({text})", dtype, binder.storage[i])
+                if ins.predicate is not None:
+                    yes, no = (f"R[{i}]", text) if ins.negated else (text, f"R[{i}]")
+                    text = f"where(R[{binder.index[ins.predicate]}], {yes}, {no})"
+                results[i] = self._value(text, binder.storage[i])
+        self._values |= results
+
+    def source(self, masked: bool) -> list[str]:
+        """Lines that read `R`, compute, and write `R`; `m` is the mask."""
+        if masked:
+            for i in self._values:
+                self._before(i)
+        groups = list(self._groups())
+        joined = {tuple(one.name for one in group): f"b{k}" for k, group in enumerate(groups) if len(group) > 1}
+        used, lines = set(self._values.values()), list[str]()
+        for group in reversed(groups):  # backwards: what is used later on is then known
+            lines = self._lines(group, joined, used) + lines
+        out = [f" {name} = R[{i}]" for i, name in self._read.items()]
+        out += lines
+        for i, name in self._values.items():
+            out.append(f" R[{i}] = " + (f"where(m, {name}, {self._read[i]})" if masked else name))
+        return out
+
+    def _before(self, i: int) -> str:
+        self._types[f"r{i}"] = self.binder.storage[i]
+        return self._read.setdefault(i, f"r{i}")
+
+    def _value(self, text: str, result: type) -> str:
+        """The name of what an expression gives; a mere register is no operation."""
+        operands: list[str] = []
+
+        def gap(match: re.Match[str]) -> str:
+            name = match.group()
+            if name[0] == "R":
+                i = int(name[2:-1])
+                name = self._values.get(i) or self._before(i)
+            elif isinstance(constant := self.binder.names[name], np.ndarray):
+                self._types[name] = constant.dtype.type
+            else:
+                return name
+            operands.append(name)
+            return "\0"
+
+        template = tuple(_OPERAND.sub(gap, text).split("\0"))
+        if template == ("(", ")"):
+            return operands[0]
+        name = f"v{len(self._operations)}"
+        level = self._levels[name] = 1 + max((self._levels.get(o, 0) for o in operands), default=0)
+        self._types[name] = result
+        self._operations.append(_Operation(template, tuple(operands), tuple(self._types[o] for o in operands), level, name))
+        return name
+
+    def _groups(self) -> Iterator[list[_Operation]]:
+        """All operations in an order that works: alone, or as many as are done together."""
+        groups: dict[tuple[Any, ...], list[_Operation]] = {}
+        for one in sorted(self._operations, key=lambda one: one.level):
+            groups.setdefault((one.level, one.template, one.types), []).append(one)
+        for group in groups.values():
+            text = "".join(group[0].template)
+            together = "(w)" not in text and group[0].operands and len(group) >= (2 if _CALL.search(text) else _WORTH_IT)
+            yield from [group] if together else [[one] for one in group]
+
+    def _lines(self, group: list[_Operation], joined: dict[tuple[str, ...], str], used: set[str]) -> list[str]:
+        """The source of a group. `joined` names the results that are together, `used` what later lines use and, from now on, these."""
+        names = tuple(one.name for one in group)
+        whole, apart = joined.get(names), not used.isdisjoint(names)
+        if whole is None:
+            used.update(group[0].operands)
+            return [f" {names[0]} = {group[0].text(group[0].operands)}"] if apart else []
+        if not apart and whole not in used:
+            return []
+        columns = [self._together(column, joined, used) for column in zip(*(one.operands for one in group), strict=True)]
+        lines = [f" {whole} = {group[0].text(tuple(columns))}"]
+        return [*lines, f" {', '.join(names)} = {whole}.reshape({len(names)}, -1)"] if apart else lines
+
+    def _together(self, names: tuple[str, ...], joined: dict[tuple[str, ...], str], used: set[str]) -> str:
+        """The source of several values one after the other."""
+        if whole := joined.get(names):
+            used.add(whole)
+            return whole
+        if all(name in self.binder.names for name in names):
+            return self.binder.name(np.concatenate([self.binder.names[name] for name in names]))
+        used.update(names)
+        return f"concatenate(({', '.join(names)}))"

@@ -1,0 +1,186 @@
+"""Published experts, loaded into the ranks of a layer: bits in kernel order, and the reference's result."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
+
+from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.cases import random_case, random_weights
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts, read_experts
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import (
+    WEIGHT_NAMES,
+    ExpertWeights,
+    dequantize_e2m1,
+    dequantize_weight_e4m3,
+    new_weights,
+    pack_e2m1,
+    quantize_e2m1,
+    quantize_weight_e4m3,
+    unpack_e2m1,
+)
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+
+RANKS = [1, 2, 4, 8]
+
+
+def problem_of(ranks: int, recipe: str) -> Problem:
+    return Problem(256, 128, 8, 2, ranks, 16, recipe=recipe)
+
+
+def empty_buffers(problem: Problem) -> RankBuffers:
+    arch, kind = (SM90, Sm90Config) if problem.recipe == "fp8xfp8" else (SM100, Sm100Config)
+    return RankBuffers(kind.choose(problem, 16, num_sms=4), new_weights(problem, arch, "cpu"))
+
+
+def same(found: object, want: object) -> bool:
+    return all(torch.equal(getattr(found, n).view(torch.uint8), getattr(want, n).view(torch.uint8)) for n in WEIGHT_NAMES)
+
+
+def check_ranks(folder: Path, problem: Problem, ranks: list[ExpertWeights], **options: bool) -> None:
+    """Every rank's buffers are those that the constructor makes of its weights."""
+    for rank, want in enumerate(ranks):
+        buffers = empty_buffers(problem)
+        load_experts(buffers, folder, LAYER, rank, **options)
+        assert same(buffers.weights, RankBuffers(buffers.config, want).weights) and same(buffers.checkpoint_weights(), want)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("layout", FP4)
+def test_fp4_weights_as_they_are(tmp_path: Path, layout: str, ranks: int) -> None:
+    problem = problem_of(ranks, "fp8xfp4")
+    weights = [random_weights(problem, rank, 1) for rank in range(ranks)]
+    check_ranks(write(tmp_path, FP4[layout](all_experts(weights))), problem, weights)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_fp8_weights_as_they_are(tmp_path: Path, ranks: int) -> None:
+    problem = problem_of(ranks, "fp8xfp8")
+    weights = [random_weights(problem, rank, 1) for rank in range(ranks)]
+    check_ranks(write(tmp_path, deepseek_v3(all_experts(weights)), files=3, index=False), problem, weights)
+
+
+def test_fp8_with_powers_of_two(tmp_path: Path) -> None:
+    problem = problem_of(2, "fp8xfp8")
+    given = [random_weights(problem, rank, 1) for rank in range(2)]
+    rounded = [[torch.exp2(getattr(w, name).log2().round()) for name in ("fc1_sf", "fc2_sf")] for w in given]
+    weights = [ExpertWeights(w.fc1, fc1_sf, w.fc2, fc2_sf) for w, (fc1_sf, fc2_sf) in zip(given, rounded, strict=True)]
+    check_ranks(write(tmp_path, deepseek_v4_fp8(all_experts(weights))), problem, weights)
+
+
+@pytest.mark.parametrize("layout", FP4)
+def test_fp4_becomes_fp8_of_the_same_values_when_asked(tmp_path: Path, layout: str) -> None:
+    fp4, fp8 = problem_of(2, "fp8xfp4"), problem_of(2, "fp8xfp8")
+    weights = [random_weights(fp4, rank, 1) for rank in range(2)]
+    folder = write(tmp_path, FP4[layout](all_experts(weights)))
+    with pytest.raises(CheckpointError, match="must be asked for with expand"):
+        read_experts(fp8, folder, LAYER)
+    for rank, want in enumerate(weights):
+        found = read_experts(fp8, folder, LAYER, rank, expand=True)
+        assert torch.equal(dequantize_weight_e4m3(found.fc1, found.fc1_sf), dequantize_e2m1(want.fc1, want.fc1_sf))
+        assert torch.equal(dequantize_weight_e4m3(found.fc2, found.fc2_sf), dequantize_e2m1(want.fc2, want.fc2_sf))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4"])
+def test_bf16_weights_are_quantised(tmp_path: Path, recipe: str, ranks: int) -> None:
+    problem = problem_of(ranks, recipe)
+    generator = torch.Generator().manual_seed(0)
+    fc1, fc2 = (torch.randn(8, *shape, generator=generator).bfloat16() for shape in ((256, 256), (256, 128)))
+    folder = write(tmp_path, qwen3_moe(fc1, fc2))
+    quantise = quantize_weight_e4m3 if recipe == "fp8xfp8" else quantize_e2m1
+    share = problem.experts_per_rank
+    weights = []
+    for rank in range(ranks):
+        mine = slice(rank * share, (rank + 1) * share)
+        weights.append(ExpertWeights(*quantise(fc1[mine]), *quantise(fc2[mine])))
+    check_ranks(folder, problem, weights)
+
+
+def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
+    """As gpt-oss's 2880 are for a kernel that takes multiples of 256 and 128."""
+    hidden, intermediate = 192, 96
+    generator = torch.Generator().manual_seed(0)
+    fc1 = quantize_e2m1(torch.randn(4, 2 * intermediate, hidden, generator=generator))
+    fc2 = quantize_e2m1(torch.randn(4, hidden, intermediate, generator=generator))
+    found = read_experts(Problem(256, 128, 4, 2, 1, 16), write(tmp_path, gpt_oss(ExpertWeights(*fc1, *fc2))), LAYER)
+    loaded = dequantize_e2m1(found.fc1, found.fc1_sf), dequantize_e2m1(found.fc2, found.fc2_sf)
+    want = torch.zeros(4, 2, 128, 256, dtype=torch.float64)
+    want[:, :, :intermediate, :hidden] = dequantize_e2m1(*fc1).unflatten(1, (2, intermediate))
+    assert torch.equal(loaded[0], want.flatten(1, 2))
+    assert torch.equal(loaded[1][:, :hidden, :intermediate], dequantize_e2m1(*fc2))
+    assert not loaded[1][:, hidden:].any() and not loaded[1][:, :, intermediate:].any()
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_kernel_gives_the_references_result(tmp_path: Path, ranks: int) -> None:
+    case = random_case(problem_of(ranks, "fp8xfp8"), [3, 0, 2, 1, 0, 1, 0, 2][:ranks], 0)
+    folder = write(tmp_path, deepseek_v3(all_experts(case.weights)))
+    problem = case.problem
+    moe = SimulatedMoE(compile_kernel(Sm90Config.choose(problem, 3, num_sms=2)), [random_weights(problem, r, 7) for r in range(ranks)])
+    for rank, buffers in enumerate(moe.ranks):
+        load_experts(buffers, folder, LAYER, rank)
+    y, report = moe([Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)])
+    assert not report.findings
+    assert all(torch.equal(found, want) for found, want in zip(y, case.reference().y, strict=True))
+
+
+def test_only_a_ranks_share_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(4, "fp8xfp4")
+    folder = write(tmp_path, deepseek_v4(all_experts([random_weights(problem, rank, 1) for rank in range(4)])))
+    asked, read = [], Checkpoint.read
+    monkeypatch.setattr(Checkpoint, "read", lambda self, name, row=None: asked.append(name) or read(self, name, row))
+    read_experts(problem, folder, LAYER, 2)
+    assert {int(name.split(".")[4]) for name in asked} == {4, 5} and len(asked) == len(set(asked)) == 12
+
+
+def test_what_is_there_is_found(tmp_path: Path) -> None:
+    problem = problem_of(1, "fp8xfp4")
+    tensors = deepseek_v4(random_weights(problem, 0, 1))
+    more = {name.replace(f"layers.{LAYER}", "layers.11"): tensor for name, tensor in tensors.items()}
+    checkpoint = Checkpoint(write(tmp_path, {**tensors, **more}))
+    experts = PublishedExperts.of(checkpoint, 11)
+    assert find_layers(checkpoint) == [LAYER, 11]
+    assert (experts.layout.name, experts.num_experts, experts.shape) == ("deepseek-v4", 8, (256, 128))
+
+
+def test_progress_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    problem, seen = problem_of(2, "fp8xfp4"), []
+    folder = write(tmp_path, gpt_oss(all_experts([random_weights(problem, rank, 1) for rank in range(2)])))
+    with caplog.at_level(logging.INFO, "megamoe_dsl"):
+        load_experts(empty_buffers(problem), folder, LAYER, 1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert "layer 3, rank 1: 4 of 4 experts" in caplog.messages
+
+
+def test_an_interrupted_load_goes_on(tmp_path: Path) -> None:
+    problem = problem_of(1, "fp8xfp4")
+    weights = random_weights(problem, 0, 1)
+    tensors = deepseek_v4(weights)
+    gone = f"layers.{LAYER}.ffn.experts.5.w3.scale"
+    folder = write(tmp_path, {name: tensor for name, tensor in tensors.items() if name != gone}, files=1, index=False)
+    checkpoint = Checkpoint(folder)
+    buffers = empty_buffers(problem)
+    with pytest.raises(CheckpointError, match="no such tensor") as caught:
+        load_experts(buffers, checkpoint, LAYER)
+    assert (caught.value.expert, caught.value.tensor) == (5, gone)
+    placed = write(tmp_path, tensors, files=1)
+    before, load = [], buffers.load_expert
+    buffers.load_expert = lambda index, expert: before.append(index) or load(index, expert)  # type: ignore[method-assign]
+    load_experts(buffers, placed, LAYER, start=caught.value.expert)
+    assert before == [5, 6, 7] and same(buffers.checkpoint_weights(), weights)
+
+
+def test_nibbles_are_low_first() -> None:
+    """As transformers' integrations/mxfp4.py and DeepSeek-V4's convert.py read them."""
+    assert unpack_e2m1(torch.tensor([[0x21]], dtype=torch.uint8)).tolist() == [[1, 2]]
+    assert pack_e2m1(torch.tensor([[1, 2]], dtype=torch.uint8)).tolist() == [[0x21]]

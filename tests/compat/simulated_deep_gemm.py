@@ -1,0 +1,54 @@
+"""DeepGEMM's API on one simulated Hopper GPU: kernels run in the simulator, on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact import cache
+from megamoe_dsl.compat import deep_gemm
+from megamoe_dsl.compat.deep_gemm import buffer as buffers
+from megamoe_dsl.compat.deep_gemm import num_sms
+from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu
+
+
+class OneRank:
+    """A process group of one."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+    def barrier(self) -> None: ...
+
+
+@contextmanager
+def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[type[SimulatedKernel]]:
+    """Buffers made inside are of SM90, on the CPU, and find compiled kernels in a folder."""
+    patch.setenv(cache.FOLDER_VARIABLE, str(kernels))
+    patch.setattr(buffers, "current_device", lambda: torch.device("cpu"))
+    patch.setattr(buffers, "device_arch", lambda device: SM90)
+    patch.setattr(buffers, "gpu_name", lambda device: "simulated")
+    patch.setattr(num_sms, "_asked", NUM_SMS)
+    patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with simulated_gpu(patch) as gpu:
+        yield gpu
+
+
+def visible(buffer: deep_gemm.SymmBuffer, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the kernels of a buffer touch, with tensors of the caller's."""
+    found = {"sym": buffer.symmetric.sym, "peers": buffer.symmetric.peers, "watchdog": buffer.symmetric.watchdog}
+    for i, kernels in enumerate(buffer._kernels.values()):
+        for j, kernel in enumerate(kernels.values()):
+            own = kernel.buffers
+            found |= {f"maps{i}.{j}": own.maps, f"nowhere{i}.{j}": kernel._nowhere}
+        found[f"stats{i}"] = own.stats
+        found |= {f"{name}{i}": getattr(own.weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+    return found | tensors

@@ -1,0 +1,85 @@
+"""Weights in each architecture's order, under DeepGEMM's names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.cases import random_weights
+from megamoe_dsl.compat.deep_gemm import (
+    transform_sf_into_required_layout,
+    transform_weights_for_mega_moe,
+    transform_weights_for_mega_moe_sm90,
+)
+from megamoe_dsl.compat.deep_gemm.calls import _in_kernel_order
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import WEIGHT_NAMES, ExpertWeights, transform_weights
+
+FP8 = Problem(512, 256, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
+FP4 = Problem(512, 256, 4, 2, max_tokens_per_rank=16)
+Weights = tuple[torch.Tensor, torch.Tensor]
+
+
+def fields(weights: object) -> list[torch.Tensor]:
+    return [getattr(weights, name).view(torch.uint8) for name in WEIGHT_NAMES]
+
+
+def fp4_for_deep_gemm(w: ExpertWeights) -> tuple[Weights, Weights]:
+    """As vLLM makes them of a checkpoint: FP32 scales, then words."""
+    pairs = []
+    for codes, scales in ((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf)):
+        floats = (scales.to(torch.int32) << 23).view(torch.float32)
+        words = transform_sf_into_required_layout(floats, codes.shape[1], codes.shape[2] * 2, (1, 32), len(codes))
+        pairs.append((codes.view(torch.int8), words))
+    return pairs[0], pairs[1]
+
+
+def test_sm90_is_the_layers_order() -> None:
+    w = random_weights(FP8, 0, 1)
+    found = _in_kernel_order(FP8, SM90, *transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf)))
+    want = transform_weights(FP8, SM90, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
+    assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
+
+
+def test_sm100_is_the_layers_order_in_deep_gemms_shapes() -> None:
+    w = random_weights(FP4, 0, 1)
+    l1, l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(w))
+    assert (l1[0].shape, l1[1].shape, l1[1].stride()) == ((4, 512, 256), (4, 512, 4), (2048, 1, 512))
+    found = _in_kernel_order(FP4, SM100, l1, l2)
+    want = transform_weights(FP4, SM100, w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
+    assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
+    assert found.fc1_sf.data_ptr() == l1[1].data_ptr()
+
+
+def test_sm100_takes_what_deep_gemm_itself_made() -> None:
+    """Rows of 8 gates and 8 ups, and scale rows m of 128 at 4 (m % 32) + m // 32: DeepGEMM's mega/__init__.py, done by hand."""
+    w = random_weights(FP4, 0, 1)
+    (codes, words), (codes2, words2) = fp4_for_deep_gemm(w)
+    order = torch.arange(512).view(2, 32, 8).transpose(0, 1).flatten()
+    utccp = torch.arange(512).view(4, 4, 32).transpose(1, 2).flatten()
+
+    def major(rows: torch.Tensor) -> torch.Tensor:
+        return rows.transpose(1, 2).contiguous().transpose(1, 2)
+
+    by_hand = (codes[:, order], major(words[:, order][:, utccp])), (codes2, major(words2[:, utccp]))
+    ours = transform_weights_for_mega_moe((codes, words), (codes2, words2))
+    for (a, a_sf), (b, b_sf) in zip(by_hand, ours, strict=True):
+        assert torch.equal(a, b) and torch.equal(a_sf, b_sf) and a_sf.stride() == b_sf.stride()
+
+
+def test_scales_that_are_refused() -> None:
+    with pytest.raises(ProblemError, match="sf = 'a scale with a fraction"):
+        transform_sf_into_required_layout(torch.full((1, 128, 4), 1.5), 128, 128, (1, 32), 1)
+    with pytest.raises(ProblemError, match="recipe"):
+        transform_sf_into_required_layout(torch.ones(1, 128, 4), 128, 128, (1, 16), 1)
+    with pytest.raises(ProblemError, match=r"sf = .*: must be float32 \(1, 128, 4\)"):
+        transform_sf_into_required_layout(torch.ones(1, 128, 3), 128, 128, (1, 32), 1)
+    blocks = torch.rand(2, 4, 3)
+    assert torch.equal(transform_sf_into_required_layout(blocks, 512, 384, (128, 128), 2, disable_ue8m0_cast=True), blocks)
+    w = random_weights(FP8, 0, 1)
+    with pytest.raises(ProblemError, match="takes weights in E2M1"):
+        transform_weights_for_mega_moe((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
+    (l1, fc1_sf), l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(random_weights(FP4, 0, 1)))
+    with pytest.raises(ProblemError, match="M-major"):
+        _in_kernel_order(FP4, SM100, (l1, fc1_sf.contiguous()), l2)

@@ -1,0 +1,163 @@
+"""`sim.run`: host functions of CuTe DSL and PTX texts with numpy and torch arguments."""
+
+from pathlib import Path
+
+import cutlass
+import cutlass.cute as cute
+import dsl_kernels
+import numpy as np
+import pytest
+import torch
+from cutlass.cute.runtime import from_dlpack
+from ptx_cases import module
+
+from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.sim import DeviceArray, Geometry, PerRank, SimError, run
+from megamoe_dsl.sim.host.compiler_hooks import launches_on
+from megamoe_dsl.sim.host.simulated_device import SimulatedDevice
+from megamoe_dsl.testing import assert_no_findings, check_schedules
+
+ADD = module(
+    "mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [a]; mad.wide.u32 %rd2, %r1, 4, %rd1; ld.global.b32 %r2, [%rd2]; "
+    "ld.param.u32 %r3, [n]; add.u32 %r2, %r2, %r3; st.global.b32 [%rd2], %r2;",
+    [".param .u64 a", ".param .u32 n"],
+)
+ONE_WARP = Geometry((1, 1, 1), (32, 1, 1))
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_host_function_on_torch_tensors(arch, dtype):
+    a, b = torch.arange(100, dtype=dtype), torch.zeros(100, dtype=dtype)
+    report = run(dsl_kernels.scale, a, b, cutlass.Float32(2), 1.0, arch=arch, outputs=[b])
+    assert torch.equal(b, a * 2 + 1) and report.instructions
+    assert_no_findings(report)
+
+
+def test_several_launches_follow_each_other():
+    a, b, c = np.arange(70, dtype=np.float32), np.zeros(70, np.float32), np.zeros(70, np.float32)
+    assert_no_findings(run(dsl_kernels.scale_twice, a, b, c, cutlass.Float32(3), outputs=[b, c]))
+    assert (c == (a * 3 + 1) * 3).all()
+
+
+def test_a_tensor_with_a_dynamic_layout():
+    a, b = torch.arange(65.0), torch.zeros(65)
+    given = [from_dlpack(DeviceArray(one), assumed_align=16).mark_layout_dynamic() for one in (a, b)]
+    run(dsl_kernels.scale, *given, cutlass.Float32(2), 0.0)
+    assert torch.equal(b, a * 2)
+
+
+def test_a_tensor_map_of_the_host_function():
+    matrix = torch.arange(64.0 * 32).reshape(64, 32)
+    tile = torch.zeros(8, 16)
+    assert_no_findings(run(dsl_kernels.tile_copy, matrix, tile, (8, 16), arch="sm_90a"))
+    assert torch.equal(tile, matrix[:8, :16])
+
+
+def test_findings_name_lines_of_the_host_functions_file():
+    findings = run(dsl_kernels.reverse, np.zeros(64, np.float32), False).findings
+    lines = Path(dsl_kernels.__file__).read_text().splitlines()
+    number = {text.strip(): place for place, text in enumerate(lines, 1)}
+    read, write = number["value = a[THREADS - 1 - thread]"], number["a[thread] = value"]
+    assert {finding.kind for finding in findings} == {"RAW race", "WAR race"}
+    for finding in findings:
+        assert {finding.first_source, finding.second_source} == {f"dsl_kernels.py:{read}", f"dsl_kernels.py:{write}"}
+        assert finding.where.startswith("a@rank0")
+
+
+def test_findings_of_unrolled_lines_are_one_by_source():
+    report = run(dsl_kernels.reverse_often, np.zeros(64, np.float32), 4)
+    assert len(report.findings) > len(report.by_source()) >= 2
+    assert sum(one.count for one in report.findings) == sum(one.count for one in report.by_source())
+    assert f"{len(report.by_source())} findings" in str(report)
+
+
+def test_ranks_run_together():
+    buffers = [torch.full((32,), -1, dtype=torch.int32) for _ in range(3)]
+    peers = torch.tensor([one.data_ptr() for one in buffers])
+    run(dsl_kernels.to_peer, peers, PerRank(*map(cutlass.Int32, range(3))), 3, ranks=3, buffers=buffers)
+    for rank, one in enumerate(buffers):
+        assert one.tolist() == [100 * ((rank - 1) % 3) + thread for thread in range(32)]
+
+
+def test_a_function_compiled_for_tvm_ffi():
+    launched = []
+    fake = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (cute.sym_int32(),), stride_order=(0,))
+    with launches_on(SimulatedDevice("sm_90a", 4, launched.append)):
+        compiled = cute.compile(dsl_kernels.scale, fake, fake, cutlass.Float32(2), 0.0, options="--enable-tvm-ffi")
+    tensors = [cute.runtime.from_dlpack(DeviceArray(torch.zeros(300)), enable_tvm_ffi=True) for _ in range(2)]
+    compiled(*tensors, 2.0)
+    assert [(one.grid, one.block) for one in launched] == [((5, 1, 1), (64, 1, 1))]
+    assert int.from_bytes(launched[0].args[0][:8], "little") == tensors[0].data_ptr
+
+
+def test_ptx_with_numpy_and_numbers():
+    a = np.arange(32, dtype=np.int32)
+    run(ADD, a, 5, geometry=ONE_WARP)
+    run(ADD, a, np.uint32(1), geometry=ONE_WARP, entry="kernel")
+    assert (a == np.arange(32) + 6).all()
+
+
+def test_ptx_with_a_tensor_map_and_a_float():
+    text = module("ld.param.b64 %rd1, [y]; ld.param.b32 %r1, [map+32]; st.global.b32 [%rd1], %r1; ld.param.b32 %r2, [f]; "
+                  "st.global.b32 [%rd1+4], %r2;", [".param .align 64 .b8 map[128]", ".param .u64 y", ".param .f32 f"])  # fmt: skip
+    matrix, y = torch.zeros(16, 8), torch.zeros(2, dtype=torch.int32)
+    encoded = TensorMap(matrix.data_ptr(), TensorMapDtype.F32, (8, 16), (32,), (4, 4)).encode()
+    run(text, encoded, y, 1.5, geometry=ONE_WARP, races=False)
+    assert y.tolist() == [7, 0x3FC00000]
+
+
+def test_a_view_and_its_tensor_are_one_buffer():
+    whole = torch.arange(128.0)
+    run(dsl_kernels.scale, whole[:64], whole[64:], cutlass.Float32(2), 0.0, buffers=[whole])
+    assert torch.equal(whole[64:], 2 * whole[:64])
+
+
+def test_memory_that_was_not_named_is_out_of_bounds():
+    other = np.zeros(32, np.int32)
+    with pytest.raises(SimError, match="out of bounds"):
+        run(ADD, int(other.ctypes.data), 5, geometry=ONE_WARP)
+
+
+def test_reading_an_output_is_an_error():
+    a = np.zeros(32, np.int32)
+    with pytest.raises(SimError, match="uninitialised global memory: argument 0"):
+        run(ADD, a, 5, geometry=ONE_WARP, outputs=[a])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        ((ADD, 1), {}, "geometry: must be given with a PTX text"),
+        ((ADD, 1), {"geometry": ONE_WARP}, "kernel takes 2 arguments, got 1"),
+        ((ADD, 1, "x"), {"geometry": ONE_WARP}, "argument 1 is a str: must be an array, a number or bytes"),
+        ((ADD, PerRank(1, 2), 3), {"geometry": ONE_WARP}, "argument 0: PerRank of 2 values, must be 1"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "entry": "other"}, "no entry function other"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "ranks": 0}, "ranks = 0: must be an integer of 1 or more"),
+        ((ADD, 1, 2), {"geometry": ONE_WARP, "outputs": [np.zeros(4)]}, r"outputs\[0\]: must be an argument or one of buffers"),
+        ((7,), {}, "function_or_ptx is a int: must be a @cute.jit function or a PTX text"),
+        ((dsl_kernels.scale,), {"geometry": ONE_WARP}, "geometry and entry: must be given with a PTX text"),
+        ((dsl_kernels.scale,), {"arch": "sm_75"}, "arch = 'sm_75': must be one of sm_80"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, options, text):
+    with pytest.raises(SimError, match=text):
+        run(*arguments, **options)
+
+
+def test_an_error_in_a_launch_is_the_simulators():
+    with pytest.raises(SimError, match=r"PTX line \d+: .*vadd"):
+        run(dsl_kernels.video, np.zeros(32, np.int32))
+
+
+def test_check_schedules():
+    a = np.arange(64, dtype=np.float32)
+    check_schedules(dsl_kernels.reverse, a, True, seeds=(0, 1))
+    assert (a == np.arange(64)[::-1]).all()
+    with pytest.raises(AssertionError, match=r"race at a@rank0[\s\S]*dsl_kernels\.py"):
+        check_schedules(dsl_kernels.reverse, a, False)
+    order = np.zeros(8, np.int32)
+    with pytest.raises(AssertionError, match="array 1 depends on the schedule"):
+        check_schedules(dsl_kernels.arrivals, np.zeros(1, np.int32), order, seeds=range(4))
+    with pytest.raises(ValueError, match="seeds"):
+        check_schedules(dsl_kernels.reverse, a, True, seeds=())

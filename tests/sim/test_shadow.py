@@ -1,0 +1,68 @@
+"""Shadow memory: records of pages that become finer keep what was recorded, and name the same bytes."""
+
+import random
+
+import numpy as np
+import pytest
+
+from megamoe_dsl.sim.chunks import CHUNK, Chunks
+from megamoe_dsl.sim.shadow import Index, Shadow
+
+SIZE = 5 * 1024 + 48
+GAP = 10_000  # the name of a byte is its offset minus this
+
+
+def locations(shadow: Shadow, index: Index) -> list[int]:
+    whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+    return [GAP + int(shadow.where(at).removeprefix("m+")) for at in whole.tolist()]
+
+
+def draw(rng: random.Random) -> tuple[object, int, list[int]]:
+    """An access as the detector gets it, and its bytes."""
+    kind = rng.choice(("lanes", "lanes", "slice", "chunks"))
+    if kind == "slice":
+        low = rng.randrange(SIZE - 1)
+        end = rng.randrange(low + 1, min(SIZE, low + 3000) + 1)
+        if rng.random() < 0.6:
+            low, end = low // 16 * 16, -(-end // 16) * 16
+        return slice(low, end), 1, list(range(low, end))
+    if kind == "chunks":
+        starts = np.array(rng.sample(range(SIZE // CHUNK), rng.choice((1, 8, 64)))) * CHUNK
+        if rng.random() < 0.5:
+            starts = starts[0] // CHUNK * CHUNK + np.arange(min(len(starts), (SIZE - int(starts[0])) // CHUNK)) * CHUNK
+        return Chunks(starts), CHUNK, [int(s) + k for s in starts for k in range(CHUNK)]
+    size = rng.choice((1, 2, 4, 8, 16, 16, 32))
+    starts = np.array([rng.randrange(SIZE // size) * size for _ in range(rng.choice((1, 4, 32)))])
+    return starts, size, [int(s) + k for s in starts for k in range(size)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_follow_their_bytes_through_refinement(seed: int) -> None:
+    rng, shadow = random.Random(seed), Shadow(SIZE, CHUNK, "m", "m", GAP, 0)
+    written = np.zeros(SIZE, np.int64)
+    for number in range(1, 80):
+        where, size, touched = draw(rng)
+        index = shadow.index(where, size)  # type: ignore[arg-type]
+        places = locations(shadow, index)
+        assert set(places) <= set(touched) and touched[0] in places
+        if not isinstance(where, slice | Chunks):
+            per_access = len(places) // len(where)  # type: ignore[arg-type]
+            assert places[::per_access] == where.tolist()  # type: ignore[attr-defined]
+        assert shadow.write[index].tolist() == written[places].tolist()
+        shadow.write[index] = number
+        written[touched] = number
+
+
+def test_what_else_is_recorded_follows_too() -> None:
+    shadow = Shadow(SIZE, CHUNK, "m", "m", 0, 0)
+    first, second = shadow.index(np.array([1024]), 16), shadow.index(np.array([1040]), 16)
+    assert not isinstance(first, slice) and not isinstance(second, slice)
+    shadow.add_reader(first, np.array([7]))
+    shadow.add_strong(second, 9, writes=True)
+    finer = shadow.index(np.array([1024 + 12, 1040 + 4, 1056]), 4)
+    assert not isinstance(finer, slice)
+    [(places, records)] = shadow.readers(finer)
+    assert (places.tolist(), records.tolist()) == ([0], [7])
+    assert shadow.strong_at(finer, before_write=True) == [(finer[1], 9, True)]
+    assert shadow.strong_at(finer, before_write=True) == []
+    assert shadow.readers(finer) == []
