@@ -13,12 +13,14 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
-CAPACITY = 7
+SMALL = (512, 3, 7)
+"""Channels, top-k and tokens of a rank: chunks and slots for one CTA."""
 
 
 @lru_cache
-def artifact(recipe: str, quantised: bool = False) -> Artifact:
-    problem = Problem(512, 256, 8, 3, max_tokens_per_rank=CAPACITY, recipe=recipe)
+def artifact(recipe: str, shape: tuple[int, int, int] = SMALL, quantised: bool = False) -> Artifact:
+    hidden, topk, capacity = shape
+    problem = Problem(hidden, 256, 8, topk, max_tokens_per_rank=capacity, recipe=recipe)
     return compile_kernel(PreDispatchConfig(problem, 2, "sm_100a" if recipe == "fp8xfp4" else "sm_90a", quantised))
 
 
@@ -39,10 +41,9 @@ def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
 
 
 def run(
-    recipe: str, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int, x_sf: torch.Tensor | None = None
+    kernel: Artifact, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, padded: int, x_sf: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
     """One launch; the fields of the symmetric buffer afterwards."""
-    kernel = artifact(recipe, x_sf is not None)
     config = kernel.config
     region = symmetric_buffer(config.problem, config.arch)
     sym = torch.full((region.size,), 0x5A, dtype=torch.uint8)
@@ -70,11 +71,27 @@ def run(
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
 @pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
 def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantised: bool) -> None:
-    x = tokens(count, 512, seed=count)
-    idx = torch.arange(count * 3).reshape(count, 3) % 8 - 1
-    weights = torch.rand(count, 3)
+    check_bytes(recipe, SMALL, count, padded, quantised)
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+def test_more_chunks_and_slots_than_the_grid_has_warps_and_threads(recipe: str) -> None:
+    """Every warp takes chunks several times, some threads take slots twice; no CTA does what is another's."""
+    count, topk = 140, 8
+    grid = artifact(recipe, (256, topk, count)).config
+    assert count > 2 * grid.num_sms * grid.num_threads // 32 and count * topk > grid.num_sms * grid.num_threads
+    check_bytes(recipe, (256, topk, count), count - 1, count, False)
+
+
+def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: int, quantised: bool) -> None:
+    """One launch on `count` tokens: codes, scales and routing are those of `quant`, and nothing else is written."""
+    hidden, topk, _ = shape
+    x = tokens(count, hidden, seed=count)
+    idx = torch.arange(count * topk).reshape(count, topk) % 9 - 1
+    weights = torch.rand(count, topk)
     codes, sf = (quantize_e4m3 if recipe == "fp8xfp4" else quantize_e4m3_f32)(x)
-    fields = run(recipe, codes if quantised else x, idx, weights, padded, sf.contiguous() if quantised else None)
+    given = (codes, idx, weights, padded, sf.contiguous()) if quantised else (x, idx, weights, padded, None)
+    fields = run(artifact(recipe, shape, quantised), *given)
     raw = {name: field.view(torch.uint8) for name, field in fields.items()}
     assert torch.equal(raw["x"][:count], codes.view(torch.uint8))
     assert torch.equal(raw["x_sf"][:count], sf.view(torch.uint8).reshape(raw["x_sf"][:count].shape))
@@ -88,5 +105,5 @@ def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantised: bool
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
 def test_nothing_spills(recipe: str, quantised: bool) -> None:
-    use = artifact(recipe, quantised).resources
+    use = artifact(recipe, quantised=quantised).resources
     assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"

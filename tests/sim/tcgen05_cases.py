@@ -187,6 +187,7 @@ class Case:
             else (2 if self.kind == "i8" else 1) << 4
         )
         self.descriptor = word
+        self.a_word, self.b_word = (SWIZZLE_128 + (BASE + at) // 16 for at in (A_AT, B_AT))
 
     def mma(self, accumulate):
         scales = "[%r11], [%r12], " if self.scaled else ""
@@ -215,8 +216,8 @@ class Case:
             add.s32 %r11, %r3, 256;
             add.s32 %r12, %r3, 264;
             mov.b32 %r13, {self.descriptor};
-            mov.b64 %rd11, {SWIZZLE_128 + (BASE + A_AT) // 16};
-            mov.b64 %rd12, {SWIZZLE_128 + (BASE + B_AT) // 16};
+            mov.b64 %rd11, {self.a_word};
+            mov.b64 %rd12, {self.b_word};
             {scale_copies}
             """
             + self.mma(False)

@@ -88,7 +88,7 @@ def test_m64_uses_16_lanes_of_every_quarter():
         (lambda t: re.sub(r"(tcgen05.dealloc[^;]*), 512", r"\1, 256", t), "tcgen05.dealloc of 256 columns"),
         (lambda t: re.sub(r"(tcgen05.alloc[^;]*), 512", r"\1, 48", t), "alloc of 48 columns"),
         (lambda t: re.sub(r"(tcgen05.alloc[^;]*;)(\s*tcgen05.relinquish[^;]*;)", r"\2\1", t), "after tcgen05.relinquish"),
-        (lambda t: t.replace("tcgen05.wait::ld.sync.aligned;", "", 1), "uses a register of this tcgen05.ld before"),
+        (lambda t: t.replace("tcgen05.wait::ld.sync.aligned;", "", 1), "uses a register of the tcgen05.ld"),
         (lambda t: t.replace("and.b32 %r22, %r50, 96;", "mov.b32 %r22, 32;"), "reaches lanes 0 to 31 only|reaches lanes"),
     ],
 )

@@ -274,6 +274,8 @@ def test_store_of_uninitialised_memory_is_an_error():
     tensor = Tensor((20, 96), (4, 32))
     with pytest.raises(SimError, match="TMA store reads uninitialised shared memory"):
         launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32))
+    report = launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32), store_uninitialised=True)
+    assert [text.split(":")[0] for text in report.warnings] == ["TMA store reads uninitialised shared memory"]
 
 
 def test_store_issued_by_all_lanes_is_a_warning():

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+K_BYTES = 32
+"""Bytes of K per instruction, the same for every kind."""
+LONG_K_BYTES = 48
 BLOCK_SCALED_KINDS = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 
 _NARROW_FORMATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
@@ -48,6 +51,7 @@ class InstructionDescriptor:
         saturate: an ``s32`` accumulator stays at its limits.
         scale_format: ``ue8m0`` or ``ue4m3`` for block-scaled kinds, else empty.
         a_scale_id, b_scale_id: first byte of the scale-factor column that this K step uses.
+        k_bytes: K of one operand row; 48 (K = 96) for packed FP4 only, where bit 31 is set.
     """
 
     m: int
@@ -63,6 +67,7 @@ class InstructionDescriptor:
     scale_format: str
     a_scale_id: int
     b_scale_id: int
+    k_bytes: int
 
     @classmethod
     @lru_cache(maxsize=1024)
@@ -70,7 +75,8 @@ class InstructionDescriptor:
         """Decode for ``kind`` (without the ``kind::`` prefix).
 
         Raises:
-            InstructionDescriptorError: unknown kind or format code, an accumulator type that the kind has not, sparsity, K = 96.
+            InstructionDescriptorError: unknown kind or format code, an accumulator type that the kind has not, sparsity, or K = 96 of
+                other than packed FP4.
         """
         formats = _FORMATS.get(kind)
         if formats is None:
@@ -82,8 +88,9 @@ class InstructionDescriptor:
         if code not in accumulators:
             allowed = ", ".join(f"{number} {name}" for number, name in accumulators.items())
             raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: accumulator type {code}; kind::{kind} has {allowed}")
-        if scaled and word >> 31:
-            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: K = 96 is not modelled")
+        long = bool(scaled and word >> 31)
+        if long and kind == "mxf8f6f4":
+            raise InstructionDescriptorError(f"instruction descriptor {word:#010x}: K = 96; kind::{kind} has K = 32")
         a_code, b_code = (word >> 7) & 7, (word >> 10) & (3 if kind.startswith("mxf4") else 7)
         if a_code not in formats or b_code not in formats:
             allowed = ", ".join(f"{code} {name}" for code, name in formats.items())
@@ -103,6 +110,7 @@ class InstructionDescriptor:
             scale_format=("ue8m0" if (word >> 23) & 1 else "ue4m3") if scaled else "",
             a_scale_id=(word >> 29) & 3 if scaled else 0,
             b_scale_id=(word >> 4) & 3 if scaled else 0,
+            k_bytes=LONG_K_BYTES if long else K_BYTES,
         )
 
     def check_shape(self, ctas: int) -> None:

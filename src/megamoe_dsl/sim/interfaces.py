@@ -36,6 +36,7 @@ class WorldLike(Protocol):
     assume_tensor_fences: bool
     leader: int
     assume_tensor_waits: bool
+    store_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int

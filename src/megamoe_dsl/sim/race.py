@@ -48,6 +48,7 @@ class Race:
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
+    single: int = 0  # agents that are one lane of another
     bases: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # a lane's agent to its warp's
 
     # ---- agents and clocks
@@ -56,7 +57,7 @@ class Race:
         """A new agent of a CTA. Its clock entry starts at 0; use `clock.set(agent, 1)` or higher before its first access."""
         self.names.append(name)
         self.places.append(place)
-        check_agents(len(self.names))
+        check_agents(len(self.names) - self.single, lanes=self.single)
         while len(self.names) > self.width:
             self.bases = np.concatenate([self.bases, np.arange(self.width, 2 * self.width, dtype=np.int32)])
             self.width *= 2
@@ -67,6 +68,7 @@ class Race:
         agent = self.agent(name, place)
 
         def add(suffix: str) -> int:
+            self.single += 1
             lane = self.agent(name + suffix, place)
             self.bases[lane] = agent
             return lane

@@ -28,8 +28,9 @@ class Simulator:
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
     do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
-    Without `assume_lockstep` lanes that execute an instruction together need not have executed what comes before it (see `lane_order`).
-    `leader` is the lane that `elect.sync` elects.
+    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning: rows of padding, in public kernels. Without `assume_lockstep`
+    lanes that execute an instruction together need not have executed what comes before it (see `lane_order`). `leader` is the lane
+    that `elect.sync` elects.
     """
 
     def __init__(
@@ -44,14 +45,15 @@ class Simulator:
         resident: int | None = None,
         assume_tensor_fences: bool = False,
         assume_tensor_waits: bool = False,
+        store_uninitialised: bool = False,
         assume_lockstep: bool = True,
         leader: int = 0,
     ) -> None:
-        self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
-        self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
-        self.assume_lockstep, self.leader = assume_lockstep, leader
         if not 0 <= leader < 32:
             raise SimError(f"leader {leader}: a lane, 0 to 31")
+        self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
+        self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
+        self.store_uninitialised, self.assume_lockstep, self.leader = store_uninitialised, assume_lockstep, leader
         self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
@@ -68,7 +70,7 @@ class Simulator:
         race = Race(self.memory, kernels, self.assume_lockstep) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
         world.assume_tensor_fences, world.assume_tensor_waits = self.assume_tensor_fences, self.assume_tensor_waits
-        world.leader = self.leader
+        world.store_uninitialised, world.leader = self.store_uninitialised, self.leader
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

@@ -6,7 +6,7 @@ address rule start + (r/8)*SBO + (r%8)*span + k, then swizzle, was confirmed by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,7 +28,7 @@ class SmemDescriptor:
 
     Attributes:
         start: offset of the first byte in the shared memory of the CTA.
-        leading: leading-dimension byte offset (LBO).
+        leading: leading-dimension byte offset (LBO); with `absolute` where the rows go on after their span (K of 48 bytes).
         stride: stride-dimension byte offset (SBO).
         span: swizzle span, 0, 32, 64 or 128.
     """
@@ -37,6 +37,7 @@ class SmemDescriptor:
     leading: int
     stride: int
     span: int
+    absolute: bool = False
 
     @classmethod
     @lru_cache(maxsize=4096)
@@ -48,9 +49,10 @@ class SmemDescriptor:
         layout = word >> 61
         if layout not in _SM100_SPANS:
             raise DescriptorError(f"SMEM descriptor {word:#018x}: layout type {layout} is not modelled (0, 2, 4, 6 are)")
-        if (word >> 52) & 1:
-            raise DescriptorError(f"SMEM descriptor {word:#018x}: absolute leading-dimension mode is not modelled")
-        return cls._decode(word, _SM100_SPANS[layout])
+        absolute, span = bool((word >> 52) & 1), _SM100_SPANS[layout]
+        if absolute and span != 128:
+            raise DescriptorError(f"SMEM descriptor {word:#018x}: an absolute leading dimension needs the 128-byte swizzle")
+        return replace(cls._decode(word, span), absolute=absolute)
 
     @classmethod
     @lru_cache(maxsize=4096)
@@ -80,6 +82,10 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
     k_byte = np.arange(k_bytes)[None, :]
     span = descriptor.span
     if not mn_major:
+        if descriptor.absolute:
+            room = span - descriptor.start % span
+            begin = np.where(k_byte < room, descriptor.start, descriptor.leading - room)
+            return swizzle(begin + (row // 8) * descriptor.stride + (row % 8) * span + k_byte, span)
         if span:
             linear = (row // 8) * descriptor.stride + (row % 8) * span + k_byte
         else:

@@ -30,6 +30,8 @@ _OPERATIONS: dict[str, np.ufunc] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
+TMA_STORE = "TMA store"
+
 
 @dataclass(frozen=True)
 class Issue:
@@ -125,13 +127,17 @@ def reduce_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, reduce
 
 
 def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | None) -> NDArray[np.uint8]:
-    """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error."""
+    """The bytes of the chunks, shaped (chunks, 16). Uninitialised ones are an error, of a store a warning where the run says so."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
     if chunks not in shared.initialised:
-        if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is not None:
-            raise SimError(f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}")
-        shared.initialised.add(chunks)
+        if (bad := shared.first_uninitialised(chunks.numbers, CHUNK)) is None:
+            shared.initialised.add(chunks)
+        else:
+            text = f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
+            if what != TMA_STORE or not cta.world.store_uninitialised:
+                raise SimError(text)
+            cta.world.warnings[text] += 1
     if actor is not None and cta.world.race:
         cta.world.race.read_shared(cta, chunks, CHUNK, actor)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]

@@ -1,8 +1,9 @@
 """Arithmetic of tcgen05.mma and wgmma: raw operand bytes to products, as pure functions over numpy arrays.
 
-One instruction multiplies 32 bytes of K. Its products and their sum are formed in float64, in which the sum of 32 E4M3 x E2M1 (or
-E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside the tensor
-core in a way that NVIDIA does not document; for wgmma with FP8 operands that was measured, see `aligned_sum`, elsewhere it is not modelled.
+One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
+E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
+the tensor core in a way that NVIDIA does not document; for wgmma with FP8 operands that was measured, see `aligned_sum`, elsewhere it is
+not modelled.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from numpy.typing import NDArray
 
 from megamoe_dsl.sim import formats
 from megamoe_dsl.sim.formats import Float64Array
-
-K_BYTES = 32
-"""Bytes of K per instruction, the same for every kind."""
+from megamoe_dsl.sim.instruction_descriptor import K_BYTES
 
 Bytes = NDArray[np.uint8]
 
@@ -37,7 +36,7 @@ def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values of operand rows.
 
     Args:
-        raw: (rows, 32) bytes in K order as they lie in shared memory, padding included.
+        raw: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
         name: element format. ``e2m1``, ``e2m3`` and ``e3m2`` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes,
             b6x16_p32: 12 data bytes); ``e2m1x2`` is packed.
 
@@ -106,9 +105,9 @@ def multiply_accumulate(
 
 
 @lru_cache(maxsize=256)
-def scale_blocks(kind: str, qualifiers: tuple[str, ...]) -> int:
+def scale_blocks(kind: str, qualifiers: tuple[str, ...], k_bytes: int = K_BYTES) -> int:
     """Number of scale factors per row of one MMA, from ``.scale_vec::NX`` or ``.blockN``; the default is one per 32 elements."""
-    elements = K_BYTES if kind == "mxf8f6f4" else 2 * K_BYTES
+    elements = k_bytes if kind == "mxf8f6f4" else 2 * k_bytes
     for qualifier in qualifiers:
         if qualifier.startswith("scale_vec::"):
             return int(qualifier.removeprefix("scale_vec::").removesuffix("X"))

@@ -126,10 +126,10 @@ def _post_arrive(w: WarpLike, barrier: Mbarrier, copies: list[AsyncCopy]) -> Non
 
 @register("st.async")
 def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
-    """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]"""
+    """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]; CUTLASS writes .type.vec"""
     if "mbarrier::complete_tx::bytes" not in ins.parts:
         raise SimError(f"{ins.opcode}: only the mbarrier form is modelled")
-    size = np.dtype(DTYPES[ins.parts[-1]]).itemsize
+    size = next(np.dtype(DTYPES[part]).itemsize for part in reversed(ins.parts) if part in DTYPES)
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
     total = size * len(values)

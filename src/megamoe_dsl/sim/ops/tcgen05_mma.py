@@ -15,7 +15,7 @@ from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
 from ..holders import decode_holders, expand, is_held
-from ..instruction_descriptor import BLOCK_SCALED_KINDS, InstructionDescriptor, InstructionDescriptorError
+from ..instruction_descriptor import BLOCK_SCALED_KINDS, K_BYTES, InstructionDescriptor, InstructionDescriptorError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..memory import Bytes
@@ -26,7 +26,7 @@ from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
 from ..tmem import all_valid, granules
-from ..umma import K_BYTES, decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
+from ..umma import decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
 from .common import origin
@@ -34,6 +34,7 @@ from .common import origin
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
 _PADDING = 0xEEEE0000
+_LONG_BLOCKS = (3, 6)  # scale factors of a row of 96 elements
 Actors = tuple[Actor, Actor] | None
 
 
@@ -103,9 +104,9 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
 
 
 @lru_cache(maxsize=4096)
-def _operand_chunks(descriptor: SmemDescriptor, rows: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
+def _operand_chunks(descriptor: SmemDescriptor, rows: int, k_bytes: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
     """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read); None when in this order."""
-    index = operand_bytes(descriptor, rows, K_BYTES, size, mn_major)
+    index = operand_bytes(descriptor, rows, k_bytes, size, mn_major)
     if not mn_major:
         return Chunks(index[:, ::CHUNK].reshape(-1)), None
     starts, inverse = np.unique(index // CHUNK, return_inverse=True)
@@ -118,30 +119,33 @@ def _copy_chunks(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> Chunk
     return Chunks(copy_bytes(descriptor, rows, row_bytes)[:, ::CHUNK].reshape(-1))
 
 
-def fetch_operand(cta: CtaLike, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None) -> Float64Array:
+def fetch_operand(
+    cta: CtaLike, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None, k_bytes: int = K_BYTES
+) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
-    chunks, inside = _operand_chunks(descriptor, rows, element_bytes(name), mn_major)
+    chunks, inside = _operand_chunks(descriptor, rows, k_bytes, element_bytes(name), mn_major)
     raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
-    return decode_operand(raw.reshape(rows, K_BYTES) if inside is None else raw.reshape(-1)[inside], name)
+    return decode_operand(raw.reshape(rows, k_bytes) if inside is None else raw.reshape(-1)[inside], name)
 
 
 def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
     fields, ctas = mma.fields, mma.ctas
     shared_actor, tensor_actor = actors if actors else (None, None)
     rows, columns = fields.m // len(ctas), fields.n // len(ctas)
-    b = np.concatenate([fetch_operand(cta, mma.b, columns, fields.b_format, fields.b_mn_major, shared_actor) for cta in ctas])
+    k_bytes = fields.k_bytes
+    b = np.concatenate([fetch_operand(cta, mma.b, columns, fields.b_format, fields.b_mn_major, shared_actor, k_bytes) for cta in ctas])
     if fields.b_negate:
         b = -b
     for cta in ctas:
         if isinstance(mma.a, SmemDescriptor):
-            a = fetch_operand(cta, mma.a, rows, fields.a_format, fields.a_mn_major, shared_actor)
+            a = fetch_operand(cta, mma.a, rows, fields.a_format, fields.a_mn_major, shared_actor, k_bytes)
         else:
-            a = _tensor_operand(cta, mma.a, rows, fields.a_format, tensor_actor)
+            a = _tensor_operand(cta, mma.a, rows, k_bytes, fields.a_format, tensor_actor)
         if fields.a_negate:
             a = -a
         scaled_b = b
         if fields.scale_format:
-            blocks = scale_blocks(mma.kind, mma.qualifiers)
+            blocks = scale_blocks(mma.kind, mma.qualifiers, k_bytes)
             folded = len(ctas) == 2 and fields.m == 128
             a = scale_rows(a, _scales(cta, mma.a_scales, fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
             scales = _scales(cta, mma.b_scales, fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
@@ -149,12 +153,12 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
 
 
-def _tensor_operand(cta: CtaLike, address: int, rows: int, name: str, actor: Actor | None) -> Float64Array:
-    """Operand A in tensor memory: row m in lane m, K packed along 8 columns."""
+def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: str, actor: Actor | None) -> Float64Array:
+    """Operand A in tensor memory: row m in lane m, K packed along 8 columns (12 of K = 96)."""
     if rows != 128:
         raise SimError(f"tcgen05.mma with A in TMEM and {rows} rows per CTA is not modelled, 128 are")
     column = address & 0xFFFF
-    words = _read_tensor(cta, column, K_BYTES // 4, slice(0, 128), "MMA operand A", actor)
+    words = _read_tensor(cta, column, k_bytes // 4, slice(0, 128), "MMA operand A", actor)
     raw = np.ascontiguousarray(words).view(np.uint8)
     return decode_holders(raw, name) if is_held(name) else decode_operand(raw, name)
 
@@ -176,13 +180,16 @@ def _scales(
     """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.
 
     With `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half.
+    The 3 or 6 blocks of K = 96 go on in the columns after those of all rows.
     """
-    if first_byte + blocks > 4:
+    sets = -(-(first_byte + blocks) // 4)
+    if sets > 1 and blocks not in _LONG_BLOCKS:
         raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")
     half = rows // 2 if folded else rows
-    column = address & 0xFFFF
-    words = _read_tensor(cta, column, -(-half // 32), slice(0, 128), "MMA scale factors", actor)
-    picked = words[_scale_places(rows, half)].view(np.uint8).reshape(rows, 4)
+    column, width = address & 0xFFFF, -(-half // 32)
+    words = _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
+    lane, place = _scale_places(rows, half)
+    picked = np.stack([words[lane, place + k * width] for k in range(sets)], axis=1).view(np.uint8)
     return decode_scales(picked[:, first_byte : first_byte + blocks], name)
 
 

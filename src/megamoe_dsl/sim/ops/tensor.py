@@ -24,6 +24,7 @@ from ..operands import Binder
 from ..parser import PtxInstruction
 from ..tma_box import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
 from ..tma_engine import (
+    TMA_STORE,
     Issue,
     Reduction,
     StoreActors,
@@ -228,7 +229,7 @@ def _post_store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coo
 
     def read() -> None:
         chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-        values = read_shared_chunks(cta, chunks, "TMA store", actors.source if actors else None)
+        values = read_shared_chunks(cta, chunks, TMA_STORE, actors.source if actors else None)
         copy.read_done = True
         world.post(lambda: write(values), label)
 

@@ -18,13 +18,14 @@ from ..aligned_sum import aligned_multiply_accumulate
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
+from ..instruction_descriptor import K_BYTES
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..operands import Binder, vector
 from ..outcome import Outcome
 from ..parser import PtxInstruction
 from ..smem_descriptor import DescriptorError, SmemDescriptor, operand_bytes
-from ..umma import K_BYTES, Bytes, decode_operand, element_bytes, multiply_accumulate
+from ..umma import Bytes, decode_operand, element_bytes, multiply_accumulate
 from ..warpgroup import WARPS, Operation, Part, Warpgroup
 from ..wgmma_fragment import RESULT_TYPES, a_fragment
 from ..wgmma_thread import wgmma_thread

@@ -1,0 +1,174 @@
+"""Mutants of what dispatch does: counts exchanged, tokens pulled, tables filled."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+COUNTS = "kernels/mega_moe/exchange_counts.py"
+PULL = "kernels/mega_moe/pull.py"
+TABLE = "kernels/mega_moe/table.py"
+SM90_RUNS = "tests/kernels/test_sm90_end_to_end.py"
+SM100_RUNS = "tests/kernels/test_end_to_end.py"
+
+DISPATCH = (
+    # --- counts
+    Mutant(
+        "SM 0 tells alone one slot more than its loop covers",
+        "off by one",
+        COUNTS,
+        "if num_slots(ctx) <= ALONE:",
+        "if num_slots(ctx) <= ALONE + 1:",
+        (f"{SM90_RUNS}::test_one_slot_more_than_sm_0_tells_alone",),
+    ),
+    Mutant(
+        "only the first 128 experts are counted",
+        "too narrow",
+        COUNTS,
+        "for first in range(0, experts, THREADS)]",
+        "for first in range(0, THREADS, THREADS)]",
+        (f"{SM90_RUNS}::test_more_than_128_experts", f"{SM100_RUNS}::test_more_than_128_experts"),
+    ),
+    Mutant(
+        "indices go to the expert's number of all, not of its rank",
+        "wrong base",
+        COUNTS,
+        "    local = expert - owner * ctx.config.problem.experts_per_rank\n    store_u32",
+        "    local = expert\n    store_u32",
+    ),
+    Mutant(
+        "indices lie at the first slot of the reader's rank, not of the writer's",
+        "wrong base",
+        COUNTS,
+        '"src_token_topk_idx", local, ctx.args.rank, slot)',
+        '"src_token_topk_idx", local, owner, slot)',
+    ),
+    Mutant(
+        "every CTA takes an expert's slots from the first one on",
+        "wrong base",
+        COUNTS,
+        'first = atomic_add_u32(ctx.at("expert_send_count", expert), tokens)',
+        'first = atomic_add_u32(ctx.at("expert_send_count", expert), tokens) * 0',
+    ),
+    Mutant(
+        "counts are signalled before they and the indices are visible",
+        "missing order",
+        COUNTS,
+        "        if cutlass.const_expr(not signal):\n            fence_sys()",
+        "        pass",
+    ),
+    Mutant(
+        "a barrier that nobody waits for does not count",
+        "missing clean-up",
+        COUNTS,
+        "        arrive_no_wait(ctx, group, RankBarrier.BEFORE_PULL)\n",
+        "",
+    ),
+    Mutant(
+        "SMEM counters are read before all threads have counted",
+        "missing order",
+        COUNTS,
+        """atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+    group.sync()
+    send_counts""",
+        """atomic_add_shared(ctx.shared("expert_count", expert), 1), i)
+    send_counts""",
+    ),
+    Mutant(
+        "the first index beyond the experts names one",
+        "off by one",
+        "kernels/mega_moe/routing.py",
+        "index < ctx.config.problem.num_experts",
+        "index <= ctx.config.problem.num_experts",
+        (f"{SM90_RUNS}::test_what_names_no_expert_is_masked[9]", f"{SM100_RUNS}::test_what_names_no_expert_is_masked"),
+    ),
+    # --- tables
+    Mutant(
+        "an expert's tokens start after its own blocks",
+        "wrong base",
+        TABLE,
+        "tokens, first + upto - blocks)",
+        "tokens, first + upto)",
+    ),
+    Mutant(
+        "the second 32 local experts start at the pool's first block",
+        "wrong base",
+        TABLE,
+        "        first = first + shuffle(upto, 31)\n",
+        "",
+        (f"{SM90_RUNS}::test_more_than_a_warp_of_local_experts[40]", f"{SM100_RUNS}::test_more_than_a_warp_of_local_experts[40]"),
+    ),
+    Mutant(
+        "the scheduler warp says that the table is there before it has written it",
+        "missing order",
+        TABLE,
+        """that track threads see it.
+    arrive(ctx.barrier("counts"))""",
+        """that track threads see it.
+        if cutlass.const_expr(base == 0):
+            arrive(ctx.barrier("counts"))""",
+        (f"{SM90_RUNS}::test_more_than_a_warp_of_local_experts[40]", f"{SM100_RUNS}::test_more_than_a_warp_of_local_experts[40]"),
+    ),
+    # --- pull
+    Mutant(
+        "the turns of a pull slot rounded down",
+        "wrong phase",
+        PULL,
+        "turns = len(range(slot, chunks, plan.pull_slots))",
+        "turns = chunks // plan.pull_slots",
+        (f"{SM90_RUNS}::test_more_k_blocks_than_lanes[8-4352-128]",),
+    ),
+    Mutant(
+        "a pull slot is refilled before its store has read it",
+        "stale buffer",
+        PULL,
+        "            if lane == 0:\n                wait_group_read(0)\n            sync_warp()\n            load_chunk",
+        "            load_chunk",
+        (f"{SM90_RUNS}::test_more_k_blocks_than_lanes[8-4352-128]",),
+    ),
+    Mutant(
+        "only 32 words of a token's scales are copied",
+        "too narrow",
+        PULL,
+        "for first in range(0, words, 32)]",
+        "for first in range(0, 32, 32)]",
+        (f"{SM100_RUNS}::test_more_than_a_warp_or_a_word_holds[34 scale words a row]",),
+    ),
+    Mutant(
+        "a token is said to be there before its row is",
+        "missing order",
+        PULL,
+        '        wait_group(0)\n        reduce_add_u32(ctx.at("fc1_arrival_count"',
+        '        reduce_add_u32(ctx.at("fc1_arrival_count"',
+    ),
+    Mutant(
+        "a rank's tokens start anew at each turn of the peeling",
+        "wrong base",
+        PULL,
+        "Source(lowest_bit(ballot(Int32(mine))), taken + row)",
+        "Source(lowest_bit(ballot(Int32(mine))), row)",
+    ),
+    Mutant(
+        "scales of an expert's second block lie where its first block's do",
+        "wrong base",
+        PULL,
+        "config.sf_row(pool_block, cursor.index - m_block * config.block_m)",
+        "config.sf_row(pool_block - m_block, cursor.index - m_block * config.block_m)",
+    ),
+    Mutant(
+        "a token has the weight of its first slot",
+        "wrong base",
+        PULL,
+        'ctx.at_peer(peer, "topk_weights", 0, token_topk)',
+        'ctx.at_peer(peer, "topk_weights", 0, token * problem.topk)',
+    ),
+    Mutant(
+        "the warp barrier after a token is dropped",
+        "missing order",
+        PULL,
+        '1, "release", "gpu")\n    sync_warp()\n',
+        '1, "release", "gpu")\n',
+        escapes="It orders lane 0's wait for its bulk stores before the next loads into the same slots, which another lane may issue. In a "
+        "schedule it cannot show: `elect.sync` of the next load waits for all lanes, lane 0 after its wait. The order of memory that it "
+        "gives is lost all the same, and the detector takes a warp for one agent. Lanes as agents would report it.",
+    ),
+)

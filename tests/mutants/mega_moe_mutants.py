@@ -1,0 +1,47 @@
+"""Mutants of the mega_moe family, and its short simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_role_mutants import SM90_ROLES, SM100_ROLES
+from mega_moe_runtime_mutants import RUNTIME
+from mega_moe_tail_mutants import TAIL
+from mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RUNTIME)
+
+
+def short_simulation(arch: str) -> str | None:
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does.  Two ranks, launches without a pause, poisoned
+    buffers, race detector on; on SM90 with tokens as the wgmma's columns and as its rows."""
+    if arch == "sm_100a":
+        from fault_runs import how_noticed
+
+        return how_noticed(None)
+    from test_sm90_faults import ORDERS
+    from test_sm90_faults import how_noticed as how_noticed_sm90
+
+    return next((sign for order in ORDERS if (sign := how_noticed_sm90(None, order)) is not None), None)
+
+
+UNNOTICED_WARP_BARRIER = "the detector takes a warp for one agent and sees no order between its lanes"
+
+
+def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+    """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
+    import fault_runs
+    import test_sm90_faults
+
+    for name in fault_runs.catalogue():
+        yield "sm_100a", name, lambda name=name: fault_runs.notice(name)
+    for fault, order in test_sm90_faults.ALL:
+        yield "sm_90a", f"{fault.name}, {order}", lambda fault=fault, order=order: test_sm90_faults.notice(fault, order)
+
+
+def why_unnoticed(name: str) -> str:
+    """Why a fault of the PTX shows nowhere; empty for one that must show."""
+    from test_faults import UNNOTICED, WARP_BARRIER
+
+    return UNNOTICED_WARP_BARRIER if name.startswith(WARP_BARRIER) else UNNOTICED.get(name, "")

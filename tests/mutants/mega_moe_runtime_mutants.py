@@ -1,0 +1,64 @@
+"""Mutants of what surrounds the mega kernel on the host: launches, buffers, padding."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+LAUNCHES = "tests/runtime/test_launch_arguments.py"
+LAYER = "tests/runtime/test_layer.py"
+RUNTIME = (
+    Mutant(
+        "rows of padding keep stale experts, from E4M3 inputs",
+        "missing clean-up",
+        "runtime/buffers.py",
+        'self.view("topk_idx")[inputs.num_tokens : rows] = -1',
+        "pass",
+        (f"{LAYER}::test_rows_of_padding_are_zero[True]",),
+        archs=(),
+    ),
+    Mutant(
+        "the kernel for BF16 inputs is not launched for 0 tokens with padding",
+        "wrong launch",
+        "runtime/layer.py",
+        "            if rows:\n",
+        "            if tokens:\n",
+        (f"{LAYER}::test_nothing_but_padding_is_zero[False]",),
+        archs=(),
+    ),
+    Mutant(
+        "peers without the buffer's offset in its allocation",
+        "wrong base",
+        "runtime/symmetric_memory.py",
+        "[address + offset for address in addresses]",
+        "list(addresses)",
+        (f"{LAUNCHES}::test_peers_are_the_buffers_not_the_allocations_they_lie_in",),
+        archs=(),
+    ),
+    Mutant(
+        "a grid of an odd number of SMs",
+        "wrong launch",
+        "runtime/layer.py",
+        'f"between 0 and {most}")) // 2 * 2',
+        'f"between 0 and {most}"))',
+        (f"{LAUNCHES}::test_grids_are_even",),
+        archs=(),
+    ),
+    Mutant(
+        "32-bit arguments one place too late",
+        "wrong launch",
+        "runtime/cuda_kernel.py",
+        "for width in kernel.arguments(config).widths)",
+        "for width in (8, *kernel.arguments(config).widths[:-1]))",
+        (f"{LAUNCHES}::test_arguments_are_as_wide_as_the_kernels_parameters",),
+        archs=(),
+    ),
+    Mutant(
+        "rank 0 passed on every rank",
+        "wrong launch",
+        "runtime/rank_kernel.py",
+        "self.symmetric.rank, self.watchdog_ns))",
+        "0, self.watchdog_ns))",
+        (f"{LAUNCHES}::test_a_launch_has_the_number_of_its_rank",),
+        archs=(),
+    ),
+)

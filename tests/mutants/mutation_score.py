@@ -1,0 +1,116 @@
+"""The mutation score of every registered kernel: which mistakes some check notices, which check, and why the others escape.
+
+    python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--only TEXT] [--fresh]
+    python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
+
+`run` adds to the record what it lacks, mutant by mutant, so that it may be stopped and called again; --fresh takes all anew.
+Source-level mutants are declared in NAME_mutants.py beside this file, PTX-level faults in tests/kernels.
+All source-level mutants take half an hour on one core, all PTX-level faults another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("kernels", "runtime")), str(HERE.parents[1] / "bench")]
+
+from mutant import Mutant, MutantError  # noqa: E402
+from mutation_ladder import climb, sound  # noqa: E402
+from mutation_table import page  # noqa: E402
+
+from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
+from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
+
+LEVELS = ("source", "ptx")
+Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
+"""What identifies an entry of the record, and what makes the rest of it."""
+
+
+def declared(kernel: str) -> ModuleType | None:
+    """A family's mutants, if it has any."""
+    return import_module(f"{kernel}_mutants") if find_spec(f"{kernel}_mutants") else None
+
+
+def mutants_of(kernel: str) -> tuple[Mutant, ...]:
+    """A family's source-level mutants; none for one that declares none."""
+    module = declared(kernel)
+    return module.MUTANTS if module else ()
+
+
+def jobs(kernel: str, levels: list[str]) -> Iterator[Job]:
+    """All that is to be tried of a family."""
+    module = declared(kernel)
+    if module is None:
+        return
+    if "source" in levels:
+        for mutant in module.MUTANTS:
+            named = {"level": "source", "kernel": kernel, "name": mutant.name, "digest": mutant.digest}
+            yield named, lambda mutant=mutant: climb(kernel, mutant).record()
+    if "ptx" in levels and hasattr(module, "ptx_faults"):
+        for arch, name, notice in module.ptx_faults():
+            named = {"level": "ptx", "kernel": kernel, "arch": arch, "name": name}
+            yield named, lambda named=named, notice=notice: {**named, "sign": notice() or ""}
+
+
+def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: bool) -> None:
+    """Tries what the record lacks and adds it, one by one.  Raises MutantError when a check finds something in the unchanged package."""
+    entries: list[dict[str, Any]] = [] if fresh or not record.exists() else json.loads(record.read_text())["records"]
+    for kernel in kernels:
+        if declared(kernel) is None:
+            print(f"{kernel}: declares no mutants ({kernel}_mutants.py beside this script)")
+            continue
+        todo = [(named, job) for named, job in jobs(kernel, levels) if only in named["name"]]
+        todo = [(named, job) for named, job in todo if not any(named.items() <= entry.items() for entry in entries)]
+        if any(named["level"] == "source" for named, _ in todo):
+            for arch in sorted({arch for mutant in mutants_of(kernel) for arch in mutant.archs}):
+                if not sound(kernel, arch):
+                    raise MutantError(f"{kernel}: the short simulation on {arch} finds something in the package as it is")
+        for number, (named, job) in enumerate(todo, 1):
+            start = time.monotonic()
+            entry = job()
+            same = ("level", "kernel", "arch", "name")
+            entries = [old for old in entries if any(old.get(key) != named.get(key) for key in same)] + [entry]
+            write(record, heading(), entries)
+            how = " ".join(f"{entry.get('by', '')} {entry['sign']}".split())[:160] or "NOT NOTICED"
+            print(f"{kernel} {number}/{len(todo)} {time.monotonic() - start:.0f} s  {named['name']}: {how}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Which mistakes in a kernel some check notices.")
+    modes = parser.add_subparsers(dest="mode", required=True)
+    running = modes.add_parser("run", help="tries the mutants that the record lacks")
+    running.add_argument("record", type=Path, help="JSON file, made if need be")
+    running.add_argument("--kernel", choices=[kernel.name for kernel in KERNELS], help="default: every registered one")
+    running.add_argument("--level", choices=LEVELS, help="changes to the sources, or to the compiled PTX; default: both")
+    running.add_argument("--only", default="", help="mutants whose name has this text")
+    running.add_argument("--fresh", action="store_true", help="also those that the record has")
+    table = modes.add_parser("table", help="prints the page of a record")
+    table.add_argument("record", type=Path)
+    given = parser.parse_args()
+    names = [kernel.name for kernel in KERNELS]
+    if given.mode == "table":
+        mutants = {name: mutants_of(name) for name in names}
+        reasons = {name: declared(name).why_unnoticed for name in names if hasattr(declared(name), "why_unnoticed")}
+        print(page(json.loads(given.record.read_text())["records"], mutants, reasons), end="")
+        return
+    given.record.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run(
+            given.record, [given.kernel] if given.kernel else names, [given.level] if given.level else list(LEVELS), given.only, given.fresh
+        )
+    except MutantError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

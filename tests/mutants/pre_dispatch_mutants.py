@@ -1,0 +1,98 @@
+"""Mutants of the pre_dispatch family, and its short simulation."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+KERNEL = "kernels/pre_dispatch/kernel.py"
+BYTES = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",)
+LARGE = ("tests/runtime/test_pre_dispatch.py::test_more_chunks_and_slots_than_the_grid_has_warps_and_threads",)
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "rows of padding keep stale experts, from BF16 inputs",
+        "stale buffer",
+        KERNEL,
+        "if slot < args.num_tokens * topk:",
+        "if slot < args.padded_tokens * topk:",
+        ("tests/runtime/test_layer.py::test_rows_of_padding_are_zero[False]",),
+    ),
+    Mutant(
+        "padding ends one row early",
+        "off by one",
+        KERNEL,
+        "slots = args.padded_tokens * config.problem.topk",
+        "slots = (args.padded_tokens - 1) * config.problem.topk",
+        BYTES,
+    ),
+    Mutant(
+        "a maximum leaves out half of the lanes that share a scale",
+        "wrong number",
+        KERNEL,
+        "range(config.lanes_per_scale.bit_length() - 1)",
+        "range(config.lanes_per_scale.bit_length() - 2)",
+        BYTES,
+    ),
+    Mutant(
+        "a scale lies at its lane's number, not at its block's",
+        "wrong base",
+        KERNEL,
+        "+ lane // config.lanes_per_scale\n",
+        "+ (lane & 1)\n",
+        BYTES,
+    ),
+    Mutant(
+        "CTAs quantise each other's chunks too",
+        "wrong base",
+        KERNEL,
+        "chunks, config.num_sms * WARPS, unroll=1)",
+        "chunks, WARPS, unroll=1)",
+        LARGE,
+    ),
+    Mutant(
+        "slots beyond the first of every thread are left out",
+        "off by one",
+        KERNEL,
+        "slots, config.num_sms * THREADS, unroll=1)",
+        "slots, 2 * config.num_sms * THREADS, unroll=1)",
+        LARGE,
+    ),
+    Mutant(
+        "a masked slot names expert 2^32 - 1",
+        "too narrow",
+        KERNEL,
+        "idx, weight = Int64(-1), Int32(0)",
+        "idx, weight = Int64(0xFFFFFFFF), Int32(0)",
+        BYTES,
+    ),
+    Mutant(
+        "blocks of zeros have a scale of their own",
+        "wrong number",
+        KERNEL,
+        "SMALLEST_AMAX = 1e-4",
+        "SMALLEST_AMAX = 1e-5",
+        BYTES,
+    ),
+    Mutant(
+        "the last four channels of a lane are the first four's",
+        "stale buffer",
+        KERNEL,
+        "pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))",
+        "pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[:4]))",
+        BYTES,
+    ),
+)
+
+
+def short_simulation(arch: str) -> str | None:
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: five tokens and two rows of padding, byte by byte."""
+    from test_pre_dispatch import SMALL, check_bytes
+
+    from megamoe_dsl.sim import SimError
+
+    try:
+        check_bytes("fp8xfp8" if arch == "sm_90a" else "fp8xfp4", SMALL, 5, 7)
+    except SimError as error:
+        return f"simulator error: {error}"
+    except AssertionError as error:
+        return f"wrong result: {error}"
+    return None

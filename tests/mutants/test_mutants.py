@@ -1,0 +1,95 @@
+"""Declared mutants fit the sources and the page, and a sample of them is noticed.  All of them: `mutation_score.py`, docs/mutants.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from mutant import KINDS, PACKAGE, Mutant, MutantError
+from mutation_ladder import ROOT, climb, sound
+from mutation_score import mutants_of
+from mutation_table import page
+
+from megamoe_dsl.kernels.registry import KERNELS
+
+PAGE = ROOT / "docs" / "mutants.md"
+NAMES = [kernel.name for kernel in KERNELS]
+ALL = [(name, mutant) for name in NAMES for mutant in mutants_of(name)]
+SAMPLE = {
+    "pre_dispatch": ("a masked slot names expert 2^32 - 1",),
+    "mega_moe": ("counts of other ranks acquired at GPU scope", "a grid of an odd number of SMs"),
+}
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Mutant) else str(value)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_every_registered_kernel_has_mutants(kernel: str) -> None:
+    assert mutants_of(kernel), f"tests/mutants/{kernel}_mutants.py declares what a developer could get wrong in it"
+
+
+@pytest.mark.parametrize(("kernel", "mutant"), ALL, ids=name_of)
+def test_a_mutant_fits_the_sources(kernel: str, mutant: Mutant) -> None:
+    """Its old text stands once in today's sources, what it becomes is Python, and some check may notice it."""
+    ast.parse(mutant.source())
+    assert mutant.old != mutant.new and mutant.kind in KINDS
+    assert mutant.archs or mutant.nearest
+    assert not (mutant.equivalent and mutant.escapes)
+
+
+def test_no_two_mutants_are_one() -> None:
+    assert len({mutant.name for _, mutant in ALL}) == len({mutant.digest for _, mutant in ALL}) == len(ALL) >= 40
+
+
+@pytest.mark.parametrize("test", sorted({test for _, mutant in ALL for test in mutant.nearest}))
+def test_the_nearest_tests_exist(test: str) -> None:
+    file, name = test.split("::")
+    functions = [node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+    assert name.split("[")[0] in functions
+
+
+def test_the_page_lists_every_mutant() -> None:
+    text = PAGE.read_text()
+    assert [mutant.name for _, mutant in ALL if f"| {mutant.name} |" not in text] == []
+    assert "not explained" not in text and "not tried" not in text
+
+
+@pytest.mark.parametrize(("kernel", "name"), [(kernel, name) for kernel, names in SAMPLE.items() for name in names])
+def test_a_sample_is_noticed(kernel: str, name: str) -> None:
+    mutant = next(one for one in mutants_of(kernel) if one.name == name)
+    assert climb(kernel, mutant).by
+
+
+def test_the_package_itself_is_not() -> None:
+    assert sound("pre_dispatch", "sm_90a")
+
+
+def test_a_change_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    before = (PACKAGE / "arch.py").read_text()
+    for old in ("no such text", "\n"):
+        with pytest.raises(MutantError, match="not once"):
+            Mutant("a", "off by one", "arch.py", old, "").plant(tmp_path)
+    sources = Mutant("a", "off by one", "arch.py", before, "changed = 1").plant(tmp_path)
+    assert (sources / PACKAGE.name / "arch.py").read_text() == "changed = 1" and (PACKAGE / "arch.py").read_text() == before
+
+
+def test_a_page_says_what_escapes() -> None:
+    caught, same, lost, new = (Mutant(name, "off by one", "arch.py", name, "") for name in ("one", "two", "three", "four"))
+    same = Mutant("two", "off by one", "arch.py", "two", "", equivalent="nothing | changes")
+
+    def entry(mutant: Mutant, by: str, sign: str) -> dict[str, str]:
+        return {"level": "source", "kernel": "k", "name": mutant.name, "digest": mutant.digest, "by": by, "sign": sign}
+
+    entries = [entry(caught, "simulation on sm_90a", "race: at a place"), entry(same, "", ""), entry(lost, "", "")]
+    entries += [
+        {"level": "ptx", "kernel": "k", "arch": "sm_90a", "name": name, "sign": sign} for name, sign in (("a", "race: x"), ("b", ""))
+    ]
+    text = page(entries, {"k": (caught, same, lost, new), "empty": ()}, {"k": lambda name: f"why {name}"})
+    assert "1 of 4 caught, 1 equivalent, 2 not caught." in text
+    assert "| one | off by one | `arch.py` | simulation on SM90: race |" in text
+    assert "| two | `arch.py` | nothing \\| changes |" in text
+    assert "| three | `arch.py` | **not explained** |" in text and "| four | `arch.py` | not tried yet |" in text
+    assert "| race | 1 |" in text and "| b | why b |" in text and "## empty\n\nDeclares no mutants." in text
