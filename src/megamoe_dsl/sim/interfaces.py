@@ -55,6 +55,10 @@ class WorldLike(Protocol):
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
         ...
 
+    def chance(self, probability: float) -> bool:
+        """Whether something happens that does with this probability."""
+        ...
+
     def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors."""
         ...

@@ -36,7 +36,7 @@ from .sync import in_scope
 Row = NDArray[np.int32]
 
 
-class Warp(Protocol):
+class Acting(Protocol):
     """A warp: the lanes that execute an instruction now, at a PTX line, and at first those that it never has."""
 
     mask: Mask
@@ -109,7 +109,7 @@ class LaneOrder:
     """
 
     def __init__(
-        self, agents: LaneAgents, warp: Warp, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
+        self, agents: LaneAgents, warp: Acting, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
     ) -> None:
         self.agents, self.warp, self.lockstep, self._width, self._add = agents, warp, lockstep, width, add
         self.missing = bits_of(warp.exited)

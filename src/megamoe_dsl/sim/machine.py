@@ -54,6 +54,10 @@ class World:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
 
+    def chance(self, probability: float) -> bool:
+        """Whether something happens that does with this probability."""
+        return self.rng.random() < probability
+
     def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
         self.progress += 1

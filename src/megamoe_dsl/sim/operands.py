@@ -14,6 +14,7 @@ import numpy as np
 
 from .errors import SimError
 from .interfaces import WarpLike
+from .late_loads import LateLoads
 from .lanes import Lanes, Mask
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
@@ -66,6 +67,7 @@ class Binder:
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
+        self.late: LateLoads | None = None
         self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
         self._constants: dict[tuple[str, type], str] = {}
 

@@ -21,7 +21,7 @@ from .clock import HAPPENED, READS, ROWS, Clock
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, SEVERAL
-from .lane_order import LaneOrder, Warp
+from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .place import Place
 from .report import Finding
@@ -76,7 +76,7 @@ class Race:
         lanes = self.lanes[agent] = LaneAgents(agent, add)
         return lanes
 
-    def order(self, name: str, warp: Warp) -> LaneOrder:
+    def order(self, name: str, warp: Acting) -> LaneOrder:
         """A new warp."""
 
         def add() -> LaneAgents:

@@ -13,6 +13,7 @@ from typing import Protocol
 from .errors import SimError
 from .fragment import Fragment
 from .interfaces import WorldLike
+from .late_loads import land_some
 from .lanes import Lanes, Mask
 from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
@@ -37,6 +38,8 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
     for fragment in fragments:
         fragment.polled = False
     try:
+        if w.program.late:
+            land_some(world, w)
         while executed < quantum and fragments:
             if len(fragments) == 1:
                 n = _run_fragment(world, w, fragments[0], quantum - executed, NOBODY)

@@ -84,10 +84,10 @@ def _uninitialised(store: ByteStore, offset: int) -> SimError:
     return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
 
 
-def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False) -> Lanes:
+def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False) -> Lanes:
     """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1).
 
-    `parts`: what the warp loads together, each lane a part of every row.
+    `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it.
     """
     if mask is not None:
         where = where[mask]
@@ -99,7 +99,7 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
         index = _row_index(store, offsets, total)
         if (bad := store.first_uninitialised(index, total)) is not None:
             raise _uninitialised(store, bad)
-        if race is not None and (cta is not None or isinstance(store, Allocation)):
+        if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)

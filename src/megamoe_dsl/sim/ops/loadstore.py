@@ -14,7 +14,8 @@ import numpy as np
 from ..errors import SimError
 from ..interfaces import WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Mask
+from ..lanes import Lanes, Mask
+from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
 from ..outcome import YIELD, Outcome
@@ -58,6 +59,15 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
             for a, lanes in by_address(w.lanes(mask), where):
                 w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
+        deliver(w, mask, values)
+        if strong:
+            seen = (line, values.tobytes())
+            if seen == w.poll:
+                return YIELD
+            w.poll = seen
+        return None
+
+    def deliver(w: WarpLike, mask: Mask, values: Lanes) -> None:
         if signed is not None:
             values = values.view(signed)
         columns = np.ascontiguousarray(values.T) if n > 1 else (values,)
@@ -67,14 +77,17 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
                 wide[mask] = column
                 column = wide
             write(w, column, mask)
-        if strong:
-            seen = (line, values.tobytes())
-            if seen == w.poll:
-                return YIELD
-            w.poll = seen
-        return None
 
-    return run if strong else Straight(run)  # type: ignore[arg-type]
+    if b.late is None or not is_weak_load(ins):
+        return run if strong else Straight(run)  # type: ignore[arg-type]
+    defer = b.late.defer(ins, lambda w, mask, where: deliver(w, mask, gather(w, space, where, size, n, mask, seen=True)))
+
+    def issue(w: WarpLike, mask: Mask) -> None:
+        where = address(w)
+        gather(w, space, where, size, n, mask)  # what is wrong with it shows here
+        defer(w, mask, where)
+
+    return Straight(issue)
 
 
 @register("st")
