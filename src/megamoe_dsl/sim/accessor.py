@@ -30,7 +30,7 @@ class Thread(Protocol):
 
 @dataclass(slots=True)
 class Actor:
-    """An engine as accessor. `asynchronous` means the async proxy, `code` the lanes that it works for, of an engine that tells them apart."""
+    """An engine as accessor. `asynchronous` means the async proxy; `code` is the lanes that it works for, if it tells them apart."""
 
     agent: int
     clock: Clock

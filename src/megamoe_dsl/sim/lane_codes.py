@@ -1,12 +1,13 @@
 """Which lanes of a warp have a part in an access: a code of six bits in every access record of the race detector.
 
-0 to 31 is one lane. Other codes are for several: lanes that all do the same to a location (a broadcast), lanes that each have a part of it (a
-transposed matrix), and, from FIRST_GROUP on, lanes of some mask that all do the same.
+0 to 31 is one lane. Other codes are for several: lanes that all do the same to a location (a broadcast), lanes that each have a part of it
+(a stored matrix), and, from FIRST_GROUP on, lanes of some mask that all do the same.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,7 +66,7 @@ def alike(bits: int) -> int:
 
 
 def codes_of(bits: int, index: NDArray[np.int64]) -> NDArray[np.int64] | int:
-    """The code of every location that lanes `bits` touch, in place; lanes come one after the other in `index`, each with as many locations."""
+    """The codes, in place, of the locations that lanes `bits` touch: one lane after the other, each with as many."""
     if not bits & (bits - 1):
         return bits.bit_length() - 1 << CODE_SHIFT
     return _pattern(bits, (index - index[0]).tobytes())

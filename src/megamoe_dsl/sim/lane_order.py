@@ -180,7 +180,9 @@ class LaneOrder:
             return rows, codes_of(mask, index) | record
         return rows, record | (alike(mask) if code == ALIKE else code) << CODE_SHIFT
 
-    def in_order(self, last: NDArray[np.int64], records: NDArray[np.int64] | int, bases: Row, reading: bool, level: int) -> NDArray[np.bool_]:
+    def in_order(
+        self, last: NDArray[np.int64], records: NDArray[np.int64] | int, bases: Row, reading: bool, level: int
+    ) -> NDArray[np.bool_]:
         """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""
         change = last ^ records
         same: NDArray[np.bool_] = change & CODE_MASK == 0
@@ -223,11 +225,11 @@ class LaneOrder:
         return Said(tuple(done), tuple(read))
 
     def snapshot(self, bits: int | None = None) -> Clock:
-        """What lanes (default: those that execute) have done and know, for an operation that they start; what they do later is not covered."""
+        """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""
         return self._tell(bits, True)
 
     def released(self, bits: int | None = None) -> Clock:
-        """What lanes (default: those that execute) tell other threads; what they do later is not covered."""
+        """What lanes (default: those that execute) tell other threads; not what they do later."""
         return self._tell(bits, False)
 
     def _tell(self, bits: int | None, starting: bool) -> Clock:
@@ -329,7 +331,9 @@ class LaneOrder:
     def fence(self, scope: int) -> None:
         """`fence.acq_rel`/`fence.sc` of the executing lanes: completes earlier relaxed reads and arms later relaxed writes."""
         bits = self.lanes()
-        for (place, lanes), clock in [item for item in self.pending.items() if item[0][1] & bits and in_scope(scope, item[0][0], self.warp.cta)]:
+        for (place, lanes), clock in [
+            item for item in self.pending.items() if item[0][1] & bits and in_scope(scope, item[0][0], self.warp.cta)
+        ]:
             del self.pending[place, lanes]
             if rest := lanes & ~bits:
                 self.pending[place, rest] = clock.copy()

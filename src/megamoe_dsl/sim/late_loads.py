@@ -1,8 +1,7 @@
 """Loads that take their values late: as late as PTX lets them, or earlier as the seed has it.
 
-A weak load is checked and recorded where it stands, but its value is taken when something waits for it: an instruction that names a
-register of it, an instruction of the same lane that orders memory (a release, a fence, a barrier), a store or copy of its warp, which may be
-to the same bytes; or at any time between. What `sass.overtaken_loads` finds in the machine code, an arrival that passes a load, can then
+A weak load is checked and recorded where it stands, but its value is taken when something waits for it (an instruction that names a
+register of it, one of the same lane that orders memory, a store or copy of its warp, which may be to the same bytes), or before. What `sass.overtaken_loads` finds in the machine code, an arrival that passes a load, can then
 be provoked in the PTX. `ldmatrix` is not late.
 """
 
@@ -79,7 +78,9 @@ class LateLoads:
 
         return run
 
-    def ordering(self, ins: PtxInstruction, handler: Callable[[WarpLike, Mask], Outcome | None]) -> Callable[[WarpLike, Mask], Outcome | None]:
+    def ordering(
+        self, ins: PtxInstruction, handler: Callable[[WarpLike, Mask], Outcome | None]
+    ) -> Callable[[WarpLike, Mask], Outcome | None]:
         """An instruction that orders memory: loads of its lanes, or all of its warp's, have landed, and then others may run."""
         whole_warp = ins.parts[0] in _OF_ITS_WARP
 

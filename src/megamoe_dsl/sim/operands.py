@@ -14,8 +14,8 @@ import numpy as np
 
 from .errors import SimError
 from .interfaces import WarpLike
-from .late_loads import LateLoads
 from .lanes import Lanes, Mask
+from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
 from .special import special_register

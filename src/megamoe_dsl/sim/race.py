@@ -1,7 +1,7 @@
 """The race detector: happens-before with vector clocks, per proxy and per scope.
 
-Agents are the warps and, where lanes act alone, lanes (`lane_order`), and whatever an engine calls `Race.agent` for (the TMA-load engine behind each mbarrier, the source-read and
-destination-write sides of a warp's TMA stores, the tensor pipe of a CTA). Source: PTX ISA, "Memory Consistency Model".
+Agents are the warps, lanes where they act alone (`lane_order`), and whatever an engine calls `Race.agent` for (the TMA-load engine behind
+each mbarrier, both sides of a warp's TMA stores, the tensor pipe of a CTA). Source: PTX ISA, "Memory Consistency Model".
 
 Findings are grouped by kind, kind of memory or buffer, and the two lines: the first of a group is kept, the others are counted.
 """
@@ -254,7 +254,7 @@ class Race:
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False
     ) -> NDArray[np.bool_] | None:
-        """Of the accesses that no entry of a clock covers (`bad`): those that program order and what single lanes told do not cover either."""
+        """Of the accesses that no entry of a clock covers (`bad`): those that neither program order nor what single lanes told covers."""
         if not isinstance(actor, Actor):
             order = actor.order
             bad = bad & ~order.in_order(last, records, self.bases, reading, level)
@@ -338,9 +338,7 @@ class Race:
         agent, code = record & AGENT_MASK, record >> CODE_SHIFT & LAST
         return f"{self.names[agent]} lane {code}" if agent in self.lanes and code < ALIKE else self.names[agent]
 
-    def report(
-        self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str
-    ) -> None:
+    def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:
         """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`.
 
         `names` say more of the two than their agents.

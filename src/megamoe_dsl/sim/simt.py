@@ -13,8 +13,8 @@ from typing import Protocol
 from .errors import SimError
 from .fragment import Fragment
 from .interfaces import WorldLike
-from .late_loads import land_some
 from .lanes import Lanes, Mask
+from .late_loads import land_some
 from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line

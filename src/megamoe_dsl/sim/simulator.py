@@ -28,9 +28,9 @@ class Simulator:
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
     do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
-    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning: rows of padding, in public kernels. Without `assume_lockstep`
-    lanes that execute an instruction together need not have executed what comes before it (see `lane_order`). `leader` is the lane
-    that `elect.sync` elects. With `late_loads` the seed also says when loads take their values (see `late_loads`).
+    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning: rows of padding, in public kernels. `leader` is the lane that
+    `elect.sync` elects. With `late_loads` the seed also says when loads take their values (see `late_loads`). Without `assume_lockstep`
+    lanes that execute an instruction together need not have executed what comes before it (see `lane_order`).
     """
 
     def __init__(

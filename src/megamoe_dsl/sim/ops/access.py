@@ -84,7 +84,9 @@ def _uninitialised(store: ByteStore, offset: int) -> SimError:
     return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
 
 
-def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False) -> Lanes:
+def gather(
+    w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False
+) -> Lanes:
     """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1).
 
     `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it.
@@ -123,7 +125,7 @@ def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: M
 def scatter(
     w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
 ) -> None:
-    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when count is 1); `parts` as in `gather`."""
+    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when it is 1); `parts` as in `gather`."""
     if mask is not None:
         where, values = where[mask], values[mask]
     race, total = w.world.race, size * count

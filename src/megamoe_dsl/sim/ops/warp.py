@@ -13,6 +13,7 @@ from ..operands import Binder, Reader
 from ..outcome import Outcome
 from ..parser import PtxInstruction
 from . import Inline, register
+from .common import line_of
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF
@@ -82,6 +83,8 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         def broadcast(w: WarpLike, mask: Mask) -> Outcome | None:
             if (wait := members.missing(w, mask)) is not None:
                 return wait
+            if mask is not None and not mask[lane]:
+                _warn(w, w.first(mask), lane)
             write(w, value(w)[lane : lane + 1].repeat(32), mask)
             return None
 
@@ -93,12 +96,19 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
+        if mask is not None and (absent := mask & ~mask[source]).any():
+            _warn(w, lane := w.first(absent), int(source[lane]))
         write(w, value(w).take(source), mask)
         if write_valid:
             write_valid(w, inside, mask)
         return None
 
     return run
+
+
+def _warn(w: WarpLike, lane: int, source: int) -> None:
+    """The value of a lane that does not execute the shuffle is undefined (PTX ISA, "shfl.sync")."""
+    w.world.warnings[f"{line_of(w)}: shfl.sync of lane {lane} from lane {source}, which is not there"] += 1
 
 
 def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
