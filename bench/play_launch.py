@@ -1,6 +1,6 @@
 """Runs a recorded launch in the simulator of whatever sources PYTHONPATH names, and prints what it cost as JSON.
 
-    python bench/play_launch.py RECORDING --turns 3 [--no-race]
+    python bench/play_launch.py RECORDING --runs 3 [--no-race]
 
 `simulator_speed.py` makes recordings and calls this once per turn and source tree, so it uses nothing but the simulator's oldest interface.
 """
@@ -62,12 +62,12 @@ def play(recording: dict[str, Any], race: bool) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Runs a recorded launch in the simulator and prints what it cost.")
     parser.add_argument("recording", type=Path, help="made by simulator_speed.py")
-    parser.add_argument("--turns", type=int, default=3, help="runs in this process; the first one also compiles the PTX to Python")
+    parser.add_argument("--runs", type=int, default=3, help="runs in this process; the first one also compiles the PTX to Python")
     parser.add_argument("--no-race", action="store_true", help="without the race detector")
     given = parser.parse_args()
     recording = pickle.loads(given.recording.read_bytes())
     reserve([(base, len(data)) for base, *_, data in recording["memory"]])
-    print(json.dumps([play(recording, not given.no_race) for _ in range(given.turns)]))
+    print(json.dumps([play(recording, not given.no_race) for _ in range(given.runs)]))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,13 @@ from typing import Any
 from stand_in.program import PRELOAD, run_forked
 
 LIST = Path(__file__).with_suffix(".json")
+ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "QUACK_CACHE_ENABLED": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
+}
+"""What programs are run with, beside what `stand_in.program` sets: nothing is kept on disk, torch.compile does nothing."""
 PROCESSES = multiprocessing.get_context("forkserver")  # imports take longer than most programs
 EXAMPLES = "examples/python/CuTeDSL"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -46,18 +53,29 @@ class Program:
     @property
     def name(self) -> str:
         """What the table calls it."""
-        return f"{self.source}/{self.file}"
+        return f"{self.source}/{self.file} {self.arch}"
 
     @property
     def result_name(self) -> str:
         """Name of its result's file."""
-        return re.sub(r"\W+", "_", self.name.removesuffix(".py")) + ".json"
+        return re.sub(r"\W+", "_", self.name.replace(".py", "")) + ".json"
 
     def command(self, checkout: Path, result: Path) -> list[str]:
         """What `stand_in.program` is told."""
         options = ["--result", str(result), "--arch", self.arch, *self.options]
         if self.source == "quack":
-            return [*options, "pytest", "-q", "-x", "-p", "no:cacheprovider", str(checkout / self.file), *self.arguments]
+            return [
+                *options,
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(checkout),
+                str(checkout / self.file),
+                *self.arguments,
+            ]
         return [*options, str(checkout / EXAMPLES / self.file), *self.arguments]
 
     def roots(self, checkout: Path) -> list[str]:
@@ -68,6 +86,11 @@ class Program:
 def programs() -> list[Program]:
     """The list, those left out included."""
     return [Program(**one) for one in json.loads(LIST.read_text())]
+
+
+def preload() -> None:
+    """Have the processes to come forked from one that has imported what every program needs."""
+    PROCESSES.set_forkserver_preload(PRELOAD)
 
 
 def run(program: Program, checkout: Path, limit: float) -> dict[str, Any]:
@@ -98,13 +121,15 @@ def last_error(output: str) -> str:
 
 def table(results: list[dict[str, Any]]) -> str:
     """One line a program, then the totals."""
-    lines = [f"{'program':76} {'outcome':17} {'launches':>8} {'instructions':>12} {'sim s':>7} {'findings':>8}  reason"]
+    lines = [f"{'program':90} {'outcome':17} {'launches':>8} {'instructions':>12} {'sim s':>7} {'findings':>8}  reason"]
     for one in results:
         figures = (
             f"{one.get('launches', 0):8} {one.get('instructions', 0):12,} {one.get('seconds', 0.0):7.1f} {len(one.get('findings', [])):8}"
         )
         reason = one.get("reason") or one.get("left_out", "")
-        lines.append(f"{one['source'] + '/' + one['file']:76} {one['outcome']:17} {figures}  {' '.join(reason.split())[:160]}")
+        lines.append(
+            f"{one['source'] + '/' + one['file'] + ' ' + one['arch']:90} {one['outcome']:17} {figures}  {' '.join(reason.split())[:160]}"
+        )
     totals = Counter(one["outcome"] for one in results)
     clean = sum(one["outcome"] == "passed" and not one["findings"] for one in results)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in totals.most_common())
@@ -124,8 +149,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing")
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
-    os.environ.update(PYTHONDONTWRITEBYTECODE="1", CUTE_DSL_DISABLE_FILE_CACHING="1", TVM_FFI_DISABLE_TORCH_C_DLPACK="1")
-    PROCESSES.set_forkserver_preload(PRELOAD)
+    os.environ.update(ENVIRONMENT)
+    preload()
     results = []
     for program in (one for one in programs() if asked.only in one.name):
         file, checkout = asked.results / program.result_name, getattr(asked, program.source)

@@ -7,6 +7,7 @@ silicon     y of tiny layers against the simulator's, to the bit
 racecheck, memcheck
             compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
+engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
 trace       the same points, by role
@@ -105,6 +106,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Ste
     return [
         Step("silicon", prepared("silicon"), (checked("test_silicon.py"),), 180),
         Step("layer", prepared("layer"), (checked("test_layer_on_gpus.py"),), 300),
+        Step("engines", prepared("engines"), (checked("test_engines_on_gpus.py"),), 180),
         *(Step(tool, (), (once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
         Step("host_time", (host_time("prepare"),), ([*host_time("run"), *beside, "--out", str(out)],), 240),

@@ -30,7 +30,8 @@ class Record:
 class Launches:
     """Runs every launch at once.  `show` makes memory visible to kernels; what was shown is kept alive.
 
-    A kernel that uses results of tcgen05.ld before any wait gets a warning, and runs as if it waited.
+    A kernel that uses results of tcgen05.ld before any wait gets a warning, and runs as if it waited; so does one that loads or stores
+    shared memory that nobody wrote, as kernels do with rows of padding.
     """
 
     seed: int = 0
@@ -61,6 +62,8 @@ class Launches:
             resident=self.resident,
             assume_tensor_fences=self.assume_tensor_fences,
             assume_tensor_waits=bool(unwaited),
+            store_uninitialised=True,
+            load_uninitialised=True,
         )
         try:
             report = simulator.run([launch])

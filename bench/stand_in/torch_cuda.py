@@ -45,9 +45,9 @@ class OnHost(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if function is torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+        if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
             return GPU
-        if function is torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+        if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         if function in _KEEPS:
             return args[0]
@@ -112,6 +112,11 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
 
         record = query = wait = _nothing
 
+    class Graph(Stream):
+        """What is captured runs at once; a replay does nothing."""
+
+        capture_begin = capture_end = replay = reset = _nothing
+
     properties = SimpleNamespace(
         multi_processor_count=num_sms,
         major=capability[0],
@@ -141,7 +146,15 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
-    for name, value in {"Stream": Stream, "Event": Event, "stream": Stream, "device": Stream, "device_of": Stream}.items():
+    for name, value in {
+        "Stream": Stream,
+        "Event": Event,
+        "CUDAGraph": Graph,
+        "graph": Stream,
+        "stream": Stream,
+        "device": Stream,
+        "device_of": Stream,
+    }.items():
         setattr(torch.cuda, name, value)
 
     class Generator(torch.Generator):

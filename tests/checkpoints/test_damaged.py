@@ -10,7 +10,7 @@ import torch
 from published_files import LAYER, Tensors, deepseek_v3, deepseek_v4, gpt_oss, qwen3_moe, write
 
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, read_experts
+from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts, read_experts
 from megamoe_dsl.checkpoints.summary import summarise
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
@@ -124,6 +124,21 @@ def test_fp4_that_is_no_fp8(tmp_path: Path) -> None:
     folder = write(tmp_path, deepseek_v4(ExpertWeights(weights.fc1, fc1_sf, weights.fc2, weights.fc2_sf)))
     error = refused(folder, FP8, r"must be asked for|beside", expand=True)
     assert error.expert == 1 and error.tensor == f"layers.{LAYER}.ffn.experts.1.w1.weight" and "keep the weights in E2M1" in str(error)
+
+
+def test_what_a_kernel_cannot_have(tmp_path: Path) -> None:
+    """A layer that refuses an expert's values: the expert is named."""
+
+    class Picky:
+        problem, device = FP4, torch.device("cpu")
+
+        def load_expert(self, index: int, weights: ExpertWeights) -> None:
+            if index == 2:
+                raise ValueError("fc1[0]: scales too far apart")
+
+    with pytest.raises(CheckpointError, match=r"has no place in the layer: fc1\[0\]: scales too far apart") as caught:
+        load_experts(Picky(), write(tmp_path, v4()), LAYER)
+    assert caught.value.expert == 2 and caught.value.tensor == f"layers.{LAYER}.ffn.experts.2.w1.weight"
 
 
 def test_bf16_with_a_nan(tmp_path: Path) -> None:

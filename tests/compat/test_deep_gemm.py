@@ -12,6 +12,7 @@ from simulated_deep_gemm import OneRank, simulated_hopper, visible
 
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.compat import deep_gemm
+from megamoe_dsl.compat.deep_gemm import buffer as buffers
 from megamoe_dsl.compat.deep_gemm.utils import per_token_cast_to_fp8
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3, quantize_e4m3_f32
@@ -103,6 +104,13 @@ def test_torchs_default_device_does_not_matter(gpu: type[SimulatedKernel], case:
         load(buffer, case)
         run(gpu, buffer, y, *transformed(case.weights[0]), cumulative_local_expert_recv_stats=stats)
     assert torch.equal(y, case.reference().y[0]) and stats.sum() == (case.topk_idx[0] >= 0).sum()
+
+
+def test_kernels_can_be_had_ahead(buffer: deep_gemm.SymmBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(buffers, "load_or_compile_all", lambda configs: asked.extend(configs) or configs)
+    assert buffer.prepare(10.0) == len(asked) == len(set(asked))
+    assert {buffer._config(10.0, True, bound) for bound in (1, TOKENS, 16)} < set(asked)
 
 
 def test_a_bound_chooses_the_kernel(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmBuffer, case: Case) -> None:

@@ -178,3 +178,14 @@ def test_parameters_of_several_sizes_and_aggregates():
     block = np.array([10, 11, 12], np.uint32).tobytes()
     Simulator(module(body, parameters), memory).run([Launch((1, 1, 1), (1, 1, 1), args=(200, block, address, -1))])
     assert out.tolist() == [200, 12, 0xFFFFFFFF, 11]
+
+
+def test_uninitialised_shared_memory_may_be_loaded_when_told():
+    """It gives NaNs and a warning; global memory stays an error."""
+    out = np.zeros(32, np.float32)
+    body = "mov.b32 %r1, buf; ld.shared.b32 %r2, [%r1+8]; mad.wide.u32 %rd1, %r50, 4, %rd50; st.global.b32 [%rd1], %r2;"
+    report = run(body, [out], shared=SHARED, load_uninitialised=True)
+    assert np.isnan(out).all()
+    assert [text.split(": ")[1] for text in report.warnings] == ["load of uninitialised shared memory"]
+    with pytest.raises(SimError, match="uninitialised global memory"):
+        run("ld.global.b32 %r2, [%rd50];", [out], initialised=False, load_uninitialised=True)

@@ -112,7 +112,7 @@ class PublishedExperts:
         if not can_convert(layout.format, wanted):
             raise self._error(f"weights of layout {layout.name}, which recipe {problem.recipe} cannot have: {layout.format} to {wanted}")
         if (layout.format, wanted) == DOUBLES and not expand:
-            raise self._error("weights in E2M1, and recipe fp8xfp8 takes E4M3, twice the bytes: must be asked for with expand")
+            raise self._error(f"weights in E2M1, and recipe {problem.recipe} takes E4M3, twice the bytes: must be asked for with expand")
         for ending in () if ignore_biases else layout.refused:
             for stem in (*layout.fc1, layout.fc2):
                 name = f"{stem.format(layer=self.layer, expert=0)}{ending}"

@@ -71,7 +71,7 @@ def load_experts(
     LOG.info("layer %d, rank %d: %d experts of layout %s from %s", layer, rank, most, experts.layout.name, experts.checkpoint.path)
     for index in range(start, most):
         try:
-            target.load_expert(index, experts.read(rank * most + index, problem, target.device))
+            _load_expert(target, experts, index, rank * most + index)
         except CheckpointError as error:
             error.expert = index
             raise
@@ -79,6 +79,15 @@ def load_experts(
             progress(index + 1, most)
         if (index + 1) * 10 // most > index * 10 // most:
             LOG.info("layer %d, rank %d: %d of %d experts", layer, rank, index + 1, most)
+
+
+def _load_expert(target: ExpertTarget, experts: PublishedExperts, index: int, expert: int) -> None:
+    weights = experts.read(expert, target.problem, target.device)
+    try:
+        target.load_expert(index, weights)
+    except ValueError as error:  # a kernel's order may have no place for some values
+        name = experts.names(expert)[0]
+        raise CheckpointError(f"has no place in the layer: {error}", file=experts.checkpoint.files[name], tensor=name) from None
 
 
 def read_experts(

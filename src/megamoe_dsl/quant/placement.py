@@ -27,8 +27,8 @@ def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) ->
 
 def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:
     """Memory for a rank's weights in kernel order, zero, on a device."""
-    zeros = [torch.zeros(shape, dtype=dtype, device="cpu") for dtype, shape in checkpoint_layout(single_expert(problem)).values()]
-    one, count = transform_expert(problem, arch, ExpertWeights(*zeros)), problem.experts_per_rank
+    zeros = {n: torch.zeros(shape, dtype=dtype, device="cpu") for n, (dtype, shape) in checkpoint_layout(single_expert(problem)).items()}
+    one, count = transform_expert(problem, arch, ExpertWeights(**zeros)), problem.experts_per_rank
     tensors = {name: getattr(one, name) for name in WEIGHT_NAMES}
     return TransformedWeights(
         **{n: torch.zeros((count * t.shape[0], *t.shape[1:]), dtype=t.dtype, device=device) for n, t in tensors.items()}

@@ -37,6 +37,7 @@ class WorldLike(Protocol):
     leader: int
     assume_tensor_waits: bool
     store_uninitialised: bool
+    load_uninitialised: bool
     instructions: int
     sweeps: int
     progress: int

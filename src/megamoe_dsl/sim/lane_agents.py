@@ -15,6 +15,7 @@ from .lane_codes import FULL, lanes_of, members
 
 LANES = 32
 Entries = NDArray[np.int64]
+_NONE: Entries = np.zeros(0, np.int64)
 
 
 class LaneAgents:
@@ -25,6 +26,7 @@ class LaneAgents:
         self.agent, self._add = agent, add
         self.entries: Entries = np.full(LANES + 1, agent)
         self.alone = False  # whether any lane has an entry
+        self.last = 0  # when a lane last did something that it must answer for
         self.present = FULL  # lanes that there are
         self._of: dict[int, Entries] = {FULL: self.entries[LANES:]}
 
@@ -45,6 +47,8 @@ class LaneAgents:
 
     def having(self, bits: int) -> Entries:
         """The entries of lanes `bits`, of those that have one."""
+        if not self.alone:
+            return _NONE
         return np.array([entry for lane in lanes_of(bits) if (entry := int(self.entries[lane])) != self.agent], np.int64)
 
     def known(self, row: NDArray[np.int32], code: int, until: int) -> bool:

@@ -118,7 +118,7 @@ class LaneOrder:
         self.late: dict[int, LaneAgents] = {}
         self._may_be_late = warp.in_flight.get(0, frozenset())
         self.time = 1
-        self.last = self.met = self.synced = 0  # last access that single lanes must answer for; last meeting of all lanes; last barrier
+        self.met = self.synced = 0  # when all lanes last waited for each other, and met at a barrier
         self.strands = [Strand(FULL, clock)]
         self.done: dict[LaneAgents, int] = {}
         self.fences: list[Fence] = []
@@ -168,8 +168,8 @@ class LaneOrder:
         else:
             agents = self.parts = self.parts or self._add()
         agent = agents.lane(bits.bit_length() - 1) if one else agents.agent
-        if not (reading and self.lockstep and bits == FULL):
-            self.last = self.time
+        if not (reading and self.lockstep and bits == FULL and agents is self.agents):
+            agents.last = self.time
         width, strands = self._width(), self.touching(bits)
         for strand in strands:
             strand.clock.fit(width)
@@ -181,12 +181,12 @@ class LaneOrder:
         return rows, record | (alike(mask) if code == ALIKE else code) << CODE_SHIFT
 
     def in_order(
-        self, last: NDArray[np.int64], records: NDArray[np.int64] | int, bases: Row, reading: bool, level: int
+        self, last: NDArray[np.int64], records: NDArray[np.int64] | int, warps: Row, reading: bool, level: int
     ) -> NDArray[np.bool_]:
         """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""
         change = last ^ records
         same: NDArray[np.bool_] = change & CODE_MASK == 0
-        code, when, mine = last >> CODE_SHIFT & LAST, last >> CLOCK_SHIFT, bases[last & AGENT_MASK]
+        code, when, mine = last >> CODE_SHIFT & LAST, last >> CLOCK_SHIFT, warps[last & AGENT_MASK]
         if level != READS:  # lanes that wrote the same word here
             same = same & (code != SEVERAL) | (code == ALIKE) | (code > SEVERAL)
         elif reading:
@@ -194,35 +194,31 @@ class LaneOrder:
         else:
             same = same & (code < ALIKE)
         own = mine == self.agents.agent
-        if self.parts:
-            own |= mine == self.parts.agent
-        for agents in self.late.values():
-            own |= mine == agents.agent
-            same |= (mine == agents.agent) & (when <= self.synced)
+        same |= when <= self.synced
         for agents, until in self.done.items():
-            own |= (mine == agents.agent) & (when <= until)
+            own |= (last & AGENT_MASK == agents.agent) & (when <= until)
         return same & own
 
     # ---- what lanes tell
 
     def _say(self, starting: bool) -> Said:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
-        clock = self.strands[0].clock
-        needed = self.last > clock.at(self.agents.agent)
-        done = [(self.agents, self.time, needed)]
-        if self.parts:
-            done.append((self.parts, self.time, self.last > clock.at(self.parts.agent)))
-        done += [(agents, when, when > clock.at(agents.agent)) for agents, when in self.done.items()]
-        read = [(self.agents, self.time)] if self.lockstep else []
+        now, clock = self.time, self.strands[0].clock
+        clock.fit(self._width())
+        known = clock.rows[READS]
+        own = [self.agents, self.parts] if self.parts else [self.agents]
+        read = [(self.agents, now)] if self.lockstep else []
         if self.late:
             unused = self.warp.in_flight.get(self.warp.line, frozenset())
             for line, agents in self.late.items():
-                done.append((agents, self.time, True))
                 if line not in unused and self.lockstep:
-                    read.append((agents, self.time))
-                elif starting:
-                    read.append((agents, self.synced))
-        return Said(tuple(done), tuple(read))
+                    read.append((agents, now))
+                else:
+                    own.append(agents)
+                    if starting:
+                        read.append((agents, self.synced))
+        done = [(agents, now, agents.last > known[agents.agent]) for agents in own]
+        return Said((*done, *((agents, when, when > known[agents.agent]) for agents, when in self.done.items())), tuple(read))
 
     def snapshot(self, bits: int | None = None) -> Clock:
         """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""

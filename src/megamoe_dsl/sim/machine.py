@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames) -> None:
         self.memory, self.race, self.max_delay, self.kernels = memory, race, max_delay, kernels
-        self.assume_tensor_fences = self.assume_tensor_waits = self.store_uninitialised = False
+        self.assume_tensor_fences = self.assume_tensor_waits = self.store_uninitialised = self.load_uninitialised = False
         self.leader = 0
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0

@@ -26,6 +26,8 @@ WINDOW_SHIFT = 24
 WINDOW_MASK = (1 << WINDOW_SHIFT) - 1
 
 Bytes = NDArray[np.uint8]
+POISON_BYTE = 0xFF
+"""What uninitialised shared memory holds: a NaN in every floating-point format that has one."""
 B128 = np.complex128
 """Stands for 16 opaque bytes."""
 ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: B128}
@@ -161,7 +163,7 @@ class SharedMemory(ByteStore):
     """The shared memory of one CTA. Offsets count from the hardware base, so the kernel's first byte is SMEM_RESERVED."""
 
     def __init__(self, size: int, label: str) -> None:
-        super().__init__(np.zeros(SMEM_BYTES, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
+        super().__init__(np.full(SMEM_BYTES, POISON_BYTE, np.uint8), np.zeros(SMEM_BYTES, np.bool_))
         self.limit, self.label = SMEM_RESERVED + size, label
         self.initialised: set[object] = set()  # chunks that were found, or made, initialised: they stay so
         self.shadow: Shadow | None = None

@@ -69,12 +69,14 @@ class Binder:
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
         self.late: LateLoads | None = None
         self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
+        self._keys: dict[int, str] = {}
         self._constants: dict[tuple[str, type], str] = {}
 
     def name(self, value: Any) -> str:
-        """A name under which generated code can use `value`."""
-        key = f"k{len(self.names)}"
-        self.names[key] = value
+        """A name under which generated code can use `value`: one name for each function or constant."""
+        if (key := self._keys.get(id(value))) is None:
+            key = self._keys[id(value)] = f"k{len(self.names)}"
+            self.names[key] = value
         return key
 
     def dtype_name(self, dtype: type) -> str:
@@ -158,10 +160,12 @@ class Binder:
             raise SimError(f"cannot parse address {operand}")
         base, offset = match.group(1), int(match.group(2), 0) if match.group(2) else 0
         if base in self.index:
+            i, have, add = self.index[base], self.storage[self.index[base]], np.full(32, offset, np.int64)
+            if np.dtype(have).itemsize == 8:
+                return (lambda w: w.R[i].view(np.int64) + add) if offset else (lambda w: w.R[i].view(np.int64))
+            if have == np.uint32:
+                return (lambda w: w.R[i] + add) if offset else (lambda w: w.R[i].astype(np.int64))
             read = self.read(base, np.uint64)
-            if not offset:
-                return lambda w: read(w).view(np.int64)
-            add = np.full(32, offset, np.int64)
             return lambda w: read(w).view(np.int64) + add
         leaf = self._leaf(base, np.int64)
         if callable(leaf):

@@ -49,7 +49,7 @@ class Race:
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
     single: int = 0  # agents that are one lane of another
-    bases: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # a lane's agent to its warp's
+    warps: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # agents of a warp and its lanes: its first
 
     # ---- agents and clocks
 
@@ -59,7 +59,7 @@ class Race:
         self.places.append(place)
         check_agents(len(self.names) - self.single, lanes=self.single)
         while len(self.names) > self.width:
-            self.bases = np.concatenate([self.bases, np.arange(self.width, 2 * self.width, dtype=np.int32)])
+            self.warps = np.concatenate([self.warps, np.arange(self.width, 2 * self.width, dtype=np.int32)])
             self.width *= 2
         return len(self.names) - 1
 
@@ -70,7 +70,7 @@ class Race:
         def add(suffix: str) -> int:
             self.single += 1
             lane = self.agent(name + suffix, place)
-            self.bases[lane] = agent
+            self.warps[lane] = self.warps[agent]
             return lane
 
         lanes = self.lanes[agent] = LaneAgents(agent, add)
@@ -80,9 +80,12 @@ class Race:
         """A new warp."""
 
         def add() -> LaneAgents:
-            return self.agent_of_lanes(name, warp.cta)
+            lanes = self.agent_of_lanes(name, warp.cta)
+            self.warps[lanes.agent] = own.agent
+            return lanes
 
-        return LaneOrder(add(), warp, self.clock(), lambda: self.width, add, self.lockstep)
+        own = self.agent_of_lanes(name, warp.cta)
+        return LaneOrder(own, warp, self.clock(), lambda: self.width, add, self.lockstep)
 
     def clock(self) -> Clock:
         """A clock that knows nothing."""
@@ -171,7 +174,7 @@ class Race:
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
             if isinstance(index, slice):
                 index = np.arange(index.start, index.stop)
-            every = np.broadcast_to(records, len(index))
+            every = np.full(len(index), records) if isinstance(records, int) else records
             shadow.add_reader(index[bad], every[bad])
             index, records = index[~bad], every[~bad]
         shadow.read[index] = records
@@ -257,7 +260,7 @@ class Race:
         """Of the accesses that no entry of a clock covers (`bad`): those that neither program order nor what single lanes told covers."""
         if not isinstance(actor, Actor):
             order = actor.order
-            bad = bad & ~order.in_order(last, records, self.bases, reading, level)
+            bad = bad & ~order.in_order(last, records, self.warps, reading, level)
             if not bad.any():
                 return None
             if len(order.strands) > 1:

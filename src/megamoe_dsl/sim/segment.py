@@ -26,7 +26,7 @@ from .parser import PtxInstruction
 
 _OPERAND = re.compile(r"R\[\d+\]|\bk\d+\b(?!\()")
 _CALL = re.compile(r"\bk\d+\(")
-_WORTH_IT = 8  # operations, when each is one or two calls of numpy; of functions two are
+_WORTH_IT = 8  # operations whose values must be put together first; of functions, which are dear, two are
 
 
 class _Operation(NamedTuple):
@@ -117,10 +117,15 @@ class Segment:
         groups: dict[tuple[Any, ...], list[_Operation]] = {}
         for one in sorted(self._operations, key=lambda one: one.level):
             groups.setdefault((one.level, one.template, one.types), []).append(one)
+        joined = set[tuple[str, ...]]()
         for group in groups.values():
-            text = "".join(group[0].template)
-            together = "(w)" not in text and group[0].operands and len(group) >= (2 if _CALL.search(text) else _WORTH_IT)
-            yield from [group] if together else [[one] for one in group]
+            text, columns = "".join(group[0].template), list(zip(*(one.operands for one in group), strict=True))
+            ready = all(names in joined or all(name in self.binder.names for name in names) for names in columns)
+            if "(w)" not in text and columns and len(group) >= (2 if ready or _CALL.search(text) else _WORTH_IT):
+                joined.add(tuple(one.name for one in group))
+                yield group
+            else:
+                yield from ([one] for one in group)
 
     def _lines(self, group: list[_Operation], joined: dict[tuple[str, ...], str], used: set[str]) -> list[str]:
         """The source of a group. `joined` names the results that are together, `used` what later lines use and, from now on, these."""

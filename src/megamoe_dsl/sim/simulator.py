@@ -28,9 +28,10 @@ class Simulator:
     actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assume_tensor_fences` spares kernels that leave out `tcgen05.fence`, as many public ones
     do, the findings of the race detector; `assume_tensor_waits` runs those that leave out `tcgen05.wait::ld`, which are refused otherwise.
-    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning: rows of padding, in public kernels. `leader` is the lane that
-    `elect.sync` elects. With `late_loads` the seed also says when loads take their values (see `late_loads`). Without `assume_lockstep`
-    lanes that execute an instruction together need not have executed what comes before it (see `lane_order`).
+    `store_uninitialised` makes TMA stores of bytes that nobody wrote a warning, and `load_uninitialised` loads of such shared memory, which
+    give NaNs: rows of padding, in public kernels. `leader` is the lane that `elect.sync` elects. With `late_loads` the seed also says
+    when loads take their values (see `late_loads`). Without `assume_lockstep` lanes that execute an instruction together need not have
+    executed what comes before it (see `lane_order`).
     """
 
     def __init__(
@@ -49,13 +50,14 @@ class Simulator:
         assume_lockstep: bool = True,
         leader: int = 0,
         late_loads: bool = False,
+        load_uninitialised: bool = False,
     ) -> None:
         if not 0 <= leader < 32:
             raise SimError(f"leader {leader}: a lane, 0 to 31")
         self.memory, self.seed, self.race, self.max_delay, self.progress, self.resident = memory, seed, race, max_delay, progress, resident
         self.assume_tensor_fences, self.assume_tensor_waits = assume_tensor_fences, assume_tensor_waits
-        self.store_uninitialised, self.assume_lockstep, self.leader = store_uninitialised, assume_lockstep, leader
-        self.late_loads = late_loads
+        self.store_uninitialised, self.load_uninitialised = store_uninitialised, load_uninitialised
+        self.assume_lockstep, self.leader, self.late_loads = assume_lockstep, leader, late_loads
         self.program = None if ptx is None else load(ptx, kernel)
 
     def run(self, launches: Sequence[Launch]) -> Report:
@@ -75,7 +77,8 @@ class Simulator:
         race = Race(self.memory, kernels, self.assume_lockstep) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels)
         world.assume_tensor_fences, world.assume_tensor_waits = self.assume_tensor_fences, self.assume_tensor_waits
-        world.store_uninitialised, world.leader = self.store_uninitialised, self.leader
+        world.store_uninitialised, world.load_uninitialised = self.store_uninitialised, self.load_uninitialised
+        world.leader = self.leader
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

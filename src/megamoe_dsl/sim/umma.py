@@ -100,8 +100,7 @@ def multiply_accumulate(
         if saturate:
             product = np.clip(product, -(2.0**31), 2.0**31 - 1)
         return product.astype(np.int64).astype(np.int32)
-    with np.errstate(over="ignore"):
-        return product.astype(dtype)
+    return product.astype(dtype)
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """SGLang: `--moe-a2a-backend megamoe` on this project's kernels.
 
-    from megamoe_dsl.compat.engines import sglang
-    sglang.install()                       in every process that runs the model, before its weights are loaded
+    from megamoe_dsl.compat.engines.sglang import install
+    install()                              in every process that runs the model, before its weights are loaded
 
 SGLang's `run_mega_routed_experts` (srt/layers/moe/mega_moe.py) and `run_sm90_mega_routed` (mega_moe_sm90.py) look DeepGEMM's functions up
 when they call them; `install` puts this project's in their place.  On SM90 SGLang reorders weights by hand, in

@@ -11,7 +11,7 @@ from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
-from .common import shared_target
+from .common import line_of, shared_target
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
 
@@ -100,7 +100,10 @@ def gather(
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
         if (bad := store.first_uninitialised(index, total)) is not None:
-            raise _uninitialised(store, bad)
+            if cta is None or not w.world.load_uninitialised:
+                raise _uninitialised(store, bad)
+            if not seen:
+                w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
         if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:

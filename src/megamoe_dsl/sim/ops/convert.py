@@ -6,6 +6,7 @@ Narrow floats are encoded by searching the table of their values, to nearest eve
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,12 @@ def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
     return lambda x: x.astype(np.float16).view(np.uint16)
 
 
-def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any], type]:
+@lru_cache(maxsize=256)
+def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any], Any], type]:
     """Two float32 (the first goes to the upper half) to a packed pair."""
-    relu = "relu" in ins.parts
+    relu = "relu" in qualifiers
     if kind in ("f16", "bf16"):
-        encode = _encode16(kind, "rz" in ins.parts)
+        encode = _encode16(kind, "rz" in qualifiers)
 
         def halves(high: Any, low: Any) -> Any:
             if relu:
@@ -81,7 +83,7 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
 
         return halves, np.uint32
     if kind == "ue8m0":
-        up = "rp" in ins.parts
+        up = "rp" in qualifiers
         return lambda high, low: _ue8m0(low, up).astype(np.uint16) | _ue8m0(high, up).astype(np.uint16) << np.uint16(8), np.uint16
     narrow = _encoder(kind)
 
@@ -96,6 +98,7 @@ def _to_pair(kind: str, ins: PtxInstruction) -> tuple[Callable[[Any, Any], Any],
     return (nibbles, np.uint8) if kind == "e2m1" else (pair_of_bytes, np.uint16)
 
 
+@lru_cache(maxsize=64)
 def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type]:
     """A packed narrow pair to f16x2 or bf16x2 bits."""
     table = UE8M0 if kind == "ue8m0" else _TABLES[kind][0]
@@ -120,7 +123,7 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
     to, source = kinds
     dest = ins.operands[0]
     if to.endswith("x2") and source == "f32":
-        run, t = _to_pair(to.removesuffix("x2"), ins)
+        run, t = _to_pair(to.removesuffix("x2"), ins.parts)
         high, low = (b.expression(o, np.float32) for o in ins.operands[1:3])
         return Inline([(dest, f"{b.name(run)}({high}, {low})", t)])
     if to.endswith("x2"):
@@ -134,7 +137,7 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
 
 
 def _narrow_from_halves(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
-    pair, t = _to_pair(to.removesuffix("x2"), ins)
+    pair, t = _to_pair(to.removesuffix("x2"), ins.parts)
     widen = bf16_to_f32 if source == "bf16x2" else lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32)
 
     def run(x: Any) -> Any:

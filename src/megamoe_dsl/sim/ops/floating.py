@@ -7,6 +7,7 @@ exact result rounded to float32: hardware may differ in the last bits.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ def _nan_minimum(function: Any) -> Any:
     return {np.fmin: np.minimum, np.fmax: np.maximum}[function]
 
 
+@lru_cache(maxsize=256)
 def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
     """An operation on 16-bit floats given as uint16 bits."""
     function = _FUNCTIONS[base]
@@ -97,20 +99,21 @@ def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
     return run
 
 
-def _single(base: str, ins: PtxInstruction) -> Any:
+@lru_cache(maxsize=256)
+def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
     """An operation on float32 arrays."""
     function = _FUNCTIONS[base]
-    if mode := next((part for part in ins.parts if part in MODES), None):
+    if mode := next((part for part in qualifiers if part in MODES), None):
         run: Any = directed(base, mode)
     elif base in ("fma", "mad"):
         run = fma32
     elif base in _THROUGH_64:
         run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
-    elif base in ("min", "max") and "NaN" in ins.parts:
+    elif base in ("min", "max") and "NaN" in qualifiers:
         run = _nan_minimum(function)
     else:
         run = function
-    ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
+    ftz, sat, relu = "ftz" in qualifiers, "sat" in qualifiers, "relu" in qualifiers
     if not (ftz or sat or relu):
         return run
 
@@ -140,12 +143,12 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
         return Inline([(dest, text + (f".view({b.dtype_name(np.uint32)})" if packed else ""), t)])
     if kind == "f32x2":
         sources = ", ".join(f"{b.expression(o, np.uint64)}.view({b.dtype_name(np.float32)})" for o in ins.operands[1:])
-        return Inline([(dest, f"{b.name(_single(base, ins))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
+        return Inline([(dest, f"{b.name(_single(base, ins.parts))}({sources}).view({b.dtype_name(np.uint64)})", np.uint64)])
     if kind == "f64":
         sources = ", ".join(b.expression(o, np.float64) for o in ins.operands[1:])
         return Inline([(dest, f"{b.name(_FUNCTIONS[base])}({sources})", np.float64)])
     sources_list = [b.expression(o, np.float32) for o in ins.operands[1:]]
-    function = _single(base, ins)
+    function = _single(base, ins.parts)
     if function is _FUNCTIONS[base] and base in _OPERATORS:
         return Inline([(dest, _OPERATORS[base].format(*sources_list), np.float32)])
     if base in ("min", "max") and len(sources_list) == 3:

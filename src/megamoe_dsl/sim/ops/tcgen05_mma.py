@@ -25,7 +25,7 @@ from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, opera
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import all_valid, granules
+from ..tmem import COLUMNS, all_valid, granules
 from ..umma import decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
@@ -187,17 +187,18 @@ def _scales(
         raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")
     half = rows // 2 if folded else rows
     column, width = address & 0xFFFF, -(-half // 32)
-    words = _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
-    lane, place = _scale_places(rows, half)
-    picked = np.stack([words[lane, place + k * width] for k in range(sets)], axis=1).view(np.uint8)
-    return decode_scales(picked[:, first_byte : first_byte + blocks], name)
+    _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
+    memory = tensor_unit(cta).memory.words.view(np.uint8)
+    return decode_scales(memory.take(_scale_places(column, rows, half, first_byte, blocks)), name)
 
 
-@lru_cache(maxsize=1024)
-def _scale_places(rows: int, half: int) -> tuple[IndexArray, IndexArray]:
-    """Lane and column of the scale factors of every row."""
+@lru_cache(maxsize=4096)
+def _scale_places(column: int, rows: int, half: int, first_byte: int, blocks: int) -> IndexArray:
+    """Bytes of tensor memory that hold the scale factors of every row."""
     row = np.arange(rows)
-    return row % 32 + 64 * (row // half), row % half // 32
+    lane, word = row % 32 + 64 * (row // half), column + row % half // 32
+    later, byte = np.divmod(np.arange(first_byte, first_byte + blocks), 4)
+    return 4 * ((lane * COLUMNS + word)[:, None] + later * -(-half // 32)) + byte
 
 
 def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
