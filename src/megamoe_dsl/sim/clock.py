@@ -45,9 +45,13 @@ class Clock:
 
     def raise_to(self, rows: Iterable[int], agents: NDArray[np.int64], value: int) -> None:
         """Let rows know these agents up to `value` at least."""
+        one = int(agents[0]) if len(agents) == 1 else None
         for row in rows:
             known = self.rows[row]
-            known[agents] = np.maximum(known[agents], value)
+            if one is None:
+                known[agents] = np.maximum(known[agents], value)
+            elif known[one] < value:
+                known[one] = value
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""

@@ -89,14 +89,15 @@ class Said:
     done: tuple[tuple[LaneAgents, int, bool], ...]
     read: tuple[tuple[LaneAgents, int], ...]
 
-    def write(self, clock: Clock, bits: int, width: int) -> Clock:
+    def write(self, clock: Clock, bits: int, width: Callable[[], int]) -> Clock:
         """Into a clock, as lanes `bits` say it."""
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
-        clock.fit(max(width, *(int(agents.entries.max()) + 1 for agents, _, _ in self.done)))
+        clock.fit(width())
         for agents, when in self.read:
             clock.rows[READS, agents.agent] = max(when, clock.rows[READS, agents.agent])
         for of_lanes, when in entries:
-            clock.raise_to((HAPPENED, READS), of_lanes, when)
+            if len(of_lanes):
+                clock.raise_to((HAPPENED, READS), of_lanes, when)
         return clock
 
 
@@ -240,7 +241,7 @@ class LaneOrder:
         clock = first.clock.copy()
         for strand in others:
             clock.join(strand.clock)
-        return self._say(starting).write(clock, bits, self._width())
+        return self._say(starting).write(clock, bits, self._width)
 
     def put_off_clocks(self) -> list[Clock]:
         """What relaxed reads of the executing lanes have seen."""
@@ -296,7 +297,10 @@ class LaneOrder:
 
     def wait(self) -> None:
         """Another `.sync` instruction of the executing lanes: what they have read and used has been read."""
-        if self.met < self.time and (self.parts or self.late or not self.lockstep) and (bits := self.lanes()) & (bits - 1):
+        last = max(self.agents.last, *(agents.last for agents in self.late.values()), 0) if not self.lockstep else 0
+        if self.parts:
+            last = max(last, self.parts.last)
+        if last >= self.met and last and (bits := self.lanes()) & (bits - 1):
             for strand in list(self._focus(bits)):
                 self._over(strand.clock, bits, (READS,))
 
@@ -343,7 +347,7 @@ class LaneOrder:
         """What a relaxed write of lanes (default: those that execute) releases, by scope: only what their fences have released before."""
         bits = self.lanes() if bits is None else bits
         return [
-            (fence.scope, fence.said.write(fence.clock.copy(), self.whole(bits & fence.bits), self._width()))
+            (fence.scope, fence.said.write(fence.clock.copy(), self.whole(bits & fence.bits), self._width))
             for fence in self.fences
             if fence.bits & bits
         ]

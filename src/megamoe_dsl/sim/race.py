@@ -241,7 +241,7 @@ class Race:
                 continue
             mine = records if isinstance(records, int) else records[index == at]
             last = np.full(1 if isinstance(mine, int) else len(mine), record)
-            if self._unknown(last, np.ones(len(last), np.bool_), rows, level, mine, actor, not before_write) is not None:
+            if self._unknown(last, np.ones(len(last), np.bool_), rows, level, mine, actor) is not None:
                 self._report_records(kind, shadow, at, record, mine if isinstance(mine, int) else int(mine[0]), actor)
 
     def _stamp(self, index: Any, actor: Accessor, code: int | None, reading: bool = False) -> tuple[Rows, Any]:
@@ -263,12 +263,16 @@ class Race:
             bad = bad & ~order.in_order(last, records, self.warps, reading, level)
             if not bad.any():
                 return None
+            if reading:  # a read that is kept beside another for nothing does no harm
+                return bad
             if len(order.strands) > 1:
                 for strand in order.strands:
                     known = strand.has(records) & bad
                     if known.any():
                         bad = bad & ~(known & self._covered(last, known, strand.clock.rows[level]))
                 return bad if bad.any() else None
+        elif reading:
+            return bad  # type: ignore[no-any-return]
         bad = bad & ~self._covered(last, bad, rows[level])
         return bad if bad.any() else None
 
