@@ -25,7 +25,7 @@ from .operands import Binder
 from .ops import Inline
 from .parser import PtxInstruction
 
-_REGISTER, _NAME = re.compile(r"R\[(\d+)\]"), re.compile(r"[%\w$@]+")
+_REGISTER, _NAME = re.compile(r"R\[(\d+)\]"), re.compile(r"[%\w$@.]+")
 _OPERAND = re.compile(r"R\[\d+\]|\bk\d+\b(?!\()")
 _CALL = re.compile(r"\bk\d+\(")
 _WORTH_IT = 8  # operations whose values must be put together first; of functions, which are dear, two are

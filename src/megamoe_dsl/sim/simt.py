@@ -15,6 +15,7 @@ from .errors import SimError
 from .fragment import Fragment
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
+from .late_loads import land_some
 from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line
@@ -39,6 +40,8 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
     for fragment in fragments:
         fragment.polled = False
     try:
+        if w.program.late:
+            land_some(world, w)
         while executed < quantum and fragments:
             if len(fragments) == 1:
                 n = _run_fragment(world, w, fragments[0], quantum - executed, NOBODY)
@@ -137,7 +140,7 @@ def _run_fragment(world: WorldLike, w: Warp, f: Fragment, budget: int, meet: int
                     n += 1
                     pc = f.pc = unit.next
                     continue
-            f.pc = pc
+            f.pc, w.mask = pc, m
             outcome = unit.handler(w, m)
             if outcome is BLOCK or outcome is PARK:
                 f.why, f.parked = w.why, outcome is PARK

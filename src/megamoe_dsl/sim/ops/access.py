@@ -76,52 +76,64 @@ def _uninitialised(w: WarpLike, store: ByteStore, offset: int) -> None:
     w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
 
 
-def gather(w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False) -> Lanes:
-    """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1)."""
+def gather(
+    w: WarpLike, space: str, where: Lanes, size: int, count: int, mask: Mask, strong: bool = False, parts: bool = False, seen: bool = False
+) -> Lanes:
+    """Load `count` consecutive elements of `size` bytes for each active lane: an array [active lanes, count] ([active lanes] when 1).
+
+    `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it.
+    """
     if mask is not None:
         where = where[mask]
     race, total = w.world.race, size * count
     if not strong and uniform(where) and not _is_local(space, first := int(where[0])):
-        return _load_one(w, space, first, size, count).repeat(len(where), axis=0)
+        w.mask = mask
+        return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
     out: Any = None
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
-        if (bad := store.first_uninitialised(index, total)) is not None:
+        bad = store.first_uninitialised(index, total)
+        if bad is not None and not (seen and cta is not None and w.world.load_uninitialised):
             _uninitialised(w, store, bad)
-        if race is not None and (cta is not None or isinstance(store, Allocation)):
+        if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
+            w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)
                 race.strong(shadow, shadow.index(offsets, total), w, writes=False)
             elif cta is not None:
-                race.read_shared(cta, offsets, total, w)
+                race.read_shared(cta, offsets, total, w, parts)
             else:
                 race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
         values = store.rows(size, count).take(index, 0)
         if isinstance(lanes, slice):
             return values
+        w.mask = mask
         if out is None:
             out = np.zeros((len(where), *values.shape[1:]), values.dtype)
         out[lanes] = values
     return out
 
 
-def _load_one(w: WarpLike, space: str, address: int, size: int, count: int) -> Lanes:
-    """A weak load of the same address for all lanes: a row of `count` elements."""
+def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
+    """A weak load of the same address for all lanes: a row of `count` elements; `parts` and `seen` as in `gather`."""
     race, total = w.world.race, size * count
     store, offset, cta = find(w, space, address, total)
-    if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
+    unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
+    if unwritten and not (seen and cta is not None and w.world.load_uninitialised):
         _uninitialised(w, store, offset)
-    if race is not None:
+    if race is not None and not seen:
         if cta is not None:
-            race.read_shared(cta, slice(offset, offset + total), total, w)
+            race.read_shared(cta, slice(offset, offset + total), total, w, parts)
         elif isinstance(store, Allocation):
             race.read_global(store, slice(offset, offset + total), total, w)
     row = _row(store, offset, total)
     return store.rows(size, count)[row : row + 1]
 
 
-def scatter(w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False) -> None:
-    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when count is 1)."""
+def scatter(
+    w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
+) -> None:
+    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when it is 1); `parts` as in `gather`."""
     if mask is not None:
         where, values = where[mask], values[mask]
     race, total = w.world.race, size * count
@@ -133,16 +145,25 @@ def scatter(w: WarpLike, space: str, where: Lanes, size: int, count: int, values
         elif cta is None and store is not w.local:
             raise SimError("store to parameter memory")
         if race is not None and store is not w.local:
+            w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)
                 race.strong(shadow, shadow.index(offsets, total), w, writes=True)
             elif cta is not None:
-                race.write_shared(cta, offsets, total, w)
+                race.write_shared(cta, offsets, total, w, parts)
             else:
                 race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
+        w.mask = mask
         index = _row_index(store, offsets, total)
         store.rows(size, count)[index] = values[lanes]
         store.mark(index, total)
+
+
+def _some(w: WarpLike, mask: Mask, places: NDArray[np.int64]) -> Lanes:
+    """The lanes at some places among those of a mask."""
+    out = np.zeros(32, np.bool_)
+    out[np.array(w.lanes(mask))[places]] = True
+    return out
 
 
 def _row_index(store: ByteStore, offsets: NDArray[np.int64], total: int) -> NDArray[np.int64]:

@@ -187,8 +187,8 @@ class _Access:
                 words[where + 1], valid[where + 1] = row >> np.uint32(16), True
 
 
-class Layout(NamedTuple):
-    """Words that the registers are, shaped (registers, 32), from the first on; lanes and columns they span; whether a word holds 16 bits."""
+class WordPlaces(NamedTuple):
+    """Words that the registers are, shaped (registers, 32), from the first on; lanes and columns they span; whether words hold 16 bits."""
 
     where: IndexArray
     lanes: int
@@ -196,13 +196,13 @@ class Layout(NamedTuple):
     packed: bool
 
 
-def _layout(ins: PtxInstruction) -> Layout:
+def _layout(ins: PtxInstruction) -> WordPlaces:
     shape = next((part for part in ins.parts if re.fullmatch(r"\d+x\d+b(x2)?", part)), "")
     repeat = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part)), 1)
     lane, column, columns = fragment(shape, repeat)
     packed = "pack::16b" in ins.parts or "unpack::16b" in ins.parts
     factor = 2 if packed else 1
-    return Layout(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
+    return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
 def _base(w: WarpLike, address: int, span: int) -> tuple[int, int]:
@@ -214,7 +214,7 @@ def _base(w: WarpLike, address: int, span: int) -> tuple[int, int]:
     return 32 * quarter + lane_field % 32, column
 
 
-def _access(w: WarpLike, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
+def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
     lane, column = _base(w, address, layout.lanes)
     return _Access(registers, layout.where + (lane * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], [])
 
