@@ -20,7 +20,7 @@ def test_write_write_and_its_location():
     (finding,) = shared_race(text.format(0), text.format(32))
     assert finding.kind == "WAW race"
     assert finding.where == "rank 0 CTA (0,0,0) smem+8"
-    assert {finding.first, finding.second} == {"rank 0 CTA (0,0,0) warp 0", "rank 0 CTA (0,0,0) warp 1"}
+    assert {finding.first, finding.second} == {"rank 0 CTA (0,0,0) warp 0 lane 0", "rank 0 CTA (0,0,0) warp 1 lane 0"}
     assert min(finding.first_line, finding.second_line) > 0 and finding.first_line == finding.second_line
     assert "smem+8" in str(finding)
 
@@ -216,7 +216,8 @@ def test_lanes_that_store_weakly_where_a_strong_access_was(size):
     text = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 red.global.add.u32 [%rd50], 1; @!%p1 st.global.b32 [%rd50], 7;"
     kinds = {f.kind for seed in range(8) for f in run(text, [np.zeros(1, np.uint32)], block=size, grid=2, seed=seed).findings}
     assert kinds == WRITE
-    assert run("red.global.add.u32 [%rd50], 1; st.global.b32 [%rd50], 7;", [np.zeros(1, np.uint32)], block=size).findings == []
+    text = "red.global.add.u32 [%rd50], 1; bar.warp.sync -1; st.global.b32 [%rd50], 7;"
+    assert run(text, [np.zeros(1, np.uint32)], block=size).findings == []
 
 
 def test_findings_are_grouped_by_kind_memory_and_lines():

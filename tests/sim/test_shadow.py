@@ -57,12 +57,12 @@ def test_what_else_is_recorded_follows_too() -> None:
     shadow = Shadow(SIZE, CHUNK, "m", "m", 0, 0)
     first, second = shadow.index(np.array([1024]), 16), shadow.index(np.array([1040]), 16)
     assert not isinstance(first, slice) and not isinstance(second, slice)
-    shadow.add_reader(first, 7)
+    shadow.add_reader(first, np.array([7]))
     shadow.add_strong(second, 9, writes=True)
     finer = shadow.index(np.array([1024 + 12, 1040 + 4, 1056]), 4)
     assert not isinstance(finer, slice)
-    [(here, records)] = shadow.readers(finer)
-    assert (here.tolist(), records.tolist()) == ([finer[0]], [7])
-    assert shadow.strong_at(finer, before_write=True) == [(finer[1], 9)]
+    [(places, records)] = shadow.readers(finer)
+    assert (places.tolist(), records.tolist()) == ([0], [7])
+    assert shadow.strong_at(finer, before_write=True) == [(finer[1], 9, True)]
     assert shadow.strong_at(finer, before_write=True) == []
     assert shadow.readers(finer) == []

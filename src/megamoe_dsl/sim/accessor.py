@@ -1,4 +1,4 @@
-"""Who makes an access, and where: what the race detector asks of warps, engines and CTAs."""
+"""Who makes an access: what the race detector asks of warps and engines."""
 
 from __future__ import annotations
 
@@ -6,43 +6,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .clock import Clock
-from .memory import SharedMemory
-from .parser import ParsedKernel
+from .lane_order import LaneOrder
+from .place import Place
 
 
-class Place(Protocol):
-    """A CTA: threads of one place share its memory, places of one cluster and of one rank share scopes."""
-
-    rank: int
-    shared: SharedMemory
-
-    @property
-    def cluster(self) -> object:
-        """Equal for the CTAs of one cluster."""
-        ...
-
-    @property
-    def kernel(self) -> ParsedKernel:
-        """What it runs; PTX lines of its agents are lines of this kernel."""
-        ...
-
-
-class Accessor(Protocol):
-    """Who makes an access."""
-
-    agent: int
-    clock: Clock
-    line: int
-    asynchronous: bool
-
-
-class Thread(Accessor, Protocol):
+class Thread(Protocol):
     """A warp: an accessor that also synchronises."""
 
+    agent: int
+    line: int
     state: dict[Any, Any]
-    fences: dict[int, Clock]
-    pending: dict[Place, Clock]
-    seen: dict[Any, int]
+
+    @property
+    def order(self) -> LaneOrder:
+        """What its lanes know."""
+        ...
 
     @property
     def cta(self) -> Place:
@@ -52,9 +30,13 @@ class Thread(Accessor, Protocol):
 
 @dataclass(slots=True)
 class Actor:
-    """An engine as accessor. `asynchronous` means the async proxy."""
+    """An engine as accessor. `asynchronous` means the async proxy; `code` is the lanes that it works for, if it tells them apart."""
 
     agent: int
     clock: Clock
     line: int
     asynchronous: bool = True
+    code: int = 0
+
+
+Accessor = Thread | Actor

@@ -8,7 +8,8 @@ from .errors import SimError
 from .geometry import Geometry
 from .shadow import AGENT_MASK
 
-MAX_AGENTS = AGENT_MASK + 1
+MAX_AGENTS = (AGENT_MASK + 1) // 2
+"""Warps and engines; as many numbers are left for lanes that act alone."""
 
 
 def agents_needed(launches: Iterable[Geometry]) -> int:
@@ -19,9 +20,10 @@ def agents_needed(launches: Iterable[Geometry]) -> int:
     return sum(launch.ctas * launch.warps for launch in launches)
 
 
-def check_agents(needed: int, so_far: bool = True) -> None:
-    """Raise SimError when the race detector cannot have that many agents."""
-    if needed > MAX_AGENTS:
+def check_agents(needed: int, so_far: bool = True, lanes: int = 0) -> None:
+    """Raise SimError when the race detector cannot have that many agents, or that many lanes beside them."""
+    if needed > MAX_AGENTS or needed + lanes > AGENT_MASK + 1:
         what = "so far" if so_far else "for the warps alone"
         remedy = "run fewer or smaller CTAs, ranks or launches at a time, or turn the detector off (race=False)"
+        what += f" and {lanes} lanes" if lanes else ""
         raise SimError(f"race detector: {needed} agents {what}, the limit is {MAX_AGENTS}: {remedy}")

@@ -52,21 +52,16 @@ class AsyncGroups:
         older = list(self.committed)[: max(0, len(self.committed) - keep)]
         return all(copy.read_done if read else copy.done for group in older for copy in group)
 
-    def retire(self, w: WarpLike, keep: int, read: bool) -> None:
-        """The thread has waited: it learns what the groups did. Only a full wait forgets them."""
+    def retire(self, keep: int, read: bool) -> list[Clock]:
+        """The thread has waited: what it learns of what the groups did. Only a full wait forgets them."""
         count = max(0, len(self.committed) - keep)
         if read:
-            for group in list(self.committed)[self.reads_waited : count]:
-                for copy in group:
-                    if (clock := copy.source_clock()) is not None:
-                        w.clock.join(clock)
+            groups = list(self.committed)[self.reads_waited : count]
             self.reads_waited = max(self.reads_waited, count)
-            return
-        for _ in range(count):
-            for copy in self.committed.popleft():
-                if copy.clock is not None:
-                    w.clock.join(copy.clock)
+            return [clock for group in groups for copy in group if (clock := copy.source_clock()) is not None]
         self.reads_waited = max(0, self.reads_waited - count)
+        groups = [self.committed.popleft() for _ in range(count)]
+        return [copy.clock for group in groups for copy in group if copy.clock is not None]
 
     def left_over(self) -> str | None:
         """What is wrong when the thread exits now, or None."""

@@ -1,16 +1,20 @@
 """Vector clocks of the race detector.
 
-One clock per agent and synchronisation object. Row HAPPENED counts what happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count
-what a `fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency
-Model", "Proxies").
+One clock per strand of a warp and per synchronisation object. Row HAPPENED counts the writes that happened before; rows ASYNC_GLOBAL and
+ASYNC_SHARED count what a `fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory
+Consistency Model", "Proxies"). Row READS counts the reads that happened before: a warp barrier passes on writes, but not another
+lane's reads (see `lane_order`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED = 0, 1, 2
+HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED, READS = 0, 1, 2, 3
+ROWS = 4
 
 
 class Clock:
@@ -24,7 +28,7 @@ class Clock:
     def fit(self, width: int) -> None:
         """Make room for `width` agents."""
         if (have := self.rows.shape[1]) < width:
-            self.rows = np.concatenate([self.rows, np.zeros((3, width - have), np.int32)], axis=1)
+            self.rows = np.concatenate([self.rows, np.zeros((ROWS, width - have), np.int32)], axis=1)
 
     def join(self, other: Clock) -> None:
         """Everything `other` knows is now known here too."""
@@ -39,9 +43,15 @@ class Clock:
         """A snapshot."""
         return Clock(self.rows.copy())
 
-    def tick(self, agent: int) -> None:
-        """Later accesses of `agent` are not covered by snapshots taken before."""
-        self.rows[HAPPENED, agent] += 1
+    def raise_to(self, rows: Iterable[int], agents: NDArray[np.int64], value: int) -> None:
+        """Let rows know these agents up to `value` at least."""
+        one = int(agents[0]) if len(agents) == 1 else None
+        for row in rows:
+            known = self.rows[row]
+            if one is None:
+                known[agents] = np.maximum(known[agents], value)
+            elif known[one] < value:
+                known[one] = value
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .accessor import Place, Thread
+from .accessor import Thread
 from .clock import Clock
 from .fragment import Fragment
 from .geometry import Dim3, Geometry
@@ -16,6 +16,7 @@ from .memory import ByteStore, GlobalMemory, SharedMemory
 from .named_barrier import BarrierState
 from .outcome import Outcome
 from .parser import ParsedKernel
+from .place import Place
 from .race import Race
 
 Action = Callable[[], None]
@@ -33,6 +34,7 @@ class WorldLike(Protocol):
     kernels: KernelNames
     race: Race | None
     assume_tensor_fences: bool
+    leader: int
     assume_tensor_waits: bool
     store_uninitialised: bool
     load_uninitialised: bool
@@ -52,6 +54,10 @@ class WorldLike(Protocol):
 
     def cancel(self, cta: CtaLike) -> Dim3 | None:
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
+        ...
+
+    def chance(self, probability: float) -> bool:
+        """Whether something happens that does with this probability."""
         ...
 
     def post(self, action: Action, origin: Origin) -> None:
@@ -135,6 +141,7 @@ class WarpLike(Thread, Protocol):
 
     R: list[Lanes]
     index: int
+    mask: Mask
     thread_index: tuple[Lanes, Lanes, Lanes]
     exited: Lanes
     done: bool

@@ -18,6 +18,7 @@ from .grid import Grid
 from .interfaces import Action, Origin
 from .interfaces import CtaLike as InterfaceCta
 from .kernel_names import KernelNames
+from .lane_codes import FULL
 from .launch import Launch
 from .memory import GlobalMemory
 from .race import Race
@@ -34,6 +35,7 @@ class World:
     def __init__(self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames) -> None:
         self.memory, self.race, self.max_delay, self.kernels = memory, race, max_delay, kernels
         self.assume_tensor_fences = self.assume_tensor_waits = self.store_uninitialised = self.load_uninitialised = False
+        self.leader = 0
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
@@ -51,6 +53,10 @@ class World:
     def clock(self) -> int:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
+
+    def chance(self, probability: float) -> bool:
+        """Whether something happens that does with this probability."""
+        return self.rng.random() < probability
 
     def post(self, action: Action, origin: Origin) -> None:
         """Run `action` after a random delay; `origin` names it in errors (see `ops.common.origin`)."""
@@ -81,10 +87,8 @@ class World:
         cluster.expected = launch.threads * len(cluster.ctas)
         if self.race:
             for warp in (w for cta in cluster.ctas for w in cta.warps):
-                warp.clock = self.race.clock()
                 if grid.before and grid.before.end:
-                    warp.clock.join(grid.before.end)
-                warp.clock.tick(warp.agent)
+                    warp.order.learn(grid.before.end, FULL)
         return cluster
 
     # ---- running
@@ -159,7 +163,7 @@ class World:
             if any(self.pipes):
                 continue  # a pipe may still refer to this cluster's memory
             self.live.remove(cluster)
-            cluster.grid.left((warp.clock for cta in cluster.ctas for warp in cta.warps), self.race)
+            cluster.grid.left((warp.order.known(FULL) for cta in cluster.ctas for warp in cta.warps), self.race)
             self.progress += 1
             for cta in cluster.ctas:
                 for check in cta.exit_checks:

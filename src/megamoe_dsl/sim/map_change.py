@@ -11,6 +11,7 @@ import numpy as np
 
 from .errors import SimError
 from .interfaces import CtaLike
+from .lane_agents import LaneAgents
 from .memory import Bytes
 
 _TF32 = 7 | 1 << 9  # as bits of the element field's word from bit 7 on: the TF32 flag is bit 16
@@ -26,10 +27,10 @@ WITH_ORDINAL = ("box_dim", "global_dim", "global_stride", "element_stride")
 
 @dataclass
 class MapChange:
-    """The last change of a map in global memory: CTA, agent and its clock; `released` once it is visible to the tensormap proxy."""
+    """The last change of a map in global memory: CTA, who and when; `released` once it is visible to the tensormap proxy."""
 
     cta: CtaLike
-    agent: int
+    by: LaneAgents
     when: int
     released: bool
 

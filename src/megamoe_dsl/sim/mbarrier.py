@@ -10,7 +10,7 @@ from .clock import Clock
 from .errors import SimError
 from .interfaces import CtaLike, WarpLike
 from .memory import SMEM_RESERVED
-from .sync import SCOPES, SyncPoint
+from .sync import SCOPES, SyncPoint, in_scope
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
@@ -24,7 +24,7 @@ class Mbarrier:
         transactions: bytes expected minus bytes that arrived.
         phase: number of completed phases.
         point, done: what arrivals of the current phase, and of completed phases, released (race detector).
-        checked: warps whose access was checked against the initialisation.
+        checked: warps and lanes whose access was checked against the initialisation.
     """
 
     __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
@@ -36,7 +36,7 @@ class Mbarrier:
         self.count = self.pending = count
         self.transactions = self.phase = 0
         self.point, self.done = SyncPoint(), SyncPoint()
-        self.checked: set[WarpLike] = set()
+        self.checked: set[tuple[WarpLike, int]] = set()
         self.agent = -1  # the TMA engine behind this barrier, registered at its first load
         self.accesses = 0
 
@@ -63,10 +63,6 @@ class Mbarrier:
         """`complete_tx`: `count` bytes have arrived."""
         self._add_transactions(-count)
         self._check()
-
-    def completed(self, parity: int) -> bool:
-        """Whether the phase with this parity has completed, as `try_wait.parity` sees it."""
-        return self.phase & 1 != parity & 1
 
     def release(self, clock: Clock, place: CtaLike, scope: int) -> None:
         """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
@@ -107,29 +103,27 @@ def scope_of(parts: tuple[str, ...]) -> int:
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 
-def release_from_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool) -> None:
-    """Publish what an arriving warp has done; a relaxed arrive publishes what an earlier fence covers."""
+def release_from_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool, lanes: int) -> None:
+    """Publish what arriving lanes have done; a relaxed arrive publishes what an earlier fence covers."""
     if relaxed:
-        for level, clock in warp.fences.items():
+        for level, clock in warp.order.fenced(lanes):
             barrier.release(clock, warp.cta, min(level, scope))
-        for clock in warp.state.get("light fences", {}).values():
+        for clock in warp.order.light_fences(lanes):
             barrier.release(clock, warp.cta, scope)
     else:
-        barrier.release(warp.clock, warp.cta, scope)
-        warp.clock.tick(warp.agent)
+        barrier.release(warp.order.released(lanes), warp.cta, scope)
 
 
-def acquire_into_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool) -> None:
-    """Let a waiting warp learn what the completed phases released; a relaxed wait takes effect at a later fence."""
+def acquire_into_warp(barrier: Mbarrier, warp: WarpLike, scope: int, relaxed: bool, lanes: int) -> None:
+    """Let waiting lanes learn what the completed phases released; a relaxed wait takes effect at a later fence."""
     race = warp.world.race
     assert race is not None
     if relaxed:
-        clock = warp.pending.get(barrier.cta)
-        if clock is None:
-            clock = warp.pending[barrier.cta] = race.clock()
-        barrier.done.acquire(clock, warp.cta, scope)
+        for (released, place), clock in barrier.done.released.items():
+            if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
+                warp.order.put_off(barrier.cta, clock, lanes)
         return
-    missed = barrier.done.acquire(warp.clock, warp.cta, scope)
+    missed = barrier.done.acquire(warp.order, warp.cta, scope, lanes)
     if missed is not None:
         race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, warp)
 

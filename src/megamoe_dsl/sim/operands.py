@@ -15,6 +15,7 @@ import numpy as np
 from .errors import SimError
 from .interfaces import WarpLike
 from .lanes import Lanes, Mask
+from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
 from .special import special_register
@@ -66,6 +67,8 @@ class Binder:
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
+        self.watched: set[int] = set()  # registers that a handler looks at besides its operands
+        self.late: LateLoads | None = None
         self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
         self._keys: dict[int, str] = {}
         self._constants: dict[tuple[str, type], str] = {}

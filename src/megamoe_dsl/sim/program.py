@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from .errors import SimError
 from .lanes import Lanes, Mask
+from .late_loads import LateLoads
+from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
-from .segment import Segment
+from .segment import Live, Segment, live_registers
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -53,10 +55,12 @@ class Unit:
 class Program:
     """The executable form of one kernel. Shared by all warps of all launches."""
 
-    def __init__(self, kernel: ParsedKernel) -> None:
+    def __init__(self, kernel: ParsedKernel, late_loads: bool = False) -> None:
         load_families()
         self.kernel = kernel
+        self.loads = LoadsInFlight(kernel)
         self.binder = Binder(kernel)
+        self.late = self.binder.late = LateLoads(kernel) if late_loads else None
         self.binder.names["select"] = select
         self._choose_storage()
         self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
@@ -67,6 +71,11 @@ class Program:
     def unwaited(self) -> list[str]:
         """Uses of asynchronous results that no wait precedes, in words."""
         return self.binder.unwaited
+
+    @cached_property
+    def with_late_loads(self) -> Program:
+        """The same kernel with loads that take their values late."""
+        return Program(self.kernel, late_loads=True)
 
     def fresh_registers(self) -> list[Lanes]:
         """Zeroed registers (arrays are never modified in place, so warps share them)."""
@@ -103,7 +112,7 @@ class Program:
         targets = {ins.target for ins in code if ins.target is not None}
         if not code or (code[-1].parts[0] not in ("ret", "exit", "bra", "trap") or code[-1].predicate):
             raise SimError(f"{self.kernel.name} does not end in ret")
-        built = [None if ins.parts[0] == "bra" else build(ins, self.binder) for ins in code]
+        built = [None if ins.parts[0] == "bra" else self._build(ins) for ins in code]
         pc = 0
         while pc < len(code):
             ins, item = code[pc], built[pc]
@@ -124,6 +133,26 @@ class Program:
                 unit.predicate, unit.negated = self.binder.index[ins.predicate], ins.negated
             units[pc] = unit
             pc = unit.next
+        self.live = live_registers(self.binder, zip(code, built, (unit is not None for unit in units), strict=True))
+        if self.late:  # waits come between instructions that are else done together
+            self.live = Live(set(range(len(self.binder.storage))), set(range(len(self.binder.storage))))
+
+    def _build(self, ins: PtxInstruction) -> Any:
+        item = build(ins, self.binder)
+        if self.late is None or isinstance(item, Inline):
+            return item
+        handler = item.handler if isinstance(item, Straight) else item
+        if self.late.orders(ins):
+            item = self.late.ordering(ins, handler)
+        if isinstance(item, Straight) or not self.late.waits_for(ins):
+            return item
+        wait, ordered = self.late.waiting(ins), item
+
+        def run(w: Any, mask: Mask) -> Any:
+            wait(w)
+            return ordered(w, mask)
+
+        return run
 
     def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
         def full(w: Any, R: list[Lanes]) -> None:
@@ -137,13 +166,16 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
-        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder)
+        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
         for ins, item in body:
+            if self.late and self.late.waits_for(ins):
+                out += [*segment.source(masked), f" {self.binder.name(self.late.waiting(ins))}(w)"]
+                segment = Segment(self.binder, self.live)
             if isinstance(item, Inline):
                 segment.add(ins, item)
             else:
                 out += segment.source(masked) + self._call(ins, item, masked)
-                segment = Segment(self.binder)
+                segment = Segment(self.binder, self.live)
         out += segment.source(masked)
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
@@ -153,9 +185,9 @@ class Program:
         name, mask = self.binder.name(item.handler), "m" if masked else "None"
         out = [f" w.line = {ins.line}"]
         if ins.predicate is None:
-            return [*out, f" {name}(w, {mask})"]
+            return [*out, f" w.mask = {mask}", f" {name}(w, {mask})"]
         out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
-        return [*out, " if p is not False:", f"  {name}(w, p)"]
+        return [*out, " if p is not False:", "  w.mask = p", f"  {name}(w, p)"]
 
 
 def load(ptx: str, kernel: str | None = None) -> Program:

@@ -1,8 +1,7 @@
 """The race detector: happens-before with vector clocks, per proxy and per scope.
 
-Agents are the warps, and whatever an engine calls `Race.agent` for (the TMA-load engine behind each mbarrier, the source-read and
-destination-write sides of a warp's TMA stores, the tensor pipe of a CTA). An actor is anything with `agent`, `clock`, `line` and
-`asynchronous`; a warp is one. Source: PTX ISA, "Memory Consistency Model".
+Agents are the warps, lanes where they act alone (`lane_order`), and whatever an engine calls `Race.agent` for (the TMA-load engine behind
+each mbarrier, both sides of a warp's TMA stores, the tensor pipe of a CTA). Source: PTX ISA, "Memory Consistency Model".
 
 Findings are grouped by kind, kind of memory or buffer, and the two lines: the first of a group is kept, the others are counted.
 """
@@ -15,16 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .accessor import Accessor, Actor, Place, Thread
+from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
 from .chunks import CHUNK
-from .clock import HAPPENED, Clock
+from .clock import HAPPENED, READS, ROWS, Clock
 from .kernel_names import KernelNames
+from .lane_agents import LaneAgents
+from .lane_codes import ALIKE, CODE_SHIFT, LAST, SEVERAL
+from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
+from .place import Place
 from .report import Finding
 from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Places, Shadow, pack, unordered
 from .sync import SyncPoint, in_scope
 
+Rows = NDArray[np.int32]
 TENSOR, GLOBAL, SHARED = 0, 1, 2
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
 
@@ -35,6 +39,7 @@ class Race:
 
     memory: GlobalMemory
     kernels: KernelNames = field(default_factory=KernelNames)
+    lockstep: bool = True  # see `lane_order`
     names: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
@@ -42,6 +47,9 @@ class Race:
     width: int = 64
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
+    lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
+    single: int = 0  # agents that are one lane of another
+    warps: NDArray[np.int32] = field(default_factory=lambda: np.arange(64, dtype=np.int32))  # agents of a warp and its lanes: its first
 
     # ---- agents and clocks
 
@@ -49,45 +57,56 @@ class Race:
         """A new agent of a CTA. Its clock entry starts at 0; use `clock.set(agent, 1)` or higher before its first access."""
         self.names.append(name)
         self.places.append(place)
-        check_agents(len(self.names))
+        check_agents(len(self.names) - self.single, lanes=self.single)
         while len(self.names) > self.width:
+            self.warps = np.concatenate([self.warps, np.arange(self.width, 2 * self.width, dtype=np.int32)])
             self.width *= 2
         return len(self.names) - 1
 
+    def agent_of_lanes(self, name: str, place: Place) -> LaneAgents:
+        """A new agent that works for the lanes of a warp, each of which may get an entry of its own."""
+        agent = self.agent(name, place)
+
+        def add(suffix: str) -> int:
+            self.single += 1
+            lane = self.agent(name + suffix, place)
+            self.warps[lane] = self.warps[agent]
+            return lane
+
+        lanes = self.lanes[agent] = LaneAgents(agent, add)
+        return lanes
+
+    def order(self, name: str, warp: Acting) -> LaneOrder:
+        """A new warp."""
+
+        def add() -> LaneAgents:
+            lanes = self.agent_of_lanes(name, warp.cta)
+            self.warps[lanes.agent] = own.agent
+            return lanes
+
+        own = self.agent_of_lanes(name, warp.cta)
+        return LaneOrder(own, warp, self.clock(), lambda: self.width, add, self.lockstep)
+
     def clock(self) -> Clock:
         """A clock that knows nothing."""
-        return Clock(np.zeros((3, self.width), np.int32))
+        return Clock(np.zeros((ROWS, self.width), np.int32))
 
-    def snapshot(self, warp: Thread) -> Clock:
-        """The warp's knowledge at the issue of an asynchronous operation; what the warp does later is not covered."""
-        clock = warp.clock.copy()
-        warp.clock.tick(warp.agent)
-        clock.fit(self.width)
-        return clock
+    def snapshot(self, warp: Thread, lanes: int | None = None) -> Clock:
+        """What lanes of a warp know at the issue of an asynchronous operation; what the warp does later is not covered."""
+        return warp.order.snapshot(lanes)
 
     def barrier_init(self, warp: Thread) -> Actor:
         """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
         if (agent := warp.state.get("mbarrier.init")) is None:
             agent = warp.state["mbarrier.init"] = self.agent(f"{self.names[warp.agent]} mbarrier.init", warp.cta)
-        warp.clock.fit(self.width)
-        warp.clock.tick(agent)
-        return Actor(agent, warp.clock, warp.line, asynchronous=False)
+        count = warp.state["mbarrier.inits"] = warp.state.get("mbarrier.inits", 0) + 1
+        warp.order.know(agent, count)
+        return Actor(agent, warp.order.known(), warp.line, asynchronous=False)
 
     def fence_barrier_init(self, warp: Thread) -> None:
         """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
         if (agent := warp.state.get("mbarrier.init")) is not None:
-            self.release_agent(warp, agent, warp.clock.at(agent))
-
-    def release_agent(self, warp: Thread, agent: int, until: int) -> None:
-        """A light fence: a later relaxed arrive of the warp publishes what one of its own agents has done `until` now, and no more."""
-        clock = self.clock()
-        clock.rows[HAPPENED, agent] = until
-        warp.state.setdefault("light fences", {})[agent] = clock
-
-    def relaxed_release(self, warp: Thread, scope: int) -> list[Clock]:
-        """What a relaxed arrive at `scope` publishes: only what an earlier fence has released."""
-        clocks = [clock for level, clock in warp.fences.items() if level >= scope]
-        return [*clocks, *warp.state.get("light fences", {}).values()]
+            warp.order.release_agent(agent, warp.order.known().at(agent))
 
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
@@ -98,26 +117,29 @@ class Race:
 
     # ---- accesses
 
-    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
-        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
-        shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.read(shadow, shadow.index(where, size), actor)
+    def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Read of `size` bytes at each offset in `where`, of a byte slice, or of chunks.
 
-    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor) -> None:
-        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks."""
+        A warp's lanes have an offset each, or all the same slice; with `parts` every lane has a part of the whole.
+        """
         shadow = cta.shared.shadow or self._shared_shadow(cta)
-        self.write(shadow, shadow.index(where, size), actor)
+        self.read(shadow, shadow.index(where, size), actor, code_of(where, parts))
+
+    def write_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
+        """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_shared`."""
+        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
 
     def read_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Read at byte offsets of an allocation (see `GlobalMemory.find`)."""
         if not allocation.read_only:
             shadow = self.global_shadow(allocation)
-            self.read(shadow, shadow.index(where, size), actor)
+            self.read(shadow, shadow.index(where, size), actor, code_of(where))
 
     def write_global(self, allocation: Allocation, where: NDArray[np.int64] | slice, size: int, actor: Accessor) -> None:
         """Write at byte offsets of an allocation."""
         shadow = self.global_shadow(allocation)
-        self.write(shadow, shadow.index(where, size), actor)
+        self.write(shadow, shadow.index(where, size), actor, code_of(where))
 
     def tensor_shadow(self, cta: Place, size: int) -> Shadow:
         """A shadow for tensor memory; the engine numbers its locations as it likes."""
@@ -141,109 +163,163 @@ class Race:
         assert isinstance(store, Allocation)
         return self.global_shadow(store)
 
-    def read(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
-        """A weak read of locations `index` (from `Shadow.index`)."""
-        row = self._row(actor)
-        self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, row, actor)
+    def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
+        """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
+        rows, records = self._stamp(index, actor, code, reading=True)
+        self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
-            self._against_strong("weak read vs unordered atomic", shadow, shadow.strong_at(index, False), row, actor)
-        record = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
-        if (bad := unordered(shadow.read[index], row)) is not None:
+            self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
+        last = shadow.read[index]
+        bad = unordered(last, rows[READS])
+        if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
             if isinstance(index, slice):
                 index = np.arange(index.start, index.stop)
-            shadow.add_reader(index[bad], record)
-            index = index[~bad]
-        shadow.read[index] = record
+            every = np.full(len(index), records) if isinstance(records, int) else records
+            shadow.add_reader(index[bad], every[bad])
+            index, records = index[~bad], every[~bad]
+        shadow.read[index] = records
 
-    def write(self, shadow: Shadow, index: Any, actor: Accessor) -> None:
+    def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
-        row = self._row(actor)
-        self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, row, actor)
+        rows, records = self._stamp(index, actor, code)
+        self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
+        self._against_reads("WAR race", shadow, index, rows, records, actor)
+        if shadow.has_strong is not None:
+            self._against_strong("weak write vs unordered atomic", shadow, index, True, rows, records, actor)
+        shadow.write[index] = records
+
+    def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
+        """Findings between the last reads of `index` and a write."""
         last = shadow.read[index]
-        if (bad := unordered(last, row)) is not None:
-            self._report("WAR race", shadow, index, last, bad, actor)
+        bad = unordered(last, rows[READS])
+        if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
+            self._report(kind, shadow, index, last, bad, records, actor)
         if shadow.shared_read is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-            for here, last in shadow.readers(whole):
-                if (bad := unordered(last, row)) is not None:
-                    self._report("WAR race", shadow, here, last, bad, actor)
-        if shadow.has_strong is not None:
-            self._against_strong("weak write vs unordered atomic", shadow, shadow.strong_at(index, True), row, actor)
-        shadow.write[index] = pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous)
+            for chosen, last in shadow.readers(whole):
+                mine = records if isinstance(records, int) else records[chosen]
+                bad = unordered(last, rows[READS])
+                if bad is not None and (bad := self._unknown(last, bad, rows, READS, mine, actor)) is not None:
+                    self._report(kind, shadow, whole[chosen], last, bad, mine, actor)
 
-    def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, row: NDArray[np.int32], actor: Accessor) -> None:
+    def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
         last = shadow.write[index]
-        if (bad := unordered(last, row)) is not None:
-            self._report(race, shadow, index, last, bad, actor)
-        elif actor.asynchronous and shadow.space:
-            bad = unordered(last, actor.clock.rows[shadow.space])
+        bad = unordered(last, rows[HAPPENED])
+        if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
+            self._report(race, shadow, index, last, bad, records, actor)
+        elif isinstance(actor, Actor) and actor.asynchronous and shadow.space:
+            bad = unordered(last, rows[shadow.space])
             if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
-                self._report(proxy, shadow, index, last, bad, actor)
+                bad = self._unknown(last, bad, rows, shadow.space, records, actor)
+                if bad is not None:
+                    self._report(proxy, shadow, index, last, bad, records, actor)
 
-    def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None) -> None:
+    def strong(self, shadow: Shadow, index: Any, actor: Accessor, writes: bool | None = None, lane: int | None = None) -> None:
         """An atomic, relaxed, acquire, release or volatile access: races only with weak ones.
 
         `writes` says which weak accesses it can conflict with later; None: with none (mbarriers, which have checks of their own).
+        `lane`: of a warp's lanes, this one alone.
         """
-        row = self._row(actor)
+        rows, records = self._stamp(index, actor, lane, reading=writes is False)
         last = shadow.write[index]
-        if (bad := unordered(last, row)) is not None:
-            self._report("atomic vs unordered weak write", shadow, index, last, bad, actor)
-        if writes and (bad := unordered(last := shadow.read[index], row)) is not None:
-            self._report("atomic vs unordered weak read", shadow, index, last, bad, actor)
+        bad = unordered(last, rows[HAPPENED])
+        if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
+            self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
+        if writes:
+            last = shadow.read[index]
+            bad = unordered(last, rows[READS])
+            if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
+                self._report("atomic vs unordered weak read", shadow, index, last, bad, records, actor)
         if writes is not None:
-            shadow.add_strong(index, pack(actor.agent, int(row[actor.agent]), actor.line, actor.asynchronous), writes)
+            shadow.add_strong(index, records, writes)
 
-    def _against_strong(self, kind: str, shadow: Shadow, records: list[tuple[int, int]], row: NDArray[np.int32], actor: Accessor) -> None:
-        for at, record in records:
-            agent = record & AGENT_MASK
-            if record >> CLOCK_SHIFT > row[agent]:
-                self.report(kind, agent, shadow.place, shadow.where(at), record >> LINE_SHIFT & LINE_MASK, actor)
+    def _against_strong(self, kind: str, shadow: Shadow, index: Any, before_write: bool, rows: Rows, records: Any, actor: Accessor) -> None:
+        for at, record, writes in shadow.strong_at(index, before_write):
+            level = HAPPENED if writes else READS
+            if record >> CLOCK_SHIFT <= rows[level, record & AGENT_MASK]:
+                continue
+            mine = records if isinstance(records, int) else records[index == at]
+            last = np.full(1 if isinstance(mine, int) else len(mine), record)
+            if self._unknown(last, np.ones(len(last), np.bool_), rows, level, mine, actor) is not None:
+                self._report_records(kind, shadow, at, record, mine if isinstance(mine, int) else int(mine[0]), actor)
 
-    def _row(self, actor: Accessor) -> NDArray[np.int32]:
-        if actor.clock.rows.shape[1] < self.width:
-            actor.clock.fit(self.width)
-        return actor.clock.rows[HAPPENED]
+    def _stamp(self, index: Any, actor: Accessor, code: int | None, reading: bool = False) -> tuple[Rows, Any]:
+        """What the accessor knows, all its lanes at least that, and its access records: one for all locations, or one for each."""
+        if not isinstance(actor, Actor):
+            return actor.order.stamp(index, code, reading)
+        clock = actor.clock
+        if clock.rows.shape[1] < self.width:
+            clock.fit(self.width)
+        rows = clock.rows
+        return rows, pack(actor.agent, int(rows[HAPPENED, actor.agent]), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
+
+    def _unknown(
+        self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Of the accesses that no entry of a clock covers (`bad`): those that neither program order nor what single lanes told covers."""
+        if not isinstance(actor, Actor):
+            order = actor.order
+            bad = bad & ~order.in_order(last, records, self.warps, reading, level)
+            if not bad.any():
+                return None
+            if reading:  # a read that is kept beside another for nothing does no harm
+                return bad
+            if len(order.strands) > 1:
+                for strand in order.strands:
+                    known = strand.has(records) & bad
+                    if known.any():
+                        bad = bad & ~(known & self._covered(last, known, strand.clock.rows[level]))
+                return bad if bad.any() else None
+        elif reading:
+            return bad  # type: ignore[no-any-return]
+        bad = bad & ~self._covered(last, bad, rows[level])
+        return bad if bad.any() else None
+
+    def _covered(self, last: Any, bad: Any, row: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which of the accesses `bad` a clock row covers, lane by lane."""
+        out = (last >> CLOCK_SHIFT) <= row[last & AGENT_MASK]
+        left = bad & ~out
+        if left.any():
+            for record in np.unique(last[left]).tolist():
+                lanes = self.lanes.get(record & AGENT_MASK)
+                if lanes is not None and lanes.alone and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
+                    out |= last == record
+        return out
 
     # ---- flags
 
-    def publish(self, key: Any, warp: Thread, semantics: str, scope: int, replace: bool) -> None:
-        """A strong write at `key`. `replace`: a plain store, which ends earlier release sequences; an atomic continues them."""
+    def publish(self, key: Any, warp: Thread, semantics: str, scope: int, replace: bool, lanes: int) -> None:
+        """A strong write of lanes at `key`. `replace`: a plain store, which ends earlier release sequences; an atomic continues them."""
         point = self.points.get(key)
         if point is None:
             point = self.points[key] = SyncPoint()
         if replace:
             point.clear()
         if semantics in ("release", "acq_rel"):
-            point.release(warp.clock, warp.cta, scope)
-            warp.clock.tick(warp.agent)
+            point.release(warp.order.released(lanes), warp.cta, scope)
         else:  # a relaxed write after a fence makes a release pattern, at the narrower of the two scopes
-            for level, clock in warp.fences.items():
+            for level, clock in warp.order.fenced(lanes):
                 point.release(clock, warp.cta, min(level, scope))
 
-    def observe(self, key: Any, warp: Thread, semantics: str, scope: int) -> None:
-        """A strong read at `key`. A relaxed one takes effect at a later fence."""
+    def observe(self, key: Any, warp: Thread, semantics: str, scope: int, lanes: int) -> None:
+        """A strong read of lanes at `key`. A relaxed one takes effect at a later fence."""
         point = self.points.get(key)
         if point is None or not point.released:
             return
+        order = warp.order
         if semantics in ("acquire", "acq_rel"):
-            if warp.seen.get((key, scope)) == point.version:
+            if order.seen.get((key, scope, lanes)) == point.version:
                 return
-            warp.seen[(key, scope)] = point.version
-            missed = point.acquire(warp.clock, warp.cta, scope)
-            if missed is not None:
+            order.seen[(key, scope, lanes)] = point.version
+            if (missed := point.acquire(order, warp.cta, scope, lanes)) is not None:
                 across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
                 kind = f"insufficient scope for synchronisation across {across}"
                 self.report(kind, missed, *self._flag(key), 0, warp)
             return
         for (released, place), clock in point.released.items():
             if in_scope(released, place, warp.cta) and in_scope(scope, place, warp.cta):
-                known = warp.pending.get(place)
-                if known is None:
-                    warp.pending[place] = clock.copy()
-                else:
-                    known.join(clock)
+                order.put_off(place, clock, lanes)
 
     def _flag(self, key: Any) -> tuple[str, str]:
         """Kind of memory and location of a flag."""
@@ -252,33 +328,41 @@ class Race:
         allocation, offset = self.memory.find(key, 1)
         return f"flag {allocation.name}", f"flag {allocation}+{offset}"
 
-    def fence(self, warp: Thread, scope: int) -> None:
-        """`fence.acq_rel`/`fence.sc` at `scope`: completes earlier relaxed reads and arms later relaxed writes."""
-        for place in [p for p in warp.pending if in_scope(scope, p, warp.cta)]:
-            warp.clock.join(warp.pending.pop(place))
-        warp.fences = {level: clock for level, clock in warp.fences.items() if level > scope}
-        warp.fences[scope] = warp.clock.copy()
-        warp.clock.tick(warp.agent)
-
     # ---- findings
 
-    def _report(self, kind: str, shadow: Shadow, index: Any, last: Any, bad: Any, actor: Accessor) -> None:
+    def _report(self, kind: str, shadow: Shadow, index: Any, last: Any, bad: Any, records: Any, actor: Accessor) -> None:
         at = int(np.argmax(bad))
         location = index.start + at if isinstance(index, slice) else int(index[at])
-        first = int(last[at])
-        line = first >> LINE_SHIFT & LINE_MASK
-        self.report(kind, first & AGENT_MASK, shadow.place, shadow.where(location), line, actor)
+        second = records if isinstance(records, int) else int(records[at])
+        self._report_records(kind, shadow, location, int(last[at]), second, actor)
 
-    def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor) -> None:
-        """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`."""
+    def _report_records(self, kind: str, shadow: Shadow, location: int, first: int, second: int, actor: Accessor) -> None:
+        line = first >> LINE_SHIFT & LINE_MASK
+        self.report(kind, first & AGENT_MASK, shadow.place, shadow.where(location), line, actor, self._name(first), self._name(second))
+
+    def _name(self, record: int) -> str:
+        """Who made an access: an agent, and which of its lanes if one did alone."""
+        agent, code = record & AGENT_MASK, record >> CODE_SHIFT & LAST
+        return f"{self.names[agent]} lane {code}" if agent in self.lanes and code < ALIKE else self.names[agent]
+
+    def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:
+        """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`.
+
+        `names` say more of the two than their agents.
+        """
         own = self.places[actor.agent].kernel
         other = self.places[first].kernel if isinstance(first, int) else own if isinstance(first, str) else first.kernel
         key = (kind, place, self.kernels.of(other), first_line, self.kernels.of(own), actor.line)
         if found := self.findings.get(key):
             found.count += 1
             return
-        name = self.names[first] if isinstance(first, int) else str(first)
+        name, own_name = names or (self.names[first] if isinstance(first, int) else str(first), self.names[actor.agent])
         self.findings[key] = Finding(
-            kind, name, self.names[actor.agent], where, first_line, actor.line,
+            kind, name, own_name, where, first_line, actor.line,
             other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels.of(other), self.kernels.of(own),
         )  # fmt: skip
+
+
+def code_of(where: Places, parts: bool = False) -> int | None:
+    """Which lanes of a warp make an access: all alike, when it is one slice, each a part, or each its own (None)."""
+    return SEVERAL if parts else ALIKE if isinstance(where, slice) else None

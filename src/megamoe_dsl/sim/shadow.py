@@ -1,8 +1,8 @@
 """Shadow memory of the race detector: per location, who wrote last and who has read since.
 
-An access is one packed int64: clock in bits 32-62, PTX line in 14-31, async-proxy flag in bit 13, agent in 0-12. Reads that are
-ordered one after the other overwrite each other; concurrent readers go to a sparse overflow (per page and agent). This is FastTrack
-(Flanagan and Freund, 2009), vectorised.
+An access is one packed int64: clock in bits 39-62, lanes in 33-38 (see `lane_codes`), PTX line in 15-32, async-proxy flag in bit 14,
+agent in 0-13. Reads that are ordered one after the other overwrite each other; concurrent readers go to a sparse overflow (per page and
+agent). This is FastTrack (Flanagan and Freund, 2009), vectorised.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chunks import CHUNK, Chunks
+from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
-AGENT_MASK = 0x1FFF
-ASYNC_BIT = 0x2000
-LINE_SHIFT = 14
+AGENT_MASK = 0x3FFF
+ASYNC_BIT = 0x4000
+LINE_SHIFT = 15
 LINE_MASK = 0x3FFFF
-CLOCK_SHIFT = 32
+CLOCK_SHIFT = 39
 PAGE_SHIFT = 12
 PAGE = 1 << PAGE_SHIFT
 """Records of one page of the overflow."""
@@ -30,7 +31,7 @@ Places = NDArray[np.int64] | slice | Chunks
 
 
 def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
-    """One access record."""
+    """One access record, of no lane in particular."""
     return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
@@ -68,7 +69,7 @@ class Shadow:
         self.shared_read: NDArray[np.bool_] | None = None
         self.overflow: dict[int, dict[int, Records]] = {}
         self.has_strong: NDArray[np.bool_] | None = None
-        self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent, writes): record
+        self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent and lanes, writes): record
 
     def where(self, index: int) -> str:
         """A location for people."""
@@ -159,32 +160,36 @@ class Shadow:
 
     # ---- accesses
 
-    def add_reader(self, index: NDArray[np.int64], record: int) -> None:
-        """A read that is concurrent with the recorded one, which stays: keep it too."""
+    def add_reader(self, index: NDArray[np.int64], records: Records) -> None:
+        """Reads of one agent that are concurrent with the recorded ones, which stay: keep them too."""
         if self.shared_read is None:
             self.shared_read = np.zeros(len(self.read), np.bool_)
+        kept = self.shared_read[index]
         self.shared_read[index] = True
-        agent, low, high = record & AGENT_MASK, int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
+        agent, low, high = int(records[0]) & AGENT_MASK, int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
         for page in range(low, high + 1):
-            here = index if low == high else index[index >> PAGE_SHIFT == page]
-            if not len(here):
+            here: NDArray[np.int64] | slice = slice(None) if low == high else np.flatnonzero(index >> PAGE_SHIFT == page)
+            if not len(places := index[here] & PAGE - 1):
                 continue
             readers = self.overflow.setdefault(page, {})
             if agent not in readers:
                 readers[agent] = np.zeros(PAGE, np.int64)
-            # clocks of one agent only grow, so the new record is the one that matters
-            readers[agent][here & (PAGE - 1)] = record
+            # Clocks of one agent only grow, so the new record is the one that matters; of several lanes all do, and it stands for them.
+            before, values = readers[agent][places], records[here]
+            several = kept[here] & (before != 0) & ((before ^ values) & CODE_MASK != 0)
+            readers[agent][places] = np.where(several, values & ~CODE_MASK | ALIKE << CODE_SHIFT, values)
 
-    def add_strong(self, index: NDArray[np.int64], record: int, writes: bool) -> None:
+    def add_strong(self, index: NDArray[np.int64], records: Records | int, writes: bool) -> None:
         """A strong access: flags and counters have many at a time, and only weak accesses conflict with them."""
         if self.has_strong is None:
             self.has_strong = np.zeros(len(self.read), np.bool_)
         self.has_strong[index] = True
-        for at in index.tolist():
-            self.strong.setdefault(at, {})[record & AGENT_MASK, writes] = record
+        every = [records] * len(index) if isinstance(records, int) else records.tolist()
+        for at, record in zip(index.tolist(), every, strict=True):
+            self.strong.setdefault(at, {})[record & (AGENT_MASK | CODE_MASK), writes] = record
 
-    def strong_at(self, index: Index, before_write: bool) -> list[tuple[int, int]]:
-        """(location, record) of the strong writes, and before a weak write also of the strong reads, which it ends."""
+    def strong_at(self, index: Index, before_write: bool) -> list[tuple[int, int, bool]]:
+        """(location, record, True) of the strong writes, and before a weak write also, with False, of the strong reads, which it ends."""
         if self.has_strong is None:
             return []
         here = self.has_strong[index]
@@ -193,23 +198,24 @@ class Shadow:
         whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         out = []
         for at in dict.fromkeys(whole[here].tolist()):  # several lanes may access one location
-            out += [(at, record) for (_, writes), record in self.strong[at].items() if writes or before_write]
+            out += [(at, record, writes) for (_, writes), record in self.strong[at].items() if writes or before_write]
             if before_write:
                 del self.strong[at]
                 self.has_strong[at] = False
         return out
 
     def readers(self, index: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Records]]:
-        """(locations, records) of the concurrent readers of `index`; forgets them, for a write follows."""
+        """(places in `index`, records) of the concurrent readers of `index`; forgets them, for a write follows."""
         if self.shared_read is None:
             return []
-        index = index[self.shared_read[index]]
-        if not len(index):
+        chosen = np.flatnonzero(self.shared_read[index])
+        if not len(chosen):
             return []
+        index = index[chosen]
         self.shared_read[index] = False
         out, pages = [], index >> PAGE_SHIFT
         for page in np.unique(pages):
-            here = index[pages == page]
+            here = pages == page
             for records in self.overflow.get(int(page), {}).values():
-                out.append((here, records[here & (PAGE - 1)]))
+                out.append((chosen[here], records[index[here] & (PAGE - 1)]))
         return out

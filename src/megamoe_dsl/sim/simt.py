@@ -8,12 +8,14 @@ thread scheduling).
 from __future__ import annotations
 
 import random
+from operator import attrgetter
 from typing import Protocol
 
 from .errors import SimError
 from .fragment import Fragment
 from .interfaces import WorldLike
 from .lanes import Lanes, Mask
+from .late_loads import land_some
 from .outcome import BLOCK, EXIT, PARK, YIELD
 from .program import BRANCH, STRAIGHT, Unit, select
 from .report import describe_line
@@ -21,6 +23,7 @@ from .warp import Warp
 
 ZEROS = bytes(32)
 NOBODY = 1 << 60
+_PC = attrgetter("pc")
 MAX_REST = 15
 
 
@@ -37,6 +40,8 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
     for fragment in fragments:
         fragment.polled = False
     try:
+        if w.program.late:
+            land_some(world, w)
         while executed < quantum and fragments:
             if len(fragments) == 1:
                 n = _run_fragment(world, w, fragments[0], quantum - executed, NOBODY)
@@ -48,7 +53,10 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
                 n = 0
                 for fragment in order:
                     if not fragment.polled:
-                        others = min((f.pc for f in fragments if f is not fragment and not f.polled), default=NOBODY)
+                        others = NOBODY
+                        for other in fragments:
+                            if other.pc < others and other is not fragment and not other.polled:
+                                others = other.pc
                         n = _run_fragment(world, w, fragment, quantum - executed, others)
                         if n:
                             break
@@ -82,7 +90,7 @@ def _context(world: WorldLike, w: Warp, text: str) -> str:
 
 
 def _merge(fragments: list[Fragment]) -> None:
-    fragments.sort(key=lambda f: f.pc)
+    fragments.sort(key=_PC)
     i = 0
     while i + 1 < len(fragments):
         a, b = fragments[i], fragments[i + 1]
@@ -132,7 +140,7 @@ def _run_fragment(world: WorldLike, w: Warp, f: Fragment, budget: int, meet: int
                     n += 1
                     pc = f.pc = unit.next
                     continue
-            f.pc = pc
+            f.pc, w.mask = pc, m
             outcome = unit.handler(w, m)
             if outcome is BLOCK or outcome is PARK:
                 f.why, f.parked = w.why, outcome is PARK

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from .accessor import Place
+from typing import Protocol
+
 from .clock import Clock
+from .place import Place
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
@@ -15,6 +17,18 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
     if scope == 1:
         return first.cluster is second.cluster
     return scope == 3 or first.rank == second.rank
+
+
+class Learner(Protocol):
+    """Lanes of a warp, as they learn."""
+
+    def learn(self, clock: Clock, bits: int | None = None) -> None:
+        """Lanes have synchronised with who tells this."""
+        ...
+
+    def known(self, bits: int | None = None) -> Clock:
+        """What lanes know."""
+        ...
 
 
 class SyncPoint:
@@ -47,12 +61,12 @@ class SyncPoint:
         out.released = {key: clock.copy() for key, clock in self.released.items()}
         return out
 
-    def acquire(self, clock: Clock, cta: Place, scope: int) -> Place | None:
-        """Join into `clock` all that a thread of `cta` may observe at `scope`; returns a CTA whose release was out of scope, if any."""
+    def acquire(self, thread: Learner, cta: Place, scope: int, lanes: int) -> Place | None:
+        """Lanes of a warp of `cta` learn all that they may observe at `scope`; returns a CTA whose release was out of scope, if any."""
         missed = None
-        for (released_scope, place), known in self.released.items():
+        for (released_scope, place), clock in self.released.items():
             if in_scope(released_scope, place, cta) and in_scope(scope, place, cta):
-                clock.join(known)
-            elif not clock.knows(known):
+                thread.learn(clock, lanes)
+            elif not thread.known(lanes).knows(clock):
                 missed = place
         return missed

@@ -15,6 +15,7 @@ from .accessor import Actor
 from .clock import Clock
 from .errors import SimError
 from .interfaces import Action, CtaLike, Origin, WarpLike
+from .lane_codes import SEVERAL
 from .pipe import Pipe
 from .shadow import Shadow
 from .tmem import COLUMNS, TensorMemory
@@ -105,7 +106,8 @@ class TensorThread:
         self.count = 0
         race = w.world.race
         if race:
-            self.agent = race.agent(f"{w} tcgen05.ld/st", w.cta)
+            self.lanes = race.agent_of_lanes(f"{w} tcgen05.ld/st", w.cta)
+            self.agent = self.lanes.agent
             self.clock = race.clock()
 
     def actor(self, line: int) -> Actor | None:
@@ -119,20 +121,19 @@ class TensorThread:
             self.before_thread_sync()
         self.clock.fit(race.width)
         self.clock.set(self.agent, self.count)
-        return Actor(self.agent, self.clock, line, asynchronous=False)
+        return Actor(self.agent, self.clock, line, asynchronous=False, code=SEVERAL)
 
     def before_thread_sync(self) -> None:
         """Later arrives of the warp publish its completed tensor accesses."""
-        race = self.warp.world.race
-        if race:
-            self.warp.clock.fit(race.width)
-            self.warp.clock.set(self.agent, self.count)
-            race.release_agent(self.warp, self.agent, self.count)
+        if self.warp.world.race:
+            self.warp.order.has_done(self.lanes, self.count)
+            self.warp.order.release_agent(self.lanes, self.count)
 
     def after_thread_sync(self) -> None:
         """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
-            for clock in (self.warp.clock, *self.warp.pending.values()):
+            order = self.warp.order
+            for clock in (order.known(), *order.put_off_clocks()):
                 self.clock.join(clock)
 
 

@@ -33,7 +33,7 @@ _OPERATIONS: dict[str, np.ufunc] = {
 TMA_STORE = "TMA store"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Issue:
     """What an asynchronous operation remembers of the instruction that issued it."""
 
@@ -42,9 +42,9 @@ class Issue:
     clock: Clock | None
 
     @classmethod
-    def of(cls, w: WarpLike) -> Issue:
-        """Snapshot at issue."""
-        return cls(w.world, w.line, w.world.race.snapshot(w) if w.world.race else None)
+    def of(cls, w: WarpLike, lane: int) -> Issue:
+        """Snapshot at issue by a lane."""
+        return cls(w.world, w.line, w.world.race.snapshot(w, w.order.whole(1 << lane)) if w.world.race else None)
 
     def load_actor(self, barrier: Mbarrier) -> Actor | None:
         """The load engine behind `barrier`, about to make one more copy."""
@@ -57,7 +57,7 @@ class Issue:
         return Actor(barrier.agent, _advanced(race, self.clock, barrier.agent, barrier.accesses), self.line)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StoreActors:
     """The two sides of a store; `clock` is what completing it tells a waiter."""
 
@@ -66,8 +66,8 @@ class StoreActors:
     clock: Clock
 
     @classmethod
-    def of(cls, w: WarpLike) -> StoreActors | None:
-        """Snapshot at issue; None when the detector is off."""
+    def of(cls, w: WarpLike, lane: int) -> StoreActors | None:
+        """Snapshot at issue by a lane; None when the detector is off."""
         race = w.world.race
         if race is None:
             return None
@@ -75,7 +75,7 @@ class StoreActors:
         if agents is None:
             agents = w.state["bulk store agents"] = tuple(race.agent(f"{w} bulk store {side}", w.cta) for side in ("source", "destination"))
         count = w.state["bulk stores"] = w.state.get("bulk stores", 0) + 1
-        clock = race.snapshot(w)
+        clock = race.snapshot(w, w.order.whole(1 << lane))
         for agent in agents:
             clock = _advanced(race, clock, agent, count)
         return cls(Actor(agents[0], clock, w.line), Actor(agents[1], clock, w.line), clock)

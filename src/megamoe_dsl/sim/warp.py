@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from .accessor import Place
-from .clock import Clock
 from .fragment import Fragment
 from .interfaces import CtaLike, WorldLike
+from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .memory import ByteStore
 from .outcome import BLOCK, PARK, Outcome
@@ -23,22 +22,19 @@ class Warp:
     __slots__ = (
         "R",
         "agent",
-        "asynchronous",
-        "clock",
         "cta",
         "done",
         "exited",
-        "fences",
         "fragments",
         "index",
         "kernel",
         "line",
         "local",
-        "pending",
+        "mask",
+        "order",
         "poll",
         "program",
         "rest",
-        "seen",
         "sleep",
         "state",
         "thread_index",
@@ -58,20 +54,23 @@ class Warp:
         self.R: list[Lanes] = program.fresh_registers()
         self.done = False
         self.line = 0
+        self.mask: Mask = None
         self.wake: Callable[[], bool] | None = None
         self.why: str | Callable[[], str] | None = None
         self.sleep = self.rest = 0
         self.poll: tuple[int, bytes] = (-1, b"")
         self.state: dict[Any, Any] = {}
         self.local: ByteStore | None = None
-        self.asynchronous = False
         self.agent = 0
-        self.clock: Clock
-        self.fences: dict[int, Clock] = {}
-        self.pending: dict[Place, Clock] = {}
-        self.seen: dict[Any, int] = {}
+        self.order: LaneOrder
         if world.race:
-            self.agent = world.race.agent(f"{cta} warp {index}", cta)
+            self.order = world.race.order(f"{cta} warp {index}", self)
+            self.agent = self.order.agents.agent
+
+    @property
+    def in_flight(self) -> Mapping[int, frozenset[int]]:
+        """By PTX line: lines of loads whose value may not have been used yet."""
+        return self.program.loads.by_line
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

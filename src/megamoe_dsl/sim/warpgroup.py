@@ -25,7 +25,7 @@ from .wgmma_fragment import Accumulator
 WARPS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Part:
     """One warp's part: A as a descriptor or as the bytes of its 16 rows, and what the warp knew."""
 
@@ -98,9 +98,8 @@ class Warpgroup:
 
     def learn(self, warp: WarpLike, operation: Operation) -> None:
         """A warp has waited for an operation."""
-        if race := self.cta.world.race:
-            warp.clock.fit(race.width)
-            warp.clock.set(self.agent, max(operation.number, warp.clock.at(self.agent)))
+        if self.cta.world.race:
+            warp.order.know(self.agent, operation.number)
 
     def _exit_check(self) -> None:
         for operation in self.operations.values():

@@ -79,14 +79,14 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
             if (race := w.world.race) is not None:
                 key = flag_key(w, space, a)
                 if returns:
-                    race.observe(key, w, semantic, level)
+                    race.observe(key, w, semantic, level, w.order.whole(1 << lane))
             for k, source in enumerate(sources):
                 extra = None if second is None else second[lane : lane + 1]
-                before, after = _apply(w, space, a + k * size, size, update, source[lane : lane + 1], extra)
+                before, after = _apply(w, lane, space, a + k * size, size, update, source[lane : lane + 1], extra)
                 old[k][lane] = before
                 changed |= bool(before != after)
             if race is not None:
-                race.publish(key, w, semantic, level, replace=False)
+                race.publish(key, w, semantic, level, False, w.order.whole(1 << lane))
         w.world.progress += changed
         for write, column in zip(writers, old, strict=True) if returns else ():
             write(w, column, mask)
@@ -95,13 +95,13 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
     return run
 
 
-def _apply(w: WarpLike, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
+def _apply(w: WarpLike, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
     for store, offsets, _, cta in resolve(w, space, np.array([address]), size):
         if isinstance(store, Allocation) and store.read_only:
             raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")
         if (race := w.world.race) is not None:
             shadow = race.shadow_of(store, cta)
-            race.strong(shadow, shadow.index(offsets, size), w, writes=True)
+            race.strong(shadow, shadow.index(offsets, size), w, writes=True, lane=lane)
         index = offsets // size
         if store.first_uninitialised(index, size) is not None:
             raise SimError(f"atomic on uninitialised memory at {address:#x}")

@@ -31,8 +31,7 @@ def _arrive(w: WarpLike, bar: BarrierState, lanes: int, expected: int, whole: bo
         raise SimError(f"barrier: {bar.arrived} threads arrived, {expected} expected")
     if (race := w.world.race) is not None:
         bar.clock = bar.clock or race.clock()
-        bar.clock.join(w.clock)
-        w.clock.tick(w.agent)
+        bar.clock.join(w.order.released())
     if bar.arrived == expected:
         bar.complete()
 
@@ -80,7 +79,9 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
         else:
             del w.state[key]
         if bar.done is not None:
-            w.clock.join(bar.done)
+            w.order.learn(bar.done)
+            if len(w.order.strands) > 1:  # they have told each other
+                w.order.meet(w.order.lanes())
         if write is not None:
             result = bar.values["result"]
             write(w, np.full(32, result, np.uint32 if reduction == "popc" else np.bool_), mask)
@@ -113,9 +114,8 @@ def cluster_arrive(ins: PtxInstruction, b: Binder) -> Any:
             raise SimError("barrier.cluster.arrive twice without a wait")
         if (race := w.world.race) is not None:
             cluster.clock = cluster.clock or race.clock()
-            for clock in [w.clock] if releases else race.relaxed_release(w, SCOPES["cluster"]):
+            for clock in [w.order.released()] if releases else w.order.relaxed_release(SCOPES["cluster"]):
                 cluster.clock.join(clock)
-            w.clock.tick(w.agent)
         arrived[here] = cluster.generation
         cluster.arrive(int(here.sum()))  # type: ignore[union-attr]
         w.world.progress += 1
@@ -141,7 +141,7 @@ def cluster_wait(ins: PtxInstruction, b: Binder) -> Any:
             return w.park(lambda: f"cluster barrier, {cluster.arrived}/{cluster.expected}", lambda: cluster.generation != generation)
         generations[here] = NOT_ARRIVED
         if cluster.done is not None:
-            w.clock.join(cluster.done)
+            w.order.learn(cluster.done)
         return None
 
     return run
@@ -154,7 +154,7 @@ def fence(ins: PtxInstruction, b: Binder) -> Straight:
 
     def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
-            w.world.race.fence(w, level)
+            w.order.fence(level)
 
     return Straight(run)
 
@@ -168,7 +168,7 @@ def fence_async(ins: PtxInstruction, b: Binder) -> Straight:
 
     def run(w: WarpLike, mask: Mask) -> None:
         if w.world.race is not None:
-            w.clock.publish_to_async(in_global, in_shared)
+            w.order.publish_to_async(in_global, in_shared)
 
     return Straight(run)
 

@@ -13,9 +13,11 @@ import numpy as np
 
 from ..async_groups import AsyncCopy, groups_of
 from ..chunks import CHUNK, Chunks
+from ..clock import Clock
 from ..errors import SimError
 from ..global_rows import GlobalRows
 from ..interfaces import CtaLike, WarpLike
+from ..lane_codes import mask_of
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, mbarrier_at
 from ..memory import Bytes
@@ -83,7 +85,7 @@ def _build_load(ins: PtxInstruction, b: Binder, from_global: bool) -> Straight:
                 raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
             ctas = w.cta.cluster.ctas
             targets = [cta] if masks is None else [c for r, c in enumerate(ctas) if int(masks[lane]) >> r & 1]
-            issue = Issue.of(w)
+            issue = Issue.of(w, lane)
             for target in targets:
                 target.shared.check(offset, offset + count)
                 fetch = None if from_global else shared_target(w, start)
@@ -131,7 +133,7 @@ def _build_store(ins: PtxInstruction, b: Binder, reduction: Reduction | None) ->
 
 def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, reduction: Reduction | None) -> None:
     world, cta, label = w.world, w.cta, origin(w)
-    actors = StoreActors.of(w)
+    actors = StoreActors.of(w, lane)
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
     groups_of(w, "bulk", lane).open.append(copy)
     rows = GlobalRows(np.array([start]), count)
@@ -174,15 +176,20 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     commit_first = ins.parts[-1] == "wait_all"
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
-        groups = [w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state]
+        by_lane = {lane: w.state[(kind, lane)] for lane in w.lanes(mask) if (kind, lane) in w.state}
+        groups = by_lane.values()
         if commit_first:
             for group in groups:
                 if group.open:
                     group.commit()
         if not all(group.ready(keep, read) for group in groups):
             return w.block(f"{ins.opcode} {keep}", lambda: all(group.ready(keep, read) for group in groups))
-        for group in groups:
-            group.retire(w, keep, read)
+        learned: dict[int, tuple[Clock, list[int]]] = {}  # lanes that have waited for the same copies learn together
+        for lane, group in by_lane.items():
+            for clock in group.retire(keep, read):
+                learned.setdefault(id(clock), (clock, []))[1].append(lane)
+        for clock, lanes in learned.values():
+            w.order.learn(clock, w.order.whole(mask_of(lanes)))
         return None
 
     return run

@@ -43,7 +43,7 @@ def build_try_cancel(ins: PtxInstruction, b: Binder) -> Straight:
                 )
             targets = w.cta.cluster.ctas if multicast else [w.cta]
             answers = [(target, mbarrier_at(target, barrier_offset)) for target in targets]
-            w.world.post(_canceller(Issue.of(w), w.cta, answers, offset), origin(w))
+            w.world.post(_canceller(Issue.of(w, lane), w.cta, answers, offset), origin(w))
 
     return Straight(run)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..errors import SimError
 from ..interfaces import CtaLike, Origin, WarpLike
+from ..lanes import uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MASK, WINDOW_SHIFT, Bytes
 from ..report import describe_line
 from ..sync import SCOPES
@@ -48,6 +51,16 @@ def scope(parts: tuple[str, ...], default: str) -> int:
         if part in SCOPES:
             return SCOPES[part]
     return SCOPES["sys"] if "volatile" in parts or "mmio" in parts else SCOPES[default]
+
+
+def by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
+    """Lanes grouped by what they address."""
+    if len(lanes) == 1 or uniform(addresses):
+        return [(int(addresses[lanes[0]]), lanes)]
+    groups: dict[int, list[int]] = {}
+    for lane in lanes:
+        groups.setdefault(int(addresses[lane]), []).append(lane)
+    return list(groups.items())
 
 
 def shared_target(w: WarpLike, address: int) -> tuple[CtaLike, int]:

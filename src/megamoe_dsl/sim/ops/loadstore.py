@@ -13,14 +13,16 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import WarpLike
-from ..lanes import Mask
+from ..lane_codes import mask_of
+from ..lanes import Lanes, Mask
+from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
 from ..outcome import YIELD, Outcome
 from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, Straight, register
 from .access import gather, scatter
-from .common import scope, semantics, shared_target, state_space
+from .common import by_address, scope, semantics, shared_target, state_space
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
@@ -54,9 +56,18 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where = address(w)
         if strong and w.world.race is not None:
-            for a in set((where if mask is None else where[mask]).tolist()):
-                w.world.race.observe(flag_key(w, space, a), w, semantic, level)
+            for a, lanes in by_address(w.lanes(mask), where):
+                w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
+        deliver(w, mask, values)
+        if strong:
+            seen = (line, values.tobytes())
+            if seen == w.poll:
+                return YIELD
+            w.poll = seen
+        return None
+
+    def deliver(w: WarpLike, mask: Mask, values: Lanes) -> None:
         if signed is not None:
             values = values.view(signed)
         columns = np.ascontiguousarray(values.T) if n > 1 else (values,)
@@ -66,14 +77,17 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
                 wide[mask] = column
                 column = wide
             write(w, column, mask)
-        if strong:
-            seen = (line, values.tobytes())
-            if seen == w.poll:
-                return YIELD
-            w.poll = seen
-        return None
 
-    return run if strong else Straight(run)  # type: ignore[arg-type]
+    if b.late is None or not is_weak_load(ins):
+        return run if strong else Straight(run)  # type: ignore[arg-type]
+    defer = b.late.defer(ins, lambda w, mask, where: deliver(w, mask, gather(w, space, where, size, n, mask, seen=True)))
+
+    def issue(w: WarpLike, mask: Mask) -> None:
+        where = address(w)
+        gather(w, space, where, size, n, mask)  # what is wrong with it shows here
+        defer(w, mask, where)
+
+    return Straight(issue)
 
 
 @register("st")
@@ -91,8 +105,8 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
         values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
         scatter(w, space, where, size, n, values, mask, strong)
         if strong and w.world.race is not None:
-            for a in set((where if mask is None else where[mask]).tolist()):
-                w.world.race.publish(flag_key(w, space, a), w, semantic, level, replace=True)
+            for a, lanes in by_address(w.lanes(mask), where):
+                w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 
     return Straight(run)
 

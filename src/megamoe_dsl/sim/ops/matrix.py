@@ -58,7 +58,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
             rows = gather(w, space, address(w)[: 16 * tiles], 4, 4, None).view(np.uint8)
             values = rows.reshape(tiles, 4, 2, 2, 2, 8).transpose(0, 2, 5, 1, 4, 3)
         else:
-            values = gather(w, space, address(w)[: 8 * tiles], 2, 8, None).reshape(tiles, 8, 8)
+            values = gather(w, space, address(w)[: 8 * tiles], 2, 8, None, parts=True).reshape(tiles, 8, 8)
             values = values.transpose(0, 2, 1) if transposed else values
         words = np.ascontiguousarray(values).reshape(len(writers), -1).view(np.uint32)
         for writer, row in zip(writers, words, strict=True):
@@ -89,7 +89,7 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
             halves = words.view(np.uint16).reshape(tiles, 8, 8)
             values = halves.transpose(0, 2, 1) if transposed else halves
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(8 * tiles, _ROW_BYTES)
-        scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None)
+        scatter(w, space, address(w)[: 8 * tiles], 4, 4, flat.view(np.uint32), None, parts=True)
         return None
 
     return run

@@ -6,13 +6,14 @@ import numpy as np
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
+from ..lane_codes import mask_of
 from ..lanes import Mask, uniform
 from ..mbarrier import BYTES, Mbarrier, acquire_into_warp, mbarrier_at, release_from_warp, scope_of
 from ..operands import Binder
 from ..outcome import YIELD, Outcome
 from ..parser import PtxInstruction
 from . import Handler, Straight, register
-from .common import shared_target
+from .common import by_address, shared_target
 
 _SUSPEND_SWEEPS = 16
 """How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever."""
@@ -24,22 +25,12 @@ _ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)
 def _barrier(w: WarpLike, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
-    if race and w not in barrier.checked:
-        barrier.checked.add(w)
+    if race and (key := (w, w.order.lanes())) not in barrier.checked:
+        barrier.checked.add(key)
         shadow = barrier.cta.shared.shadow
         if shadow is not None:
             race.strong(shadow, shadow.index(np.array([barrier.offset]), BYTES), w)
     return barrier
-
-
-def _by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
-    """Lanes grouped by the barrier they address."""
-    if len(lanes) == 1 or uniform(addresses):
-        return [(int(addresses[lanes[0]]), lanes)]
-    groups: dict[int, list[int]] = {}
-    for lane in lanes:
-        groups.setdefault(int(addresses[lane]), []).append(lane)
-    return list(groups.items())
 
 
 @register("mbarrier.init")
@@ -100,12 +91,12 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: WarpLike, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64) if state else None
-        for target, lanes in _by_address(w.lanes(mask), where):
+        for target, lanes in by_address(w.lanes(mask), where):
             barrier = _barrier(w, target)
             if token is not None:
                 token[lanes] = barrier.phase
             if w.world.race:
-                release_from_warp(barrier, w, scope, relaxed)
+                release_from_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(lanes)))
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -146,32 +137,35 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
     key = ("try_wait", ins.line)
 
-    def look(w: WarpLike, target: int, values: set[int]) -> tuple[Mbarrier, set[int]]:
-        """The barrier, and those of the values asked for that it has reached."""
+    bits = 1 if parity_form else -1
+
+    def look(w: WarpLike, target: int) -> Mbarrier:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-        reached = {value for value in values if (barrier.completed(value) if parity_form else barrier.phase != value)}
-        if reached and w.world.race:
-            acquire_into_warp(barrier, w, scope, relaxed)
-        return barrier, reached
+        return barrier
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
-        if uniform(where) and uniform(wanted):
-            barrier, reached = look(w, int(where[0]), {int(wanted[0])})
-            result = _ALL if reached else _NONE
-            if not reached:
-                blocker = (barrier, barrier.phase)
+        if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
+            barrier, result = look(w, int(where[0])), _ALL
+            if not (barrier.phase ^ int(wanted[0])) & bits:
+                blocker, result = (barrier, barrier.phase), _NONE
+            elif w.world.race:
+                acquire_into_warp(barrier, w, scope, relaxed, w.order.lanes())
         else:
             result = np.zeros(32, np.bool_)
-            for target, lanes in _by_address(w.lanes(mask), where):
-                values = set(wanted[lanes].tolist())
-                barrier, reached = look(w, target, values)
-                result[lanes] = np.isin(wanted[lanes], list(reached))
-                if reached != values:
-                    blocker = (barrier, barrier.phase)
+            for target, lanes in by_address(w.lanes(mask), where):
+                barrier = look(w, target)
+                for value in set(wanted[lanes].tolist()):
+                    asking = [lane for lane in lanes if wanted[lane] == value]
+                    if not (barrier.phase ^ value) & bits:
+                        blocker = (barrier, barrier.phase)
+                        continue
+                    result[asking] = True
+                    if w.world.race:
+                        acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

@@ -158,7 +158,7 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             if own_only and cta is not w.cta:
                 raise SimError(f"TMA load .shared::cta into {cta}")
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
-            issue = Issue.of(w)
+            issue = Issue.of(w, lane)
             for target, signalled in targets:
                 _check_box(target, offset, tensor_map, place)
                 barrier = mbarrier_at(signalled, barrier_offset)
@@ -214,7 +214,7 @@ def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Strai
 
 def _post_store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
     world, cta = w.world, w.cta
-    actors = StoreActors.of(w)
+    actors = StoreActors.of(w, lanes[0])
     copy = AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
     for lane in lanes:
         groups_of(w, "bulk", lane).open.append(copy)

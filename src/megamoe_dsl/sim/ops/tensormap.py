@@ -42,7 +42,7 @@ def _write_global(w: WarpLike, address: int, values: Bytes, released: bool) -> N
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
         race.write_global(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
-        _changes(w)[address] = MapChange(w.cta, w.agent, w.clock.at(w.agent), released)
+        _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.time, released)
     w.world.memory.write(address, values)
 
 
@@ -114,7 +114,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
                 if _reaches(w, changes.get(at), level):
-                    maps.setdefault(at, []).append((w.agent, w.clock.at(w.agent), changes.get(at)))
+                    maps.setdefault(at, []).append((w.order.agents, w.order.time, changes.get(at)))
 
     return Straight(run)
 
@@ -122,15 +122,15 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 def _release(w: WarpLike) -> None:
     if w.world.race is not None:
         for change in _changes(w).values():
-            if change.agent == w.agent:
-                change.released, change.when = True, w.clock.at(w.agent)
+            if change.by is w.order.agents:
+                change.released, change.when = True, w.order.time
 
 
 def _reaches(w: WarpLike, change: MapChange | None, level: int) -> bool:
     """Whether an acquire of this warp covers the last change, which is the host's when no kernel has made one."""
     if change is None:
         return level == SCOPES["sys"]
-    return change.released and in_scope(level, change.cta, w.cta) and w.clock.at(change.agent) >= change.when
+    return change.released and in_scope(level, change.cta, w.cta) and w.order.has_seen(change.by, change.when)
 
 
 def check_acquired(w: WarpLike, address: int) -> None:
@@ -140,7 +140,7 @@ def check_acquired(w: WarpLike, address: int) -> None:
         return
     change = _changes(w).get(address)
     acquired = w.cta.state.get("acquired maps", {}).get(address, ())
-    if not any(seen is change and w.clock.at(agent) >= when for agent, when, seen in acquired):
+    if not any(seen is change and w.order.has_seen(agents, when) for agents, when, seen in acquired):
         where = "{}+{}".format(*race.memory.find(address, DESCRIPTOR_BYTES))
-        first = "the host's copy" if change is None else change.agent
+        first = "the host's copy" if change is None else change.by.agent
         race.report("tensor map used without fence.proxy.tensormap", first, "tensor map", where, 0, w)

@@ -13,6 +13,7 @@ from ..operands import Binder, Reader
 from ..outcome import Outcome
 from ..parser import PtxInstruction
 from . import Inline, register
+from .common import line_of
 
 _LANE = np.arange(32)
 _FULL = 0xFFFFFFFF
@@ -34,8 +35,13 @@ class Members:
 
     def missing(self, w: WarpLike, mask: Mask) -> Outcome | None:
         """BLOCK when a named lane is elsewhere; an error when an executing lane is not named."""
-        if mask is None:
-            return None
+        if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
+            return wait
+        if w.world.race is not None:
+            w.order.wait()
+        return None
+
+    def _elsewhere(self, w: WarpLike, mask: Lanes) -> Outcome | None:
         names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
         if names == _FULL and w.converged(mask):
             return None
@@ -49,9 +55,17 @@ class Members:
 
 @register("bar.warp.sync")
 def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
-    """Waits for the lanes of the member mask."""
+    """Waits for the lanes of the member mask, and orders their memory accesses."""
     members = Members(ins.operands[0], b)
-    return members.missing
+
+    def run(w: WarpLike, mask: Mask) -> Outcome | None:
+        if (wait := members.missing(w, mask)) is not None:
+            return wait
+        if w.world.race is not None:
+            w.order.sync(w.order.lanes())
+        return None
+
+    return run
 
 
 @register("shfl.sync")
@@ -69,6 +83,8 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         def broadcast(w: WarpLike, mask: Mask) -> Outcome | None:
             if (wait := members.missing(w, mask)) is not None:
                 return wait
+            if mask is not None and not mask[lane]:
+                _warn(w, w.first(mask), lane)
             write(w, value(w)[lane : lane + 1].repeat(32), mask)
             return None
 
@@ -80,12 +96,19 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
         if (wait := members.missing(w, mask)) is not None:
             return wait
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
+        if mask is not None and (absent := mask & ~mask[source]).any():
+            _warn(w, lane := w.first(absent), int(source[lane]))
         write(w, value(w).take(source), mask)
         if write_valid:
             write_valid(w, inside, mask)
         return None
 
     return run
+
+
+def _warn(w: WarpLike, lane: int, source: int) -> None:
+    """The value of a lane that does not execute the shuffle is undefined (PTX ISA, "shfl.sync")."""
+    w.world.warnings[f"{line_of(w)}: shfl.sync of lane {lane} from lane {source}, which is not there"] += 1
 
 
 def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
@@ -104,14 +127,16 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 
 @register("elect.sync")
 def elect(ins: PtxInstruction, b: Binder) -> Any:
-    """The lowest lane of the member mask is elected (the ISA leaves the choice open but deterministic)."""
+    """The run's leader is elected, or the lowest lane where that is no member (the ISA leaves the choice open but deterministic)."""
     target, _, chosen = ins.operands[0].partition("|")
     write, write_chosen, members = b.write(target), b.write(chosen), Members(ins.operands[1], b)
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
-        lane = w.first(mask)
+        lane = w.world.leader
+        if mask is not None and not mask[lane]:
+            lane = w.first(mask)
         write(w, LANE[lane : lane + 1].repeat(32), mask)
         write_chosen(w, ALONE[lane], mask)
         return None

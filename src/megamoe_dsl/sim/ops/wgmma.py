@@ -73,6 +73,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
         if not thread.ready(keep):
             return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
         thread.retire(keep)
+        if w.world.race:
+            w.order.wait()
         return None
 
     return run

@@ -1,0 +1,387 @@
+"""The lanes of a warp as agents of the race detector.
+
+A warp has one clock as long as its lanes learn everything together. Lanes that learn something on their own become a strand with a clock
+of its own, until a barrier brings them together. What the warp itself does is recorded with its lanes (`lane_codes`) and at its own
+time; a clock's entry for the warp counts what *all* lanes have done, which a lane knows of the others from barriers only.
+
+What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model"):
+
+- `bar.warp.sync`: memory accesses of the lanes it names, before and after. It is no operation that "synchronizes" in the memory model, so
+  what it promises ends with those lanes. What one of them then releases covers what the others wrote, which it might have read, and what
+  they read and used; a load whose value nothing has used may still be under way (`loads_in_flight`), and only its own lane's
+  release, or `barrier.cta`, is after it.
+- `barrier.cta`, mbarriers, flags: as between any threads.
+- `shfl.sync`, `vote.sync`, `elect.sync` and the like: no memory. But they wait for lanes, so that reads of theirs that were used are over.
+- With `lockstep`, so do instructions that all lanes execute together. PTX does not say so; a warp does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
+from .lane_agents import LaneAgents
+from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of, members
+from .lanes import Lanes, Mask
+from .place import Place
+from .shadow import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
+from .sync import in_scope
+
+Row = NDArray[np.int32]
+
+
+class Acting(Protocol):
+    """A warp: the lanes that execute an instruction now, at a PTX line, and at first those that it never has."""
+
+    mask: Mask
+    exited: Lanes
+    line: int
+
+    @property
+    def cta(self) -> Place:
+        """Where it runs."""
+        ...
+
+    @property
+    def in_flight(self) -> Mapping[int, frozenset[int]]:
+        """By PTX line: lines of loads whose value may not have been used yet."""
+        ...
+
+
+class Strand:
+    """Lanes `bits` of a warp, which know the same."""
+
+    __slots__ = ("bits", "clock")
+
+    def __init__(self, bits: int, clock: Clock) -> None:
+        self.bits, self.clock = bits, clock
+
+    def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
+        """Which accesses are of this strand's lanes alone."""
+        codes = np.asarray(records) >> CODE_SHIFT & LAST
+        return np.array([members(code) & ~self.bits == 0 for code in range(LAST + 1)])[codes]
+
+
+@dataclass
+class Fence:
+    """A fence of a strand: what a later relaxed write of its lanes releases."""
+
+    bits: int
+    scope: int
+    clock: Clock
+    said: Said
+
+
+@dataclass(frozen=True)
+class Said:
+    """What lanes can say of their warp at one moment.
+
+    `done` says for each agent until when lanes have done its work, each its part, and whether that needs an entry of a single lane;
+    `read` says until when it is known that all lanes have read.
+    """
+
+    done: tuple[tuple[LaneAgents, int, bool], ...]
+    read: tuple[tuple[LaneAgents, int], ...]
+
+    def write(self, clock: Clock, bits: int, width: Callable[[], int]) -> Clock:
+        """Into a clock, as lanes `bits` say it."""
+        entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
+        clock.fit(width())
+        for agents, when in self.read:
+            clock.rows[READS, agents.agent] = max(when, clock.rows[READS, agents.agent])
+        for of_lanes, when in entries:
+            if len(of_lanes):
+                clock.raise_to((HAPPENED, READS), of_lanes, when)
+        return clock
+
+
+class LaneOrder:
+    """What the lanes of one warp have done, in `time`, and know.
+
+    Accesses of all lanes or of a single one are the warp's (`agents`), others `parts`, loads that may be under way when
+    something is released are agents of their own (`late`, by PTX line). `done` has engines that work for each lane, and until when the
+    warp has waited for them.
+    """
+
+    def __init__(
+        self, agents: LaneAgents, warp: Acting, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
+    ) -> None:
+        self.agents, self.warp, self.lockstep, self._width, self._add = agents, warp, lockstep, width, add
+        self.missing = bits_of(warp.exited)
+        self.agents.present = FULL & ~self.missing
+        self.parts: LaneAgents | None = None
+        self.late: dict[int, LaneAgents] = {}
+        self._may_be_late = warp.in_flight.get(0, frozenset())
+        self.time = 1
+        self.met = self.synced = 0  # when all lanes last waited for each other, and met at a barrier
+        self.strands = [Strand(FULL, clock)]
+        self.done: dict[LaneAgents, int] = {}
+        self.fences: list[Fence] = []
+        self.light: dict[int, tuple[int, Clock]] = {}
+        self.pending: dict[tuple[Place, int], Clock] = {}
+        self.seen: dict[tuple[Any, int, int], int] = {}
+
+    # ---- lanes
+
+    def lanes(self) -> int:
+        """The executing lanes; FULL when they are all there are."""
+        if self.warp.mask is None:
+            return FULL
+        bits = bits_of(self.warp.mask)
+        return FULL if bits | self.missing == FULL else bits
+
+    def whole(self, bits: int) -> int:
+        """The same lanes; FULL when they are all there are."""
+        return FULL if bits | self.missing == FULL else bits
+
+    def touching(self, bits: int) -> list[Strand]:
+        """The strands of some of these lanes."""
+        return self.strands if len(self.strands) == 1 else [strand for strand in self.strands if strand.bits & bits]
+
+    def _focus(self, bits: int) -> list[Strand]:
+        """The strands of exactly these lanes; strands with other lanes too are split."""
+        for strand in list(self.touching(bits)):
+            if rest := strand.bits & ~bits:
+                self.strands.append(Strand(rest, strand.clock.copy()))
+                strand.bits &= bits
+        return self.touching(bits)
+
+    # ---- accesses
+
+    def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
+        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location).
+
+        `code`: a lane, or what several do with all of it (see `lane_codes`); None: each has its share of the locations, in turn.
+        """
+        bits, line = self.lanes(), self.warp.line
+        one = not bits & (bits - 1)
+        if reading and line in self._may_be_late:
+            if (agents := self.late.get(line)) is None:
+                agents = self.late[line] = self._add()
+        elif one or bits == FULL:
+            agents = self.agents
+        else:
+            agents = self.parts = self.parts or self._add()
+        agent = agents.lane(bits.bit_length() - 1) if one else agents.agent
+        if not (reading and self.lockstep and bits == FULL and agents is self.agents):
+            agents.last = self.time
+        width, strands = self._width(), self.touching(bits)
+        for strand in strands:
+            strand.clock.fit(width)
+        rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
+        record = self.time << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | agent
+        mask = bits_of(self.warp.mask)
+        if code is None:
+            return rows, codes_of(mask, index) | record
+        return rows, record | (alike(mask) if code == ALIKE else code) << CODE_SHIFT
+
+    def in_order(
+        self, last: NDArray[np.int64], records: NDArray[np.int64] | int, warps: Row, reading: bool, level: int
+    ) -> NDArray[np.bool_]:
+        """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""
+        change = last ^ records
+        same: NDArray[np.bool_] = change & CODE_MASK == 0
+        code, when, mine = last >> CODE_SHIFT & LAST, last >> CLOCK_SHIFT, warps[last & AGENT_MASK]
+        if level != READS:  # lanes that wrote the same word here
+            same = same & (code != SEVERAL) | (code == ALIKE) | (code > SEVERAL)
+        elif reading:
+            same = same & ((code < ALIKE) | (change & AGENT_MASK == 0))
+        else:
+            same = same & (code < ALIKE)
+        own = mine == self.agents.agent
+        same |= when <= self.synced
+        for agents, until in self.done.items():
+            own |= (last & AGENT_MASK == agents.agent) & (when <= until)
+        return same & own
+
+    # ---- what lanes tell
+
+    def _say(self, starting: bool) -> Said:
+        """What lanes can say now, to others or to an engine that they start, which is theirs."""
+        now, clock = self.time, self.strands[0].clock
+        clock.fit(self._width())
+        known = clock.rows[READS]
+        own = [self.agents, self.parts] if self.parts else [self.agents]
+        read = [(self.agents, now)] if self.lockstep else []
+        if self.late:
+            unused = self.warp.in_flight.get(self.warp.line, frozenset())
+            for line, agents in self.late.items():
+                if line not in unused and self.lockstep:
+                    read.append((agents, now))
+                else:
+                    own.append(agents)
+                    if starting:
+                        read.append((agents, self.synced))
+        done = [(agents, now, agents.last > known[agents.agent]) for agents in own]
+        return Said((*done, *((agents, when, when > known[agents.agent]) for agents, when in self.done.items())), tuple(read))
+
+    def snapshot(self, bits: int | None = None) -> Clock:
+        """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""
+        return self._tell(bits, True)
+
+    def released(self, bits: int | None = None) -> Clock:
+        """What lanes (default: those that execute) tell other threads; not what they do later."""
+        return self._tell(bits, False)
+
+    def _tell(self, bits: int | None, starting: bool) -> Clock:
+        clock = self.known(bits, starting)
+        self.time += 1
+        return clock
+
+    def known(self, bits: int | None = None, starting: bool = False) -> Clock:
+        """What lanes (default: those that execute) have done and know."""
+        bits = self.lanes() if bits is None else bits
+        first, *others = self.touching(bits)
+        clock = first.clock.copy()
+        for strand in others:
+            clock.join(strand.clock)
+        return self._say(starting).write(clock, bits, self._width)
+
+    def put_off_clocks(self) -> list[Clock]:
+        """What relaxed reads of the executing lanes have seen."""
+        bits = self.lanes()
+        return [clock for (_, lanes), clock in self.pending.items() if lanes & bits]
+
+    # ---- what lanes learn
+
+    def learn(self, clock: Clock, bits: int | None = None) -> None:
+        """Lanes (default: those that execute) have synchronised with who tells this."""
+        strands = list(self._focus(self.lanes() if bits is None else bits))
+        for strand in strands:
+            strand.clock.join(clock)
+        for strand in strands[1:]:  # strands that now know the same become one
+            if np.array_equal(strand.clock.rows, strands[0].clock.rows):
+                strands[0].bits |= strand.bits
+                self.strands.remove(strand)
+
+    def has_done(self, agents: LaneAgents, until: int) -> None:
+        """The executing lanes have waited for an engine that works for each lane of the warp."""
+        if (bits := self.lanes()) == FULL:
+            self.done[agents] = until
+            return
+        entries = agents.of(bits)
+        for strand in self._focus(bits):
+            strand.clock.fit(self._width())
+            strand.clock.raise_to(range(ROWS), entries, until)
+
+    def know(self, agent: int, until: int) -> None:
+        """The executing lanes know what an agent has done, in either proxy."""
+        for strand in self._focus(self.lanes()):
+            strand.clock.fit(self._width())
+            strand.clock.set(agent, max(until, strand.clock.at(agent)))
+
+    def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
+        """`fence.proxy.async` by the executing lanes, for either or both spaces."""
+        bits = self.lanes()
+        shown_to = [row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered]
+        for strand in self._focus(bits):
+            shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
+            strand.clock.fit(self._width())
+            strand.clock.publish_to_async(in_global, in_shared)
+            for entries, when in shown:  # HAPPENED says of whom the strand knows that much
+                strand.clock.raise_to(shown_to, entries, when)
+
+    def sync(self, bits: int) -> None:
+        """`bar.warp.sync` of these lanes."""
+        bits = self.whole(bits & ~self.missing)
+        clock = self.meet(bits).clock
+        if bits == FULL:
+            self.synced = self.time
+        self._over(clock, bits, (HAPPENED, READS))
+
+    def wait(self) -> None:
+        """Another `.sync` instruction of the executing lanes: what they have read and used has been read."""
+        last = max(self.agents.last, *(agents.last for agents in self.late.values()), 0) if not self.lockstep else 0
+        if self.parts:
+            last = max(last, self.parts.last)
+        if last >= self.met and last and (bits := self.lanes()) & (bits - 1):
+            for strand in list(self._focus(bits)):
+                self._over(strand.clock, bits, (READS,))
+
+    def _over(self, clock: Clock, bits: int, rows: tuple[int, ...]) -> None:
+        """Accesses of these lanes are over: writes and reads, or reads alone. Loads that nothing has used yet are not."""
+        over = [self.agents, *([self.parts] if self.parts else [])]
+        if self.late:
+            unused = self.warp.in_flight.get(self.warp.line, frozenset())
+            over += [agents for line, agents in self.late.items() if line not in unused]
+        told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
+        clock.fit(self._width())
+        for entries, when in told:
+            clock.raise_to(rows, entries, when)
+        self.time += 1
+        self.met = self.time
+
+    def meet(self, bits: int) -> Strand:
+        """These lanes become one strand; each has learned what the others know."""
+        first, *others = list(self._focus(bits))
+        for strand in others:
+            first.clock.join(strand.clock)
+            first.bits |= strand.bits
+            self.strands.remove(strand)
+        return first
+
+    # ---- relaxed operations and fences
+
+    def fence(self, scope: int) -> None:
+        """`fence.acq_rel`/`fence.sc` of the executing lanes: completes earlier relaxed reads and arms later relaxed writes."""
+        bits = self.lanes()
+        for (place, lanes), clock in [
+            item for item in self.pending.items() if item[0][1] & bits and in_scope(scope, item[0][0], self.warp.cta)
+        ]:
+            del self.pending[place, lanes]
+            if rest := lanes & ~bits:
+                self.pending[place, rest] = clock.copy()
+            self.learn(clock, self.whole(lanes & bits))
+        self.fences = [fence for fence in self.fences if fence.scope > scope or fence.bits & ~bits]
+        said = self._say(False)
+        self.fences += [Fence(self.whole(strand.bits & bits), scope, strand.clock.copy(), said) for strand in self.touching(bits)]
+        self.time += 1
+
+    def fenced(self, bits: int | None = None) -> list[tuple[int, Clock]]:
+        """What a relaxed write of lanes (default: those that execute) releases, by scope: only what their fences have released before."""
+        bits = self.lanes() if bits is None else bits
+        return [
+            (fence.scope, fence.said.write(fence.clock.copy(), self.whole(bits & fence.bits), self._width))
+            for fence in self.fences
+            if fence.bits & bits
+        ]
+
+    def release_agent(self, agents: LaneAgents | int, until: int) -> None:
+        """A light fence: a later relaxed arrive of the executing lanes publishes what an agent has done `until` now, and no more."""
+        bits = self.lanes()
+        entries, name = (agents.of(bits), agents.agent) if isinstance(agents, LaneAgents) else (np.array([agents]), agents)
+        clock = Clock(np.zeros_like(self.strands[0].clock.rows))
+        clock.fit(self._width())
+        clock.rows[HAPPENED, entries] = clock.rows[READS, entries] = until
+        self.light[name] = bits, clock
+
+    def light_fences(self, bits: int | None = None) -> list[Clock]:
+        """What light fences let a relaxed arrive of lanes (default: those that execute) publish."""
+        bits = self.lanes() if bits is None else bits
+        return [clock for lanes, clock in self.light.values() if lanes & bits == bits]
+
+    def relaxed_release(self, scope: int) -> list[Clock]:
+        """What a relaxed arrive of the executing lanes at `scope` publishes: only what an earlier fence has released."""
+        return [clock for level, clock in self.fenced() if level >= scope] + self.light_fences()
+
+    def put_off(self, place: Place, clock: Clock, bits: int | None = None) -> None:
+        """A relaxed read of lanes (default: those that execute) has seen this; they learn it at their next fence."""
+        key = place, self.lanes() if bits is None else bits
+        if (known := self.pending.get(key)) is None:
+            self.pending[key] = clock.copy()
+        else:
+            known.join(clock)
+
+    def has_seen(self, agents: LaneAgents, until: int) -> bool:
+        """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
+        if agents is self.agents:
+            return True
+        clock = self.known()
+        clock.fit(self._width())
+        return bool((clock.rows[HAPPENED, agents.entries] >= until).any())

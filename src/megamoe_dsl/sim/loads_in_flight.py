@@ -1,0 +1,107 @@
+"""Loads whose value nothing has used yet: what they read may still be read later.
+
+PTX orders a thread's own load before its release, but says of no other thread when it is over: only an instruction that uses the value
+waits for it (docs/hopper.md has a load that came back late). A copy from register to register is no use, for it may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+from .parser import ParsedKernel, PtxInstruction
+
+_REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
+_TELL = ("bar", "barrier", "mbarrier", "red", "atom", "st", "cp", "elect", "shfl", "vote", "match", "redux", "fence", "tcgen05", "wgmma")
+_ORDERED = {"acquire", "relaxed", "volatile", "mmio", "param", "const", "local", "nc"}
+
+
+def registers_of(ins: PtxInstruction) -> set[str]:
+    """All registers that an instruction names (and other names, which are nobody's destination)."""
+    names = {name for operand in ins.operands for name in _REGISTER.findall(operand)}
+    return names | {ins.predicate} if ins.predicate else names
+
+
+def is_weak_load(ins: PtxInstruction) -> bool:
+    """Whether it reads memory that others may write, without an order of its own."""
+    return ins.parts[0] in ("ld", "ldmatrix") and not _ORDERED.intersection(part.split("::")[0] for part in ins.parts)
+
+
+class LoadsInFlight:
+    """The weak loads of a kernel, and where each may be under way: from the load to the first use of what it loaded."""
+
+    def __init__(self, kernel: ParsedKernel) -> None:
+        self.code = kernel.code
+        self.loads = [ins for ins in self.code if is_weak_load(ins)]
+
+    @cached_property
+    def _holds(self) -> dict[str, int]:
+        """Register: the loads whose value it may hold, a bit each; copies are followed."""
+        holds: dict[str, int] = {}
+        for bit, ins in enumerate(self.loads):
+            for name in _REGISTER.findall(ins.operands[0]):
+                holds[name] = holds.get(name, 0) | 1 << bit
+        copies = [(_REGISTER.findall(ins.operands[0]), _REGISTER.findall(ins.operands[1])) for ins in self.code if ins.parts[0] == "mov"]
+        changed = True
+        while changed:
+            changed = False
+            for targets, sources in copies:
+                value = 0
+                for name in sources:
+                    value |= holds.get(name, 0)
+                for name in targets:
+                    if value & ~holds.get(name, 0):
+                        holds[name] = holds.get(name, 0) | value
+                        changed = True
+        return holds
+
+    def _effect(self, number: dict[int, int], ins: PtxInstruction) -> tuple[int, int]:
+        """The loads that an instruction uses, and the one that it is."""
+        used = 0
+        if ins.parts[0] != "mov":
+            for name in registers_of(ins):
+                used |= self._holds.get(name, 0)
+        return used, 1 << number[id(ins)] if id(ins) in number else 0
+
+    @cached_property
+    def _under_way(self) -> list[int]:
+        """Before every instruction, the loads that may be."""
+        number = {id(ins): bit for bit, ins in enumerate(self.loads)}
+        effects = [self._effect(number, ins) for ins in self.code]
+        before = [0] * len(self.code)
+        seen = [False] * len(self.code)
+        work = [0] if self.code else []
+        while work:
+            at = work.pop()
+            while at < len(self.code):
+                seen[at] = True
+                ins, (used, started) = self.code[at], effects[at]
+                after = before[at] & ~used | started
+                following = []
+                if ins.target is not None:
+                    following.append(ins.target)
+                if not (ins.parts[0] in ("bra", "ret", "exit", "trap") and ins.predicate is None):
+                    following.append(at + 1)
+                at = len(self.code)
+                for other in following:
+                    if other < len(self.code) and (not seen[other] or after & ~before[other]):
+                        before[other] |= after
+                        if at == len(self.code):
+                            at = other
+                        else:
+                            work.append(other)
+        return before
+
+    @cached_property
+    def by_line(self) -> dict[int, frozenset[int]]:
+        """PTX lines of the loads that may be under way at the instructions of a PTX line which tell other threads something, where there
+        are any; for line 0 all of those."""
+        masks: dict[int, int] = {}
+        for ins, mask in zip(self.code, self._under_way, strict=True):
+            if mask and ins.parts[0] in _TELL:
+                masks[0] = masks.get(0, 0) | mask
+                masks[ins.line] = masks.get(ins.line, 0) | mask
+        sets: dict[int, frozenset[int]] = {}
+        for mask in set(masks.values()):
+            sets[mask] = frozenset(load.line for bit, load in enumerate(self.loads) if mask >> bit & 1)
+        return {line: sets[mask] for line, mask in masks.items()}
