@@ -109,8 +109,8 @@ SM90_ROLES = (
         "every expert's weights are the first one's",
         "wrong base",
         f"{SM90}/load.py",
-        "(tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS",
-        "tile.n_block * k_blocks * TILE_ROWS",
+        "(tile.expert * n_blocks + tile.n_block) * k_blocks",
+        "tile.n_block * k_blocks",
         archs=ON_SM90,
     ),
     Mutant(
@@ -174,8 +174,8 @@ SM90_ROLES = (
         "Linear2 writes one row more than a tile of few tokens has",
         "off by one",
         f"{SM90}/epilogue_columns.py",
-        "if own_row + step < tile.valid_m:",
-        "if own_row + step <= tile.valid_m:",
+        "if own_row + step + first < tile.valid_m:",
+        "if own_row + step + first <= tile.valid_m:",
         archs=ON_SM90,
     ),
     Mutant(

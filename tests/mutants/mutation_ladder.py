@@ -94,7 +94,7 @@ def run_test(test: str, sources: Path) -> tuple[str, str] | None:
 
 def _run(command: list[str], sources: Path) -> subprocess.CompletedProcess[str]:
     """In the tree, but with the package from `sources`, and no kernel of other sources in its cache."""
-    paths = [sources, *(TESTS / name for name in ("mutants", "kernels", "runtime")), TESTS, ROOT / "bench"]
+    paths = [sources, *(TESTS / name for name in ("mutants", "kernels", "runtime", "gpu")), TESTS, ROOT / "bench"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "MEGAMOE_CACHE_DIR": str(sources.parent / "cache")}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 

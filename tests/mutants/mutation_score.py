@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("kernels", "runtime")), str(HERE.parents[1] / "bench")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
 
 from mutant import Mutant, MutantError  # noqa: E402
 from mutation_ladder import climb, sound  # noqa: E402

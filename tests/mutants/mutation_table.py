@@ -25,6 +25,7 @@ compiled kernel.
 """
 SOURCE_HEADS = "| Mutant | Stands for | File | Caught by |\n|---|---|---|---|"
 WHY_HEADS = "| Mutant | File | Why |\n|---|---|---|"
+UNTRIED_HEADS = "| Mutant | Stands for | File |\n|---|---|---|"
 Reasons = Mapping[str, Callable[[str], str]]
 
 
@@ -44,20 +45,20 @@ def caught_by(entry: Mapping[str, Any]) -> str:
 def source_tables(kernel: str, mutants: Iterable[Mutant], entries: list[dict[str, Any]]) -> list[str]:
     """Sections of a family's mutants: in its declarations' order; those that the record lacks are said to be untried."""
     found = {(one["name"], one["digest"]): one for one in entries if one["level"] == "source" and one["kernel"] == kernel}
-    caught, equivalent, escaping = [], [], []
+    caught, equivalent, escaping, untried = [], [], [], []
     for mutant in mutants:
         entry = found.get((mutant.name, mutant.digest))
         file = f"`{mutant.file.removeprefix('kernels/')}`"
         if entry is None:
-            escaping.append(f"| {mutant.name} | {file} | not tried yet |")
+            untried.append(f"| {mutant.name} | {mutant.kind} | {file} |")
         elif entry["by"]:
             caught.append(f"| {mutant.name} | {mutant.kind} | {file} | {caught_by(entry)} |")
         elif mutant.equivalent:
             equivalent.append(f"| {mutant.name} | {file} | {cell(mutant.equivalent)} |")
         else:
             escaping.append(f"| {mutant.name} | {file} | {cell(mutant.escapes) or '**not explained**'} |")
-    total = len(caught) + len(equivalent) + len(escaping)
-    score = f"{len(caught)} of {total} caught, {len(equivalent)} equivalent, {len(escaping)} not caught."
+    tried = len(caught) + len(equivalent) + len(escaping)
+    score = f"{len(caught)} of {tried} caught, {len(equivalent)} equivalent, {len(escaping)} not caught; {len(untried)} not tried yet."
     sections = [f"## {kernel}: sources\n", f"{score}\n"]
     for title, heads, rows in (
         ("Caught", SOURCE_HEADS, caught),
