@@ -1,8 +1,8 @@
 """Loads that take their values late: as late as PTX lets them, or earlier as the seed has it.
 
 A weak load is checked and recorded where it stands, but its value is taken when something waits for it (an instruction that names a
-register of it, one of the same lane that orders memory, a store or copy of its warp, which may be to the same bytes), or before. What `sass.overtaken_loads` finds in the machine code, an arrival that passes a load, can then
-be provoked in the PTX. `ldmatrix` is not late.
+register of it, one of the same lane that orders memory, a store or copy of its warp, which may be to the same bytes), or before. What
+`sass.overtaken_loads` finds in the machine code, an arrival that passes a load, can then be provoked in the PTX. `ldmatrix` is not late.
 """
 
 from __future__ import annotations
