@@ -5,7 +5,8 @@
     python bench/compare_kernels.py --points flash:512,flash:2048 before after
 
 Every kernel of every folder that fits a point is bound to the same buffers, so that changes of layouts cannot be compared.  What computes
-something else than the reference is timed as well, and marked WRONG.  Torch and cuda-bindings are enough here.
+something else than the reference is timed as well, and marked WRONG.  With `--recipe fp8xmxfp4` kernels of fp8xfp8 take part as well, on
+the same tokens and weights.  Torch and cuda-bindings are enough here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
+from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
@@ -42,10 +43,12 @@ WARM_UPS = 3
 
 
 def kernels_of(point: Point, folders: Sequence[Path]) -> list[tuple[Path, Sm90Config]]:
-    """Untraced kernels for a point, folder by folder.  Raises LookupError when a folder has none or the name of another."""
+    """Untraced kernels for a point, folder by folder, of its recipe or FP8.  Raises LookupError when a folder has none or the name of
+    another."""
     if len({one.name for one in folders}) < len(folders):
         raise LookupError(f"two folders have one name: {', '.join(one.name for one in folders)}")
-    found = [(one, config) for one in folders for config in ArtifactStore(one).configs(Sm90Config, point.problem) if not config.trace]
+    problems = dict.fromkeys([point.problem, replace(point.problem, recipe=FP8)])
+    found = [(one, config) for one in folders for p in problems for config in ArtifactStore(one).configs(Sm90Config, p) if not config.trace]
     for folder in folders:
         if folder not in {one for one, _ in found}:
             raise LookupError(f"{folder} has no kernel for {point.name}")
@@ -69,7 +72,10 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     inputs = point.draw(SEED)
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     least = bound_of(problem, point.load, torch.cuda.get_device_name())
-    found = {f"{folder.name} {variant_name(config)}": (folder, config) for folder, config in kernels_of(point, settings.folders)}
+    found = {
+        f"{folder.name} {config.problem.recipe} {variant_name(config)}": (folder, config)
+        for folder, config in kernels_of(point, settings.folders)
+    }
     kernels = {name: layer.bind(ArtifactStore(folder), config, symmetric, settings.watchdog_ns) for name, (folder, config) in found.items()}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device=inputs.x.device) for name in kernels}
     launches: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
@@ -80,7 +86,7 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
     for name, kernel in kernels.items():
         folder, config = found[name]
         check = check_launch(kernel, outputs[name], expectation)
-        entries[name] = {"folder": folder.name, "variant": variant_name(config), "check": check}
+        entries[name] = {"folder": folder.name, "recipe": config.problem.recipe, "variant": variant_name(config), "check": check}
     for _ in range(WARM_UPS):
         for launch in launches.values():
             launch()
@@ -119,13 +125,14 @@ def table(record: dict[str, Any], baseline: str) -> str:
         us, check = one["us"], one["check"]
         verdict = f"{'ok' if check['passed'] else 'WRONG'}, {check['same_bits']:.4f} same bits"
         figures = f"{us['median']:9.1f} {us['low']:9.1f} {us['high']:9.1f} {one['tflops']:7.0f} {before / us['median'] - 1:+7.1%}"
-        lines.append(f"{figures}  {verdict:23} {one['folder']} {one['variant']}")
+        lines.append(f"{figures}  {verdict:23} {one['folder']} {one['recipe']} {one['variant']}")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times the kernels of several folders in turns on one GPU.")
     parser.add_argument("--points", type=shares_of, default="flash:512,flash:2048,flash:8192", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--recipe", choices=Sm90Config.recipes, default=FP8, help="number formats")
     parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="turns of every kernel")
     parser.add_argument(
         "--earlier-batches",
@@ -137,6 +144,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     parser.add_argument("folders", type=Path, nargs="+", help="compiled kernels; gains are over the first folder's")
     given = parser.parse_args()
+    given.points = [replace(point, recipe=given.recipe) for point in given.points]
     try:
         for point in given.points:
             kernels_of(point, given.folders)

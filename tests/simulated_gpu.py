@@ -27,7 +27,7 @@ class SimulatedKernel:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
-        self.arguments = ArgumentBlock(artifact.kernel.arguments(artifact.config))
+        self.arguments = ArgumentBlock(artifact.kernel.parameter_spec(artifact.config))
 
     def __call__(self, arguments: Sequence[int]) -> None:
         self.arguments.fill(arguments)

@@ -51,7 +51,7 @@ def test_help(command: list[str]) -> None:
 def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm90: bool) -> None:
     result = runner.invoke(app, [command, "--help"], env={"COLUMNS": "300"})
     assert "Tokens of a tile: 16, 32, 64, 96, 128 or 192" in result.output
-    assert ("sm_90a: 8, 16, 32 or 128" in result.output) == has_sm90
+    assert ("sm_90a: 8, 16, 32, 64 or 128" in result.output) == has_sm90
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,14 @@ def test_wrong_kernels_are_timed_as_well(tmp_path: Path, monkeypatch: pytest.Mon
 
 def entry(folder: str, us: float, passed: bool) -> dict[str, Any]:
     times = {"median": us, "low": us - 1, "high": us + 1}
-    return {"folder": folder, "variant": "block_m=128", "check": {"passed": passed, "same_bits": 1.0}, "us": times, "tflops": 800.0}
+    check = {"passed": passed, "same_bits": 1.0}
+    return {"recipe": "fp8xfp8", "folder": folder, "variant": "block_m=128", "check": check, "us": times, "tflops": 800.0}
 
 
 def test_table_shows_gains_and_what_is_wrong() -> None:
     record = {"name": "flash", "bound_us": 90.0, "bound_by": "hbm", "kernels": [entry("new", 100.0, False), entry("old", 110.0, True)]}
     new, old = compare_kernels.table(record, "old").splitlines()[2:]
-    assert "+10.0%" in new and "WRONG" in new and "new block_m" in new
+    assert "+10.0%" in new and "WRONG" in new and "new fp8xfp8 block_m" in new
     assert "+0.0%" in old and "ok" in old and "WRONG" not in old
     assert compare_kernels.table({"name": "flash", "error": "hung"}, "old") == "flash: FAILED: hung"
 

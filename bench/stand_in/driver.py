@@ -55,6 +55,8 @@ def install(show: Show, attribute: Callable[[int], int]) -> None:
         "cudaMalloc": allocate,
         "cudaMemcpy": copy,
         "cudaMemcpyAsync": copy,
+        "cudaMemset": fill(ctypes.c_uint8),
+        "cudaMemsetAsync": fill(ctypes.c_uint8),
         "cudaStreamCreate": lambda *_: runtime.cudaStream_t(0),
         "cudaStreamCreateWithFlags": lambda *_: runtime.cudaStream_t(0),
         "cudaEventCreate": lambda *_: runtime.cudaEvent_t(1),

@@ -25,7 +25,7 @@ def install(num_sms: int, launched: Callable[[], bool]) -> None:
         return 1.0
 
     HardwareInfo.__init__ = lambda self, device_id=0: None  # type: ignore[assignment, misc]
-    HardwareInfo.get_max_active_clusters = lambda self, size, stream=None: max(1, num_sms // size)  # type: ignore[method-assign]
+    HardwareInfo.get_max_active_clusters = lambda self, cluster_size, stream=None: max(1, num_sms // cluster_size)  # type: ignore[method-assign]
     HardwareInfo.get_device_multiprocessor_count = lambda self: num_sms  # type: ignore[method-assign]
     HardwareInfo.get_l2_cache_size_in_bytes = lambda self: 1 << 20  # type: ignore[method-assign]
     for module in (cutlass.testing, cutlass.cute.testing):

@@ -22,6 +22,8 @@ _MAKERS = {
         *("randint", "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like"),
     )
 }
+_PRODUCTS = {torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.matmul}
+"""What takes `out_dtype` on a GPU only."""
 _MOVES = {torch.Tensor.cuda, torch.Tensor.cpu}
 _ADDRESSES = {torch.Tensor.data_ptr}
 _KEEPS = {torch.Tensor.pin_memory, torch.Tensor.record_stream}
@@ -55,6 +57,9 @@ class OnHost(TorchFunctionMode):
             return _aligned(args[0].clone())
         if function in _ADDRESSES:
             show_storage(args[0], self.show)
+        if "out_dtype" in kwargs and function in _PRODUCTS:
+            wide = kwargs.pop("out_dtype")
+            args = tuple(one.to(wide) if isinstance(one, torch.Tensor) else one for one in args)
         moves = function is torch.Tensor.to and (_is_device(kwargs.get("device")) or any(map(_is_device, args[1:])))
         result = function(*map(_on_host, args), **{name: _on_host(value) for name, value in kwargs.items() if name != "pin_memory"})
         if moves and result is args[0]:
@@ -107,6 +112,8 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
             pass
 
     class Event(Stream):
+        cuda_event = 1
+
         def elapsed_time(self, _: Any) -> float:
             return 1.0
 

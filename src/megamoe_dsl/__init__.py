@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from .artifact.compile import compile_kernel
     from .cases import Case, random_case, random_inputs, random_weights
     from .config_error import ConfigError
+    from .kernels.gemm.config import GemmConfig
+    from .kernels.gemm.problem import GemmProblem
     from .kernels.mega_moe.sm90.config import Sm90Config
     from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
     from .problem import Problem, ProblemError
     from .quant import ExpertWeights
     from .runtime.buffers import Inputs
+    from .runtime.gemm import gemm, grouped_gemm
+    from .runtime.gemm_tensors import scales_by_column
     from .runtime.layer import MegaMoE, mega_moe
     from .runtime.simulated import SimulatedMoE
 
@@ -31,6 +35,8 @@ _PUBLIC = {
     "CompileError": "artifact.artifact",
     "ConfigError": "config_error",
     "ExpertWeights": "quant",
+    "GemmConfig": "kernels.gemm.config",
+    "GemmProblem": "kernels.gemm.problem",
     "Inputs": "runtime.buffers",
     "MegaMoE": "runtime.layer",
     "Problem": "problem",
@@ -40,10 +46,13 @@ _PUBLIC = {
     "Sm90Config": "kernels.mega_moe.sm90.config",
     "TIERS": "kernels.mega_moe.sm100.config",
     "compile_kernel": "artifact.compile",
+    "gemm": "runtime.gemm",
+    "grouped_gemm": "runtime.gemm",
     "mega_moe": "runtime.layer",
     "random_case": "cases",
     "random_inputs": "cases",
     "random_weights": "cases",
+    "scales_by_column": "runtime.gemm_tensors",
 }
 """Where names come from: for type checkers it says the same above."""
 _FOLDERS = ("sim",)
@@ -56,6 +65,8 @@ __all__ = [
     "CompileError",
     "ConfigError",
     "ExpertWeights",
+    "GemmConfig",
+    "GemmProblem",
     "Inputs",
     "MegaMoE",
     "Problem",
@@ -65,10 +76,13 @@ __all__ = [
     "Sm100Config",
     "__version__",
     "compile_kernel",
+    "gemm",
+    "grouped_gemm",
     "mega_moe",
     "random_case",
     "random_inputs",
     "random_weights",
+    "scales_by_column",
     "sim",
 ]
 

@@ -69,6 +69,15 @@ RECIPES = {
             combine=Format(BF16),
             promoted=True,
         ),
+        Recipe(
+            "fp8xmxfp4",
+            activations=Format(E4M3, F32, 1, 128),
+            weights=MXFP4,
+            hidden=Format(E4M3, F32, 1, 128, True),
+            combine=Format(BF16),
+            promoted=True,
+        ),
     )
 }
-"""By name: activations x weights."""
+"""By name: activations x weights.  `fp8xfp4` and `fp8xmxfp4` have the same weights, as checkpoints publish them; their activations are
+those of the tensor cores that scale, MXFP8, and those of the tensor cores whose sums are promoted, of `fp8xfp8`."""

@@ -24,7 +24,7 @@ except ImportError as error:
     raise ImportError("megamoe_dsl.testing needs hypothesis: pip install 'megamoe_dsl[testing]'", name=error.name) from error
 
 from .kernels.mega_moe.config import MegaMoeConfig
-from .kernels.mega_moe.sm90.config import BLOCK_M, NUM_SMS, Sm90Config, cluster_sizes
+from .kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
 from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
@@ -86,8 +86,8 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
 
     Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert, two CTAs on their own, and the deepest ring.
     """
-    moe = replace(draw(problems() if problem is None else problem), recipe="fp8xfp8")
-    block_m = draw(st.sampled_from(BLOCK_M))
+    moe = replace(draw(problems() if problem is None else problem), recipe=draw(st.sampled_from(Sm90Config.recipes)))
+    block_m = draw(st.sampled_from(tiles_of(moe)))
     num_sms = draw(st.integers(2, max_sms))
     return Sm90Config(
         moe,

@@ -11,6 +11,8 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.gemm.config import GemmConfig
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
@@ -42,6 +44,17 @@ def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
     return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
 
 
+PROJECTION = GemmProblem(2112, 7168)
+
+
+def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: GemmConfig(problem, block_m, block_n, **fields)
+
+
+def _packed(block_m: int) -> Sm90Config:
+    return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -54,7 +67,17 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_90a-packed-m8": lambda: _packed(8),
+    "sm_90a-packed-m64": lambda: _packed(64),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
+    "sm_90a-gemm-rows": _gemm(128, 256, ahead=1),
+    "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),
+    "sm_90a-gemm-ahead": _gemm(64, 32, warpgroups=1, ahead=8),
+    "sm_90a-gemm-two-splits": _gemm(128, 192, cluster=2, dealt=True),
+    "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, ahead=2),
+    "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
+    "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
+    "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),

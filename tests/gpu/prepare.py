@@ -1,7 +1,7 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4           the simulator's results; kernels of the layer; `soak`, `engines`: of those
+    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu
 """
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import engine_configs
+import gemm_silicon
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
@@ -27,7 +28,7 @@ from megamoe_dsl.bench.options import add_options, at_least, naming_options, rea
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.problem import ProblemError
 
-WHAT = ("silicon", "layer", "soak", "engines")
+WHAT = ("silicon", "layer", "soak", "engines", "gemm")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -63,6 +64,10 @@ def main() -> None:
     print(f"{len(missing)} of {len(wanted)} kernels to compile", flush=True)
     if missing:
         compile_into(options.kernels, missing, given.jobs)
+    if "gemm" in what:
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            for line in pool.map(partial(gemm_silicon.prepare_run, options.kernels), gemm_silicon.RUNS):
+                print(line, flush=True)
     if "silicon" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
             for line in pool.map(partial(silicon.prepare_point, options.kernels), silicon.points()):

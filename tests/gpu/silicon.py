@@ -22,7 +22,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
+from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
@@ -47,6 +47,8 @@ class Point:
     topk: int = 2
     num_sms: int = 4
     cluster: int = 1
+    recipe: str = "fp8xfp8"
+    wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
 
     @property
     def ranks(self) -> int:
@@ -56,7 +58,7 @@ class Point:
     def problem(self) -> Problem:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
-        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, "fp8xfp8", activation_clamp=7.0)
+        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, self.recipe, activation_clamp=7.0)
 
 
 def points() -> list[Point]:
@@ -72,6 +74,11 @@ def points() -> list[Point]:
         # Experts with three blocks of tokens; more tokens than SM 0 tells alone.
         found.append(Point(f"{kind}_r1_pairs", 128, ((400,), (3,), (129,)), exact, cluster=2))
         found.append(Point(f"{kind}_r2_pairs", 128, ((200, 150), (0, 5), (7, 128)), exact, experts_per_rank=1, cluster=2))
+    packed = {"recipe": "fp8xmxfp4"}
+    for m in PACKED_BLOCK_M:
+        found.append(Point(f"packed_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), True, **packed))  # type: ignore[arg-type]
+        found.append(Point(f"packed_random_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), False, **packed))  # type: ignore[arg-type]
+    found.append(Point("packed_wide_r1_m16", 16, ((40,),), False, recipe="fp8xmxfp4", wide=True))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
@@ -97,6 +104,8 @@ def prepare_point(folder: Path, point: Point) -> str:
     config = Sm90Config.choose(problem, tokens, block_m=point.block_m, num_sms=sms, cluster=point.cluster)
     artifact = compile_kernel(config)
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
+    if point.wide:
+        case = replace(case, weights=[with_wide_scales(one) for one in case.weights])
     layer = SimulatedMoE(artifact, case.weights, race=False)
     outputs, bounds = [], []
     for counts in point.counts:
@@ -113,6 +122,16 @@ def prepare_point(folder: Path, point: Point) -> str:
     }
     (folder / f"{point.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{point.name}: {artifact.resources.registers} registers, {len(outputs)} launches"
+
+
+def with_wide_scales(weights: ExpertWeights) -> ExpertWeights:
+    """The same codes; scales from 2^-14 to 1 times 2^-6 in every row and 128 of K."""
+    draw = torch.Generator().manual_seed(1)
+
+    def scales(like: torch.Tensor) -> torch.Tensor:
+        return torch.randint(107, 122, like.shape, dtype=torch.uint8, generator=draw)
+
+    return replace(weights, fc1_sf=scales(weights.fc1_sf), fc2_sf=scales(weights.fc2_sf))
 
 
 def bound_of(case: Case, given: list[Inputs]) -> list[torch.Tensor]:

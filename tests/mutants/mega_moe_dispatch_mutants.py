@@ -98,15 +98,11 @@ DISPATCH = (
         (f"{SM90_RUNS}::test_more_than_a_warp_of_local_experts[40]", f"{SM100_RUNS}::test_more_than_a_warp_of_local_experts[40]"),
     ),
     Mutant(
-        "the scheduler warp says that the table is there before it has written it",
+        "a role walks the blocks before the table is there",
         "missing order",
         TABLE,
-        """that track threads see it.
-    arrive(ctx.barrier("counts"))""",
-        """that track threads see it.
-        if cutlass.const_expr(base == 0):
-            arrive(ctx.barrier("counts"))""",
-        (f"{SM90_RUNS}::test_more_than_a_warp_of_local_experts[40]", f"{SM100_RUNS}::test_more_than_a_warp_of_local_experts[40]"),
+        '    wait(ctx.barrier("counts"), Int32(0))\n    number',
+        "    number",
     ),
     # --- pull
     Mutant(

@@ -41,8 +41,8 @@ TAIL = (
         "the slot that leaves is written before the last store has read it",
         "stale buffer",
         COMBINE,
-        "    if lane == 0:\n        wait_group_read(0)\n    # Also",
-        "    # Also",
+        "plan.slots - 1)\n    if lane == 0:\n        wait_group_read(0)\n",
+        "plan.slots - 1)\n",
     ),
     Mutant(
         "combine waits for the first phase of its barriers for ever",
@@ -55,7 +55,7 @@ TAIL = (
         "combine reads rows that other ranks wrote without a proxy fence",
         "missing order",
         COMBINE,
-        "    # Other ranks wrote the rows through the generic proxy.\n    fence_async_global()\n",
+        "    fence_async_global()\n",
         "",
     ),
     Mutant(

@@ -111,6 +111,16 @@ def test_fp8_round_trip_is_exact():
 
 
 @pytest.mark.parametrize(
+    ("value", "plain", "finite"),
+    [(2049.0, 2048, 2048), (-2051.0, -2050, -2050), (1e6, 65504, 65504), (-np.inf, -np.inf, -65504), (3e-8, 0, 0), (6e-8, 2**-24, 2**-24)],
+)
+def test_cvt_to_f16_towards_zero(value, plain, finite):
+    for modifier, want in (("", plain), (".satfinite", finite)):
+        got = lanes(f"cvt.rz{modifier}.f16x2.f32 %r3, %r1, %r1;", np.float32(value), result="%r3", dtype=np.uint32)
+        assert (got.view(np.float16) == np.float16(want)).all()
+
+
+@pytest.mark.parametrize(
     ("mode", "value", "code"), [("rp", 1.0, 127), ("rp", 1.5, 128), ("rz", 1.5, 127), ("rp", 2.0**-127, 0), ("rp", 2.0**-126, 1)]
 )
 def test_cvt_to_ue8m0(mode, value, code):

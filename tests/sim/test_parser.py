@@ -27,5 +27,16 @@ def test_symbols_of_a_module():
 
 
 def test_registers_of_an_unknown_type_are_a_clear_error():
-    with pytest.raises(SimError, match=r"PTX line \d+: registers of type \.v4 are not supported"):
-        run("", [np.zeros(1, np.uint32)], declarations=".reg .v4 .f32 %v;")
+    with pytest.raises(SimError, match=r"PTX line \d+: registers of type \.b4 are not supported"):
+        run("", [np.zeros(1, np.uint32)], declarations=".reg .b4 %v;")
+
+
+def test_vector_registers():
+    text = """{ .reg .v4 .s32 q; .reg .v2 .f32 h;
+    mov.s32 q.x, %r50; mov.s32 q.y, 5; mov.s32 q.z, -1; mov.s32 q.w, 7;
+    mov.f32 h.x, 0f3F800000; mad.wide.u32 %rd1, %r50, 16, %rd50; { .reg .v4 .s32 q; mov.s32 q.x, 0; }
+    st.global.v4.s32 [%rd1], q; mov.b32 %r1, h.x;
+    st.global.b32 [%rd1+4], %r1; }"""
+    out = np.zeros((32, 4), np.int32)
+    run(text, [out])
+    assert (out == np.stack([np.arange(32), np.full(32, 0x3F800000), np.full(32, -1), np.full(32, 7)], axis=1)).all()

@@ -9,7 +9,8 @@ from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder
 from megamoe_dsl.sim.ops import Inline, build, load_families
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
-from megamoe_dsl.sim.segment import Segment
+from megamoe_dsl.sim.program import Program
+from megamoe_dsl.sim.segment import Live, Segment
 
 OPERATIONS = (
     "add.s32 R, R, R;", "add.s32 R, R, 7;", "add.s64 L, L, L;", "add.s64 L, L, 7;", "mul.wide.s32 L, R, R;", "shl.b32 R, R, 3;",
@@ -37,11 +38,16 @@ def kernel(rng: random.Random, count: int) -> ParsedKernel:
     return parse(HEAD + REGISTERS + "\n".join(lines) + "\nret;\n}\n", None)
 
 
+def every_register(binder: Binder) -> Live:
+    """As if something else read them all."""
+    return Live(set(range(len(binder.storage))), set(range(len(binder.storage))))
+
+
 def run(binder: Binder, parts: list[list[tuple[PtxInstruction, Inline]]], registers: list[Lanes], mask: Mask) -> list[Lanes]:
     """The registers after these segments."""
     after = list(registers)
     for part in parts:
-        segment = Segment(binder)
+        segment = Segment(binder, every_register(binder))
         for ins, item in part:
             segment.add(ins, item)
         source = ["def unit(w, R, m):", *segment.source(mask is not None), " return"]
@@ -85,7 +91,7 @@ def test_unrolled_operations_become_one() -> None:
     parsed = parse(HEAD + REGISTERS + body + "ret;\n}\n", None)
     load_families()
     binder = Binder(parsed)
-    segment = Segment(binder)
+    segment = Segment(binder, every_register(binder))
     for ins in parsed.code[:-1]:
         item = build(ins, binder)
         assert isinstance(item, Inline)
@@ -93,3 +99,12 @@ def test_unrolled_operations_become_one() -> None:
     source = "\n".join(segment.source(False))
     assert (source.count(" * "), source.count(" + ")) == (1, 1)
     assert source.count("reshape") == 1  # products are used together alone
+
+
+def test_only_what_is_read_elsewhere_is_written() -> None:
+    body = (
+        "add.s32 R1, R0, 1;\nadd.s32 R2, R1, 1;\n@P0 add.s32 R3, R2, 1;\nst.global.b32 [L0], R3;\nadd.s32 R4, R2, 1;\nadd.s32 R5, R4, 1;\n"
+    )
+    program = Program(parse(HEAD + REGISTERS + body + "bra NEXT;\nNEXT:\nadd.s32 R6, R5, R6;\nret;\n}\n", None))
+    named = [{name for name, i in program.binder.index.items() if i in live} for live in program.live]
+    assert named == [{"P0", "R0", "R2", "R3", "L0", "R5", "R6"}, {"P0", "R0", "R3", "L0", "R5", "R6"}]

@@ -25,6 +25,7 @@ from megamoe_dsl.sim import SimError
 from megamoe_dsl.sim.umma import multiply_accumulate
 
 LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
+LAYOUTS.append(("f16", 128, 8, 1))
 # The scale factors of M = 128 pairs are folded: `test_pair_of_m128_folds_the_b_scales`.
 LAYOUTS += [(kind, 128, 128, 2) for kind in KINDS if not kind.startswith("mx")]
 

@@ -64,6 +64,13 @@ def test_instruction_descriptor_of_a_compiled_kernel():
     fields.check_shape(2)
     with pytest.raises(InstructionDescriptorError, match="M 256 N 16 with cta_group::1"):
         fields.check_shape(1)
+    for m, n, ctas, allowed in ((128, 8, 1, True), (64, 8, 1, True), (128, 4, 1, False), (256, 8, 2, False), (256, 24, 2, False)):
+        shape = InstructionDescriptor.decode(1 << 4 | m >> 4 << 24 | n >> 3 << 17, "f16")
+        if allowed:
+            shape.check_shape(ctas)
+        else:
+            with pytest.raises(InstructionDescriptorError, match=f"M {m} N"):
+                shape.check_shape(ctas)
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,9 @@ def test_differences_are_counted() -> None:
     one, other = [torch.tensor([1.0, 0.0, float("nan")])], [torch.tensor([1.0, -0.0, float("nan")])]
     assert unequal(one, other) == 1
     assert distance([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 5.0])]) == pytest.approx(1 / 34**0.5)
-    record = {"kernel": "sm100", "block_m": 16, "unequal_to_ours": 0, "unequal_to_reference": 0}
-    assert passed(record) and not passed({**record, "unequal_to_ours": 1}) and not passed({**record, "unequal_to_reference": 1})
+    record = {"kernel": "sm100", "block_m": 16, "data": "random", "unequal_to_ours": 0, "from_reference": 1e-5}
+    assert passed(record) and not passed({**record, "unequal_to_ours": 1}) and not passed({**record, "from_reference": 1e-3})
+    assert not passed({**record, "data": "exact"}) and passed({**record, "data": "exact", "from_reference": 0.0})
     hopper = {"kernel": "sm90", "block_m": 64, "unequal_to_ours": 9, "from_reference": 0.0}
     assert passed(hopper) and not passed({**hopper, "from_reference": 1e-9}) and passed({**hopper, "block_m": 128, "from_reference": 1e-3})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config, cluster_sizes
+from ..kernels.mega_moe.sm90.config import Sm90Config, cluster_sizes, tiles_of
 from ..problem import Problem
 from .host import Host
 
@@ -25,7 +25,10 @@ def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config
     found = [
         chosen,
         Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=None),
-        *(Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, block_m=block_m) for block_m in around(BLOCK_M, chosen.block_m)),
+        *(
+            Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, block_m=block_m)
+            for block_m in around(tiles_of(problem), chosen.block_m)
+        ),
         *(chosen.replace(lookahead=lookahead) for lookahead in leads),
         chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
         *(chosen.replace(cluster=n) for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms)),

@@ -17,7 +17,7 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.work import Load
 from ..presets import preset
 from ..problem import Problem
-from ..quant import ExpertWeights
+from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
@@ -32,6 +32,7 @@ CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
 BASELINE = "baseline"
+FP8 = "fp8xfp8"  # what the baseline computes
 BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
 
 
@@ -49,6 +50,7 @@ class Point:
     remote            fraction of the slots that goes to other ranks' experts: with 7/8 two ranks send over NVLink what eight would; None
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
+    recipe            number formats, by name
     """
 
     preset: str | None
@@ -60,6 +62,7 @@ class Point:
     intermediate: int | None = None
     experts: int | None = None
     topk: int | None = None
+    recipe: str = FP8
 
     @property
     def name(self) -> str:
@@ -68,7 +71,8 @@ class Point:
         share = [] if self.experts_per_rank is None else [f"El{self.experts_per_rank}"]
         remote = [] if self.remote is None else [f"R{self.remote:g}"]
         preset = [] if self.preset is None else [self.preset]
-        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, f"M={self.tokens}"])
+        formats = [] if self.recipe == FP8 else [self.recipe]
+        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, f"M={self.tokens}"])
 
     @property
     def all_experts(self) -> int | None:
@@ -82,7 +86,7 @@ class Point:
         """Raises `ProblemError`, and TypeError where a shape without a preset lacks a field."""
         given = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        changes |= {"num_ranks": self.ranks, "recipe": "fp8xfp8", "activation_clamp": CLAMP}
+        changes |= {"num_ranks": self.ranks, "recipe": self.recipe, "activation_clamp": CLAMP}
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         capacity = max(1, self.tokens)
@@ -105,9 +109,12 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, for ours and for the baseline, over all its points."""
+    """Weights of a shape on this rank, for ours and for the baseline, over all its points.
+
+    FP8 kernels and the baseline beside kernels of another recipe have the same weights, expanded."""
 
     def __init__(self, problem: Problem, site: str | None) -> None:
+        self.problem = problem
         self.weights = random_weights(problem, dist.get_rank(), SEED, "cuda")
         self.all_weights: list[ExpertWeights] | None = None
         if dist.get_rank() == 0:
@@ -117,17 +124,33 @@ class Layer:
         self.baseline_error: str | None = None
         if site is not None:
             try:
-                self.baseline = load_baseline(Path(site), problem, self.weights)
+                self.baseline = load_baseline(Path(site), problem, self.weights_for(FP8))
             except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
                 self.baseline_error = repr(error)[:300]
-        self.shared: RankBuffers | None = None
+        self.shared: dict[str, RankBuffers] = {}
+
+    def weights_for(self, recipe: str) -> ExpertWeights:
+        """Of this rank, in the formats of a recipe: the layer's, or FP8."""
+        return self.weights if recipe == self.problem.recipe else fp8_weights(self.weights)
 
     def bind(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
         """A kernel of the store on this layer's weights and a symmetric buffer; kernels share the rank's copy of the weights."""
-        kernel = RankKernel(store.load(config, any_sources=True), symmetric, self.shared or self.weights, watchdog_ns)
-        if self.shared is None:  # without the symmetric buffer, which is freed at the end of a point
-            self.shared = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
+        recipe = config.problem.recipe
+        weights = self.shared.get(recipe) or self.weights_for(recipe)
+        kernel = RankKernel(store.load(config, any_sources=True), symmetric, weights, watchdog_ns)
+        if recipe not in self.shared:  # without the symmetric buffer, which is freed at the end of a point
+            self.shared[recipe] = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
         return kernel
+
+
+def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
+    """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert."""
+    codes, scales = [], []
+    for packed, sf in ((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf)):
+        experts = [expand_e2m1(*one) for one in zip(packed, sf, strict=True)]
+        codes.append(torch.stack([one for one, _ in experts]))
+        scales.append(torch.stack([one for _, one in experts]))
+    return ExpertWeights(codes[0], scales[0], codes[1], scales[1])
 
 
 def measure_point(
@@ -136,7 +159,7 @@ def measure_point(
     """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
-    kernels = {variant_name(config): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
+    kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
@@ -144,9 +167,9 @@ def measure_point(
     buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
-    record |= {"symmetric_bytes": symmetric.num_bytes, "earlier_batches": BATCHES}
+    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weight_bytes(buffers), "earlier_batches": BATCHES}
     for name, kernel in kernels.items():
-        buffers.stats.zero_()
+        kernel.buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
@@ -182,6 +205,17 @@ def measure_point(
     return record
 
 
+def name_of(config: MegaMoeConfig, point: Point) -> str:
+    """Of a kernel at a point: its variant, after the recipe of one that is there for comparison."""
+    recipe = config.problem.recipe
+    return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
+
+
+def weight_bytes(buffers: RankBuffers) -> int:
+    """What a rank's weights take in kernel order, scales included."""
+    return sum(getattr(buffers.weights, name).nbytes for name in WEIGHT_NAMES)
+
+
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:
     """One launch into a y full of NaN: what a results file says of it, on rank 0; all ranks together."""
     y.fill_(float("nan"))
@@ -205,7 +239,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
 def summarise(record: dict[str, Any], point: Point) -> None:
     """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
     work = bound_of(point.problem, point.load, torch.cuda.get_device_name())
-    checks = {name: entry["check"] for name, entry in record["variants"].items()}
+    checks = {name: entry["check"] for name, entry in record["variants"].items() if name.startswith("block_m")}  # of the point's recipe
     right = [name for name, check in checks.items() if check is None or check["passed"]]
     best = min(right or checks, key=lambda name: record["variants"][name]["us"]["median"])
     entry = record["variants"][best]

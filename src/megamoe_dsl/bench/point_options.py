@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..presets import PRESETS as TABLE
 from .options import option
 from .shape_options import PROBLEM, ShapeOptions
@@ -24,6 +25,7 @@ class PointOptions(ShapeOptions):
     experts_per_rank: int | None = option(
         None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", PROBLEM
     )
+    recipe: str = option(Sm90Config.recipes[0], f"Number formats: {' or '.join(Sm90Config.recipes)}.", PROBLEM)
     tokens: str = option("8,64,512,2048,8192", TOKENS, PROBLEM)
     ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", PROBLEM)
 

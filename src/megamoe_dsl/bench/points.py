@@ -19,7 +19,12 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
     if given.experts is not None and given.experts_per_rank is not None:
         raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
     names = names_of(given, shape)
-    points = [Point(name, count, group, given.experts_per_rank, remote, **shape) for group in groups for name in names for count in counts]
+    points = [
+        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe)
+        for group in groups
+        for name in names
+        for count in counts
+    ]
     for point in points:
         if point.all_experts is not None and point.all_experts % point.ranks:
             raise ProblemError("ranks", point.ranks, f"a divisor of {point.all_experts}, the number of experts")

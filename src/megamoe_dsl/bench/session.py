@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import ProblemError
 from .baselines import find_baseline
 from .host import Host
-from .point import Layer, Point, measure_point
+from .point import FP8, Layer, Point, measure_point
 from .process_group import RankWorker, run_jobs
 from .report import HEADINGS, row
 from .result_file import heading, result_path, write
@@ -72,7 +72,7 @@ class Session:
 def configs_of(
     store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False, other_sources: bool = False
 ) -> list[MegaMoeConfig]:
-    """Kernels to run: the chosen configuration; with `variants` all that are there; all traced or none.
+    """Kernels to run: the chosen configuration; with `variants` all that are there, those of FP8 weights too; all traced or none.
 
     Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
     `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
@@ -80,7 +80,8 @@ def configs_of(
     if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
-    there = [one for one in store.configs(Sm90Config, point.problem) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
+    problems = dict.fromkeys([point.problem, *([replace(point.problem, recipe=FP8)] if variants else [])])
+    there = [one for p in problems for one in store.configs(Sm90Config, p) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
     there = [config for config in there if loadable(store, config, other_sources)]
     if not there:
         store.get(chosen)

@@ -43,7 +43,7 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
         return Verdict(name, None, "nothing was timed, or no tokens")
     point, num_sms = Point(**record["point"]), record.get("num_sms", NUM_SMS)
     problem = point.problem
-    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
     if present is None:
         incumbent = Sm90Config.choose(problem, point.tokens, num_sms=num_sms, gpu=None)
@@ -64,6 +64,7 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
         choice=choice,
         us=round(median(timed[winner]), 1),
         results=results,
+        recipe=problem.recipe,
     )
     reason = "stays" if winner == incumbent else f"beats {variant_name(incumbent)}, {median(timed[incumbent]):.1f} us"
     return Verdict(name, entry, reason)

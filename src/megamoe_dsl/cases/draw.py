@@ -6,7 +6,7 @@ from typing import NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases import fp8xfp4, fp8xfp8
+from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
@@ -21,7 +21,7 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
-    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8}[problem.recipe]
+    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8, "fp8xmxfp4": fp8xmxfp4}[problem.recipe]
 
 
 def random_case(

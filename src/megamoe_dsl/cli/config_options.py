@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..arch import SM100, Arch
@@ -15,9 +15,11 @@ from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..presets import preset as find_preset
+from ..presets import projection
 from ..problem import Problem, ProblemError
 from ..target import ARCH_VARIABLE, Target, find_arch
 from .errors import FLAGS
+from .fields import config_from_fields, is_layer
 
 CONFIG = "Configuration"
 DEFAULT_KERNEL = MegaMoeKernel.name
@@ -26,9 +28,12 @@ DEFAULT_KERNEL = MegaMoeKernel.name
 def either(values: Sequence[object]) -> str:
     """8, 16 or 32"""
     *others, last = map(str, values)
-    return f"{', '.join(others)} or {last}"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
+OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
+TILE = ("block_m", "lookahead", "stages")
+RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
 
 
@@ -38,6 +43,7 @@ class ConfigOptions(ShapeOptions):
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
@@ -51,10 +57,10 @@ class ConfigOptions(ShapeOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        """The problem in the usual number formats of the architecture.  Raises `ProblemError` for a missing or bad field."""
+        """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
-        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
+        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
             return find_preset(self.preset).problem(max_tokens_per_rank, **given)
         for name in shape:
@@ -77,6 +83,27 @@ class KernelOptions(ConfigOptions):
     """The same, of any kernel of the registry."""
 
     kernel: str = option(DEFAULT_KERNEL, f"{either([one.name for one in KERNELS])}.", CONFIG)
+    fields: str | None = option(None, f"Of --kernel {OTHERS}: its problem, as in n=4096,k=7168; or --preset deepseek-v3/o.", PROBLEM)
+    choices: str | None = option(None, f"Of --kernel {OTHERS}: fields of its configuration, as in block_n=192,cluster=2.", CONFIG)
+
+    @property
+    def of_layer(self) -> bool:
+        """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
+        option that does not go with it."""
+        layer = is_layer(find_kernel(self.kernel))
+        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "ranks", "clamp", *TILE)
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")
+        return layer
+
+    def other(self, rows: int, num_sms: int | None) -> Any:
+        """The configuration of a kernel that is no MoE layer's.  Raises `ProblemError` and `ConfigError`."""
+        kernel = find_kernel(self.kernel)
+        given = self.arch or os.environ.get(ARCH_VARIABLE)
+        arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
+        base = {} if self.preset is None else asdict(projection(self.preset).problem)
+        return config_from_fields(kernel, arch, base, self.fields, self.choices, rows, num_sms)
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,8 @@ class CompiledOptions(KernelOptions):
     @property
     def chosen(self) -> Any:
         """The kernel's configuration, which has its problem.  Raises `ProblemError` and `ConfigError`."""
+        if not self.of_layer:
+            return self.other(self.tokens, self.sms)
         problem = self.problem(self.tokens if self.max_tokens is None else self.max_tokens)
         return self.config(problem, self.tokens, self.sms, self.kernel)
 

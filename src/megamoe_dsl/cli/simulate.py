@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name)
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name)
 
 
 @takes(KernelOptions)
@@ -66,6 +67,12 @@ def simulate(
     console = Console()
     with one_line_errors():
         check_kernel(given.kernel)
+        if not given.of_layer:
+            from .simulate_gemm import simulate_given
+
+            if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
+                raise typer.Exit(FAILED)
+            return
         if given.kernel == PreDispatchKernel.name:
             fused_only = {"clamp": given.clamp, "random": random or None, "block_m": given.block_m, "lookahead": given.lookahead}
             leave_out({**fused_only, "stages": given.stages, "launches": launches}, f"--kernel {given.kernel}")

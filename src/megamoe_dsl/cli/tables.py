@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -36,8 +37,10 @@ def ruled(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def problem_table(problem: Problem) -> Table:
-    """A problem, one fact a row."""
+def problem_table(problem: Any) -> Table:
+    """A problem, one fact a row: of a MoE layer, or the fields of another one."""
+    if not isinstance(problem, Problem):
+        return facts("Problem", [(one.name, getattr(problem, one.name)) for one in fields(problem)])
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
     return facts(
         "Problem",

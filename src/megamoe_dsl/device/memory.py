@@ -117,6 +117,11 @@ def store_f32(address: Any, value: Any) -> None:
     emit("st.global.f32 [{}], {};", address, value)
 
 
+def store_v2_f32(address: Any, a: Any, b: Any) -> None:
+    """Two floats, 8-byte aligned, into global memory."""
+    emit("st.global.v2.f32 [{}], {{{}, {}}};", address, a, b)
+
+
 def store_v4(address: Any, values: tuple[Any, ...]) -> None:
     """Four words, 16-byte aligned, into global memory."""
     emit("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)

@@ -65,6 +65,20 @@ class Stage:
         """Shared address of the mbarrier that says that the stage is free."""
         return self.shared("empty_barrier")
 
+    @property
+    def token_scales(self) -> Any:
+        """Shared address of the scales of the tile's tokens."""
+        return self.shared("sfa")
+
+    @property
+    def scales_in_pairs(self) -> bool:
+        """Whether those of two tokens, the first of which is even, lie at a multiple of 8 bytes."""
+        return True
+
+    def reader_releases(self, lane: Any) -> Any:
+        """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""
+        return lane
+
     def wait_full(self) -> None:
         """A reader: until the stage is loaded."""
         wait(self.full, self.ring.phase)
@@ -79,6 +93,6 @@ def release_stage(stage: Stage, lane: Int32):
     """Tells the loaders of every CTA that may write the stage that this warp has read it."""
     if cutlass.const_expr(stage.cluster > 1):
         if lane < stage.cluster:
-            arrive_cluster(in_cta(stage.empty, lane))
+            arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
     elif lane == 0:
         arrive(stage.empty)

@@ -16,6 +16,17 @@ from .memory import load_acquire_u32, load_acquire_u64
 from .ptx import emit
 
 
+def wait_for_launches_before() -> None:
+    """Until the launches before this one in the stream have ended and what they wrote is there: for one that may begin before (PTX ISA,
+    griddepcontrol)."""
+    emit("griddepcontrol.wait;")
+
+
+def let_next_launch_begin() -> None:
+    """The next launch of the stream may begin where there is room; it waits for this one's end before it reads anything."""
+    emit("griddepcontrol.launch_dependents;")
+
+
 @dataclass(frozen=True)
 class Watchdog:
     """Where to write the record, after how many nanoseconds, and who is waiting."""

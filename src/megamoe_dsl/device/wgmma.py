@@ -59,8 +59,30 @@ def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) ->
     return _floats("\n\t".join(lines), constraints, operands, count)
 
 
-def wait(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Until all groups of this warp are complete; the accumulator that `issue` started, ready."""
+def issue_registers(a: Sequence[Any], b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
+    """`issue` with A from registers, four words of E4M3 for each step of 32 of K; they too are not to be touched before `wait`."""
+    count = len(registers)
+    names = ", ".join(f"${i}" for i in range(count))
+    lines = ["{", ".reg .pred p;", ".reg .b64 b;", f"mov.b64 b, ${count};", "wgmma.fence.sync.aligned;"]
+    for step in range(STEPS):
+        words = ", ".join(f"${count + 1 + 4 * step + i}" for i in range(4))
+        lines += [
+            *([f"add.s64 b, b, {K_STEP};"] if step else []),
+            f"setp.ne.b32 p, {step}, 0;",
+            f"wgmma.mma_async.sync.aligned.m64n{2 * count}k32.f32.e4m3.e4m3 {{{names}}}, {{{words}}}, b, p, 1, 1;",
+        ]
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    constraints = ",".join(["=f"] * count + ["l"] + ["r"] * len(a) + [str(i) for i in range(count)])
+    operands = [Int64(b).ir_value(), *(Uint32(word).ir_value() for word in a), *(Float32(r).ir_value() for r in registers)]
+    return _floats("\n\t".join(lines), constraints, operands, count)
+
+
+def wait(values: Sequence[Any], pending: int = 0, a: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """Until all groups of this warp but the last `pending` are complete; the accumulator that `issue` started, ready.
+
+    a: words that a completed group read, if they came from registers: until here they keep theirs.
+    """
     count = len(values)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)])
-    return _floats("wgmma.wait_group.sync.aligned 0;", constraints, [Float32(v).ir_value() for v in values], count)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["r"] * len(a))
+    operands = [*(Float32(v).ir_value() for v in values), *(Uint32(word).ir_value() for word in a)]
+    return _floats(f"wgmma.wait_group.sync.aligned {pending};", constraints, operands, count)

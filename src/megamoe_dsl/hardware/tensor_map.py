@@ -139,7 +139,15 @@ class TensorMap:
             limit = f"at most the swizzle span of {self.swizzle} bytes in the innermost dimension, got {inner_bits // 8}"
             _require(inner_bits // 8 <= self.swizzle, "box", self.box, limit)
 
-    @property
+    def __hash__(self) -> int:
+        """Worked out once: maps are keys of caches."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.address, self.dtype, self.dims, self.strides, self.box, self.swizzle, self.l2_promotion))
+
+    @cached_property
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.dims)

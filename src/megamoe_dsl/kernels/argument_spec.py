@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-WIDTHS = {"Int32": 4, "Int64": 8}
-"""Bytes of what an argument may be; the types are the DSL's, and pointers are 64-bit addresses."""
+WIDTHS = {"Int32": 4, "Int64": 8, "TensorMap": 128}
+"""Bytes of what an argument may be; the types are the DSL's, and pointers are 64-bit addresses.  Only kernels take tensor maps, which their
+launching functions make."""
 
 
 @dataclass(frozen=True)

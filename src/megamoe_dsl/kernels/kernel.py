@@ -52,6 +52,7 @@ class Kernel(ABC):
     configs   its configuration classes, by architecture name
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
+    early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class Kernel(ABC):
     configs: ClassVar[Mapping[str, type[Any]]]
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
+    early: ClassVar[bool] = False
 
     # --- what every kernel has
     @abstractmethod
@@ -85,6 +87,17 @@ class Kernel(ABC):
     def buffers(self, config: Any) -> Mapping[str, Region]:
         """Buffers in global memory that arguments point to, by the argument's name."""
         return {}
+
+    def parameters(
+        self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """What the kernel takes when the launching function is called with these arguments: the same in order, unless that makes something
+        of them first.  Raises TypeError for a name too many or too few."""
+        return self.arguments(config).pack(**arguments)
+
+    def parameter_spec(self, config: Any) -> ArgumentSpec:
+        """Names and types of those."""
+        return self.arguments(config)
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The table of tensor maps; `addresses` by the names of buffers and weights."""

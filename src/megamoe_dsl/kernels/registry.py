@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
 from .mega_moe.family import MegaMoeKernel
 from .pre_dispatch.family import PreDispatchKernel
@@ -15,6 +16,7 @@ from .pre_dispatch.family import PreDispatchKernel
 KERNELS: list[Kernel] = [
     MegaMoeKernel(),
     PreDispatchKernel(),
+    GemmKernel(),
 ]
 
 

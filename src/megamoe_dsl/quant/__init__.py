@@ -35,6 +35,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
+from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import WEIGHT_NAMES, new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
     INDEX_DTYPES,
@@ -61,6 +62,7 @@ __all__ = [
     "SCALE_BLOCK",
     "WEIGHT_NAMES",
     "ExpertWeights",
+    "PackedWeightsError",
     "TransformedWeights",
     "checkpoint_layout",
     "decode_e4m3",
@@ -87,6 +89,7 @@ __all__ = [
     "not_finite",
     "order_rows_sm90",
     "pack_e2m1",
+    "pack_tiles",
     "place_expert",
     "quantize_e2m1",
     "quantize_e4m3",
@@ -99,6 +102,7 @@ __all__ = [
     "transform_weights",
     "ue8m0_bytes",
     "unpack_e2m1",
+    "unpack_tiles",
     "utccp_scale_order",
     "weight_scale_rows",
 ]

@@ -305,5 +305,5 @@ def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_B
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
-    values = e2m1_values()[code.to(torch.int32)]
+    values = e2m1_values().to(code.device)[code.to(torch.int32)]
     return (values.unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)

@@ -4,7 +4,8 @@ SM100    Linear1 rows alternate 8 gate and 8 up rows so that one thread of the e
          `mega/__init__.py`, article section 4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory (SM100
          facts: row m of a 128-row atom sits at lane m % 32, column m / 32)
 SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason and so that outputs come out in natural order; the rest
-         stays as it is: a tile of Linear1 takes one gate and one up scale per 128 of K
+         stays as it is: a tile of Linear1 takes one gate and one up scale per 128 of K.  E2M1 weights stay packed, in tiles that hold
+         their scales too (`packed_tiles`)
 """
 
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from megamoe_dsl.quant.formats import ue8m0_bytes
+from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
 from megamoe_dsl.recipe import E2M1, E4M3, F32, UE8M0
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
 class ExpertWeights:
     """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate.
 
-    fp8xfp4, all uint8:
+    fp8xfp4 and fp8xmxfp4, all uint8:
         fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales:
@@ -95,6 +97,9 @@ class TransformedWeights:
         fc1 float8_e4m3fn [El, 2I/256, H/128, 256, 128]: tiles (`tile_sm90`) of rows in `order_rows_sm90` order; fc1_sf float32
         [El, 2I/128, H/128], unchanged: I/128 rows of gate blocks, then the up blocks; fc2 float8_e4m3fn [El, H/256, I/128, 256, 128],
         tiles; fc2_sf float32 [El, H/128, I/128], unchanged.
+    fp8xmxfp4:
+        fc1 uint8 [El, 2I/256, H/128, 17408] and fc2 uint8 [El, H/256, I/128, 17408]: tiles (`packed_tiles`), of fc1 in `order_rows_sm90`
+        order; fc1_sf and fc2_sf uint8 [0]: the tiles have the scales.
     """
 
     fc1: torch.Tensor
@@ -163,6 +168,11 @@ def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
     half, tile, group, warp, row, block, last = (len(leading) + i for i in range(7))
     order = (*range(len(leading)), tile, group, block, warp, half, row, last)
     return split.permute(order).reshape(w.shape).contiguous()
+
+
+def rows_sm90(problem: "Problem") -> torch.Tensor:
+    """int64 [2I]: for each row of `order_rows_sm90` the row of [gate | up]."""
+    return order_rows_sm90(torch.arange(2 * problem.intermediate).view(-1, 1)).flatten()
 
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
@@ -276,6 +286,9 @@ def transform_weights(
     given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
     given.validate(problem)
     fc1_sf, fc2_sf = given.fc1_sf, given.fc2_sf
+    if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
+        tiles = pack_tiles(fc1, fc1_sf, "fc1", rows_sm90(problem)), pack_tiles(fc2, fc2_sf, "fc2")
+        return TransformedWeights(fc1=tiles[0], fc1_sf=fc1_sf.new_empty(0), fc2=tiles[1], fc2_sf=fc2_sf.new_empty(0))
     if not arch.has_tensor_memory:
         return TransformedWeights(fc1=tile_sm90(order_rows_sm90(fc1)), fc1_sf=fc1_sf, fc2=tile_sm90(fc2), fc2_sf=fc2_sf)
     return TransformedWeights(
@@ -290,7 +303,9 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
         ValueError: naming the field when the result does not fit `problem`.
     """
     experts = problem.experts_per_rank
-    if not arch.has_tensor_memory:
+    if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
+        plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
+    elif not arch.has_tensor_memory:
         fc1 = inverse_order_rows_sm90(inverse_tile_sm90(weights.fc1))
         plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:

@@ -17,7 +17,8 @@ below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-no
 
 fp8xfp4  FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
          the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
-fp8xfp8  A Hopper tensor core cuts every addend, products and accumulator, 13 bits below the largest exponent among them, and its result
+fp8xfp8 and fp8xmxfp4
+         A Hopper tensor core cuts every addend, products and accumulator, 13 bits below the largest exponent among them, and its result
          to 14 significant bits (`promoted.hopper_dot`): less than a unit of 2^-13 * M each, M the largest magnitude that took part. 128
          products, 3 accumulators and 4 results make 135 units per partial sum; M <= max(2-norm, prefix sums at each 32), raised by the
          135 units themselves: 138 units of M, times the block's scale, summed over the blocks. That is the rigorous E. But a cut toward
@@ -105,7 +106,7 @@ class _Sums:
         return dequantize_e4m3_f32(x, sf) if self.promoted else dequantize_e4m3(x, sf)
 
     def weights(self, w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_weight_e4m3(w, sf) if self.promoted else dequantize_e2m1(w, sf)
+        return dequantize_e2m1(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""

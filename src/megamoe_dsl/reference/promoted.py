@@ -1,4 +1,4 @@
-"""Matmul of fp8xfp8: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
+"""Matmul of fp8xfp8 and fp8xmxfp4: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
 
 Hopper's tensor core is not an FP32 accumulator. `hopper_dot` says what it does; on an H200 it gave the bits of four chained
 `wgmma.m64n8k32` for all of 450,000 sums over K = 128 (normal, heavy-tailed and uniformly drawn codes, subnormals included), and probes
@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from megamoe_dsl.quant import FP32_SCALE_BLOCK, weight_scale_rows
+from megamoe_dsl.quant import FP32_SCALE_BLOCK, SCALE_BLOCK, decode_ue8m0, dequantize_e2m1, weight_scale_rows
 
 Accumulate = torch.dtype | Literal["hopper"]
 """How partial sums are formed: exactly (float64), in float32, or as the tensor core does."""
@@ -83,17 +83,21 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
 def promoted_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """x @ w^T with FP32 scales: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to FP32.
+    """x @ w^T, its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to
+    FP32.
 
     The fma is formed in float64 and rounded to FP32 once. That is an fma to the bit whenever partial * s fits float64's 53 bits (a partial
     of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
     for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
 
+    E2M1 weights have a scale per 32; a block's partial sum is that of the weights over the largest of its row's, and s has that scale. How
+    a kernel parts scales between the two does not show: they are powers of two.
+
     Args:
         x: float8_e4m3fn [n, K].
         x_sf: float32 [n, K/128].
-        w: float8_e4m3fn [rows, K].
-        w_sf: float32 [rows/128, K/128].
+        w: float8_e4m3fn [rows, K]; fp8xmxfp4: uint8 [rows, K/2], packed E2M1.
+        w_sf: float32 [rows/128, K/128]; fp8xmxfp4: uint8 UE8M0 [rows, K/32].
         accumulate: how partial sums are formed.
 
     Returns:
@@ -102,6 +106,29 @@ def promoted_matmul(
     Raises:
         ValueError: on a dtype or shape that does not fit.
     """
+    if w_sf.dtype == torch.uint8:
+        w, w_rows = _over_the_largest_scale(w, w_sf)
+    else:
+        _check_fp8(x, x_sf, w, w_sf)
+        w_rows = weight_scale_rows(w_sf)
+    if x.shape[1] != w.shape[1] or tuple(x_sf.shape) != (x.shape[0], w_rows.shape[1]):
+        raise ValueError(f"x, x_sf: {tuple(x.shape)}, {tuple(x_sf.shape)}, allowed: K = {w.shape[1]}, and a scale for every 128 of it")
+    total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
+    for k, partial in enumerate(_partial_sums(x, w, accumulate)):
+        scale = x_sf[:, k, None] * w_rows[None, :, k]
+        total = (partial.double() * scale.double() + total.double()).float()
+    return total
+
+
+def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """E2M1 weights as float32 over the largest scale of their row and 128 of K, and that scale, float32."""
+    largest = w_sf.unflatten(1, (-1, FP32_SCALE_BLOCK // SCALE_BLOCK)).amax(dim=2)
+    relative = w_sf.to(torch.int32) + 127 - largest.repeat_interleave(FP32_SCALE_BLOCK // SCALE_BLOCK, dim=1).to(torch.int32)
+    return dequantize_e2m1(w, relative.clamp(min=0).to(torch.uint8)).float(), decode_ue8m0(largest).float()
+
+
+def _check_fp8(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> None:
+    """Dtypes and shapes of fp8xfp8.  Raises ValueError."""
     block = FP32_SCALE_BLOCK
     for name, tensor, dtype, shape in (
         ("x", x, torch.float8_e4m3fn, (x.shape[0], w.shape[1])),
@@ -111,9 +138,3 @@ def promoted_matmul(
     ):
         if tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
-    total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
-    w_rows = weight_scale_rows(w_sf)
-    for k, partial in enumerate(_partial_sums(x, w, accumulate)):
-        scale = x_sf[:, k, None] * w_rows[None, :, k]
-        total = (partial.double() * scale.double() + total.double()).float()
-    return total

@@ -1,7 +1,7 @@
 """Arithmetic of the layer, one function per stage, on the rows of one expert.
 
-Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 differs in
-the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
+Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
+differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
 (`quant.block128` says why a power of two). What follows is about fp8xfp4.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
@@ -27,14 +27,14 @@ _SMALLEST_NORMAL = 2.0**-126
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T; FP32 weight scales mean fp8xfp8, bytes fp8xfp4.
+    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes fp8xfp4.
 
     Args:
         x: float8_e4m3fn [n, K].
-        x_sf: uint8 UE8M0 [n, K/32]; fp8xfp8: float32 [n, K/128].
+        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, K/128].
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
-        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (fp8xfp8 only) forms partial
+        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
             sums as Hopper's tensor core does.
 
     Returns:
@@ -44,7 +44,7 @@ def scaled_matmul(
         ValueError: on a dtype or shape that does not fit (see `quant.dequantize_e4m3`, `quant.dequantize_e2m1`, `promoted_matmul`),
             another K, or an accumulation that the combination does not have.
     """
-    if w_sf.dtype == torch.float32:
+    if x_sf.dtype == torch.float32:
         return promoted_matmul(x, x_sf, w, w_sf, accumulate)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")

@@ -6,9 +6,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from ..hardware.tensor_map import DESCRIPTOR_BYTES
 from ..kernels.argument_spec import ArgumentSpec
 
-C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64}
+C_TYPES: dict[int, Any] = {4: ctypes.c_int32, 8: ctypes.c_uint64, DESCRIPTOR_BYTES: ctypes.c_ubyte * DESCRIPTOR_BYTES}
 """By width in bytes."""
 
 
@@ -28,11 +29,20 @@ class ArgumentBlock:
         self._table = (ctypes.c_void_p * len(layout))(*(start + getattr(structure, name).offset for name in self.names))
         self.address = ctypes.addressof(self._table)
 
-    def fill(self, arguments: Sequence[int]) -> None:
+    def fill(self, arguments: Sequence[int | bytes]) -> None:
         """All of them, in the order of a launch."""
         for name, value in zip(self.names, arguments, strict=True):
-            setattr(self.values, name, value)
+            setattr(self.values, name, type(getattr(self.values, name)).from_buffer_copy(value) if isinstance(value, bytes) else value)
 
-    def read(self) -> tuple[int, ...]:
+    def save(self) -> bytes:
+        """What `restore` brings back."""
+        return bytes(self.values)
+
+    def restore(self, saved: bytes) -> None:
+        """All arguments as they were when this was saved."""
+        ctypes.memmove(ctypes.addressof(self.values), saved, len(saved))
+
+    def read(self) -> tuple[int | bytes, ...]:
         """All of them, in the order of a launch."""
-        return tuple(getattr(self.values, name) for name in self.names)
+        values = [getattr(self.values, name) for name in self.names]
+        return tuple(bytes(value) if isinstance(value, ctypes.Array) else value for value in values)

@@ -73,7 +73,7 @@ class Inputs:
     """Tokens of one rank, T of them.
 
     x             e4m3 [T, hidden]
-    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; fp8xfp8: float32
+    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; on SM90: float32
                   [T, hidden / 128]
     topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]

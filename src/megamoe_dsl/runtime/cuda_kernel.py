@@ -79,7 +79,7 @@ class CudaKernel:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         config, kernel = artifact.config, kernel_of(artifact.config)
-        self.arguments = ArgumentBlock(kernel.arguments(config))
+        self.arguments = ArgumentBlock(kernel.parameter_spec(config))
         torch.cuda.current_stream()  # makes torch's context current
         self._device, self._stream = torch.cuda.current_device(), 0
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
@@ -96,13 +96,18 @@ class CudaKernel:
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = config.cluster, 1, 1
             attributes.append(attribute)
+        if kernel.early:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
         self._launch.attrs, self._launch.numAttrs = attributes, len(attributes)
         if kernel.resident:
             check_resident(config, self._clusters_at_once())
 
     def _clusters_at_once(self) -> int:
         """Clusters, or CTAs without any, that run at the same time on an idle GPU."""
-        if self._launch.numAttrs:
+        if self.artifact.config.cluster > 1:
             clusters: int = call(driver.cuOccupancyMaxActiveClusters, self._function, self._launch)
             return clusters
         here = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

@@ -114,9 +114,8 @@ class InstructionDescriptor:
         )
 
     def check_shape(self, ctas: int) -> None:
-        """Raise unless (m, n) is a dense shape of ``cta_group::ctas`` (PTX ISA, "Matrix shape")."""
-        allowed_m = (128, 256) if ctas == 2 else (64, 128)
-        step = 8 if self.m == 64 else 16
+        """Raise unless (m, n) is a dense shape of ``cta_group::ctas`` (PTX ISA, "Matrix shape"; N as CuTe DSL 4.8.1 allows it)."""
+        allowed_m, step = ((128, 256), 16) if ctas == 2 else ((64, 128), 8)
         if self.m not in allowed_m or not step <= self.n <= 256 or self.n % step:
             raise InstructionDescriptorError(
                 f"tcgen05.mma M {self.m} N {self.n} with cta_group::{ctas}: M must be in {allowed_m}, N a multiple of {step} up to 256"

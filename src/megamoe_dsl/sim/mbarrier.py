@@ -64,10 +64,6 @@ class Mbarrier:
         self._add_transactions(-count)
         self._check()
 
-    def completed(self, parity: int) -> bool:
-        """Whether the phase with this parity has completed, as `try_wait.parity` sees it."""
-        return self.phase & 1 != parity & 1
-
     def release(self, clock: Clock, place: CtaLike, scope: int) -> None:
         """Race detector: publish `clock` from `place` to whoever observes the end of this phase."""
         self.point.release(clock, place, scope)

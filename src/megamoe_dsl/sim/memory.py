@@ -35,10 +35,10 @@ ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint
 
 
 class ByteStore:
-    """Bytes with an optional record of which were ever written, seen through views of several element sizes."""
+    """Bytes with an optional record of which were ever written, seen through views of several element sizes. `limit` is the end of them."""
 
     def __init__(self, data: Bytes, valid: NDArray[np.bool_] | None) -> None:
-        self.data, self.valid = data, valid
+        self.data, self.valid, self.limit = data, valid, len(data)
         self._views: dict[tuple[int, int], NDArray[Any]] = {}
         self._valid_views: dict[int, NDArray[Any]] = {}
 

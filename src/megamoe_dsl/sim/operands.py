@@ -67,6 +67,7 @@ class Binder:
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [_storage(kind) for kind in kernel.registers.values()]
         self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
+        self.watched: set[int] = set()  # registers that a handler looks at besides its operands
         self.late: LateLoads | None = None
         self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
         self._keys: dict[int, str] = {}

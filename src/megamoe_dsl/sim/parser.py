@@ -17,6 +17,7 @@ TYPE_BYTES = {
     "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 
+_VECTORS = {".v2": "xy", ".v4": "xyzw"}
 REGISTER_TYPES = {*TYPE_BYTES, "pred"}
 
 _LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
@@ -65,6 +66,7 @@ class ParsedKernel:
     parameters: list[Parameter] = field(default_factory=list)
     parameter_bytes: int = 0
     registers: dict[str, str] = field(default_factory=dict)
+    vectors: dict[str, str] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
     static_smem: int = 0
     local: dict[str, int] = field(default_factory=dict)
@@ -170,6 +172,10 @@ class _Body:
 
     def declare_registers(self, text: str) -> None:
         _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
+        if kind in _VECTORS:
+            element, names = names.split(maxsplit=1)
+            self.declare_vectors(element, names, _VECTORS[kind])
+            return
         if kind[1:] not in REGISTER_TYPES:
             raise SimError(f"PTX line {self.line}: registers of type {kind} are not supported")
         for name in names.split(","):
@@ -179,6 +185,14 @@ class _Body:
                     self.kernel.registers[self.scoped(many.group(1) + str(k))] = kind[1:]
             else:
                 self.kernel.registers[self.scoped(name)] = kind[1:]
+
+    def declare_vectors(self, kind: str, names: str, elements: str) -> None:
+        """`.reg .v4 .f32 a;`: registers a.x to a.w, and `a` for all of them."""
+        for name in names.split(","):
+            whole = self.scoped(name.strip())
+            parts = [f"{whole}.{element}" for element in elements]
+            self.kernel.registers.update(dict.fromkeys(parts, kind[1:]))
+            self.kernel.vectors[whole] = f"{{{', '.join(parts)}}}"
 
     def scoped(self, name: str) -> str:
         return name if len(self.scopes) == 1 else f"{name}@{self.scopes[-1]}"
@@ -201,11 +215,12 @@ class _Body:
         ins.scope = tuple(self.scopes)
         if ins.parts[0] != "bra" and len(self.scopes) > 1:
             ins.operands = [_NAME.sub(lambda m: self.resolve(m.group(0)), o) for o in operands]
+        ins.operands = [self.kernel.vectors.get(o, o) for o in ins.operands]
         return ins
 
     def resolve(self, name: str) -> str:
         for scope in reversed(self.scopes[1:]):
-            if (scoped := f"{name}@{scope}") in self.kernel.registers:
+            if (scoped := f"{name}@{scope}") in self.kernel.registers or scoped in self.kernel.vectors:
                 return scoped
         return name
 

@@ -20,7 +20,7 @@ from .loads_in_flight import LoadsInFlight
 from .operands import Binder
 from .ops import Handler, Inline, Straight, build, load_families
 from .parser import ParsedKernel, PtxInstruction, parse
-from .segment import Segment
+from .segment import Live, Segment, live_registers
 
 STRAIGHT, BRANCH, HANDLER = 0, 1, 2
 MAX_FUSED = 200
@@ -133,6 +133,9 @@ class Program:
                 unit.predicate, unit.negated = self.binder.index[ins.predicate], ins.negated
             units[pc] = unit
             pc = unit.next
+        self.live = live_registers(self.binder, zip(code, built, (unit is not None for unit in units), strict=True))
+        if self.late:  # waits come between instructions that are else done together
+            self.live = Live(set(range(len(self.binder.storage))), set(range(len(self.binder.storage))))
 
     def _build(self, ins: PtxInstruction) -> Any:
         item = build(ins, self.binder)
@@ -163,16 +166,16 @@ class Program:
         unit.full, unit.masked = full, masked
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
-        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder)
+        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
         for ins, item in body:
             if self.late and self.late.waits_for(ins):
                 out += [*segment.source(masked), f" {self.binder.name(self.late.waiting(ins))}(w)"]
-                segment = Segment(self.binder)
+                segment = Segment(self.binder, self.live)
             if isinstance(item, Inline):
                 segment.add(ins, item)
             else:
                 out += segment.source(masked) + self._call(ins, item, masked)
-                segment = Segment(self.binder)
+                segment = Segment(self.binder, self.live)
         out += segment.source(masked)
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)

@@ -3,6 +3,7 @@
 Every assignment gets a name of its own, so that only what a value is made of orders it, and registers are read once before and written
 once after. Equal operations that do not depend on each other, which unrolled loops have many of, are then one numpy operation over
 the lanes of all of them: values that are used like that again stay together. Inactive lanes are computed too, and not written.
+Registers that nothing outside their segment reads are not written either.
 
 For `add f3, f1, f2; add f5, f4, f2; mul f6, f3, f5` the source is, were two enough to be worth it,
 
@@ -15,7 +16,7 @@ For `add f3, f1, f2; add f5, f4, f2; mul f6, f3, f5` the source is, were two eno
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from .operands import Binder
 from .ops import Inline
 from .parser import PtxInstruction
 
+_REGISTER, _NAME = re.compile(r"R\[(\d+)\]"), re.compile(r"[%\w$@.]+")
 _OPERAND = re.compile(r"R\[\d+\]|\bk\d+\b(?!\()")
 _CALL = re.compile(r"\bk\d+\(")
 _WORTH_IT = 8  # operations whose values must be put together first; of functions, which are dear, two are
@@ -43,11 +45,45 @@ class _Operation(NamedTuple):
         return self.template[0] + "".join(o + gap for o, gap in zip(operands, self.template[1:], strict=True))
 
 
-class Segment:
-    """Collects instructions with `add`; `source` is what they do."""
+class Live(NamedTuple):
+    """Registers whose values leave a `segment` somewhere in a kernel, and those whose values also leave a `unit`."""
 
-    def __init__(self, binder: Binder) -> None:
-        self.binder = binder
+    segment: set[int]
+    unit: set[int]
+
+
+def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, bool]]) -> Live:
+    """What a kernel reads before it has written it in the same segment or unit.
+
+    `code` has its instructions, what was built of them, and whether a unit begins.
+    """
+    live, segment, unit = Live(set(binder.watched), set(binder.watched)), set[int](), set[int]()
+    for ins, item, begins in code:
+        if begins:
+            unit.clear()
+        if begins or not isinstance(item, Inline):
+            segment.clear()
+        if isinstance(item, Inline):
+            guarded = [] if ins.predicate is None else [ins.predicate, *(d for d, _, _ in item.assignments)]
+            reads = {int(i) for _, text, _ in item.assignments for i in _REGISTER.findall(text)}
+            reads |= {binder.index[name] for name in guarded if name in binder.index}
+        else:
+            names = {name for operand in (*ins.operands, ins.predicate or "") for name in _NAME.findall(operand)}
+            reads = {binder.index[name] for name in names if name in binder.index}
+        live.segment.update(reads - segment)
+        live.unit.update(reads - unit)
+        if isinstance(item, Inline):
+            writes = {binder.index[d] for d, _, _ in item.assignments if d != "_"}
+            segment |= writes
+            unit |= writes
+    return live
+
+
+class Segment:
+    """Collects instructions with `add`; `source` is what they do, as far as it can be noticed."""
+
+    def __init__(self, binder: Binder, live: Live) -> None:
+        self.binder, self.live = binder, live
         self._read: dict[int, str] = {}  # register: name of its value before
         self._values: dict[int, str] = {}  # register: name of its value now
         self._levels: dict[str, int] = {}
@@ -69,18 +105,17 @@ class Segment:
 
     def source(self, masked: bool) -> list[str]:
         """Lines that read `R`, compute, and write `R`; `m` is the mask."""
-        if masked:
-            for i in self._values:
-                self._before(i)
+        kept = {i: name for i, name in self._values.items() if i in self.live.segment}
+        merged = kept.keys() & self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
+        used, lines = set(kept.values()) | {self._before(i) for i in merged}, list[str]()
         groups = list(self._groups())
         joined = {tuple(one.name for one in group): f"b{k}" for k, group in enumerate(groups) if len(group) > 1}
-        used, lines = set(self._values.values()), list[str]()
         for group in reversed(groups):  # backwards: what is used later on is then known
             lines = self._lines(group, joined, used) + lines
-        out = [f" {name} = R[{i}]" for i, name in self._read.items()]
+        out = [f" {name} = R[{i}]" for i, name in self._read.items() if name in used]
         out += lines
-        for i, name in self._values.items():
-            out.append(f" R[{i}] = " + (f"where(m, {name}, {self._read[i]})" if masked else name))
+        for i, name in kept.items():
+            out.append(f" R[{i}] = " + (f"where(m, {name}, {self._read[i]})" if i in merged else name))
         return out
 
     def _before(self, i: int) -> str:

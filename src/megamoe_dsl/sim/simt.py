@@ -8,6 +8,7 @@ thread scheduling).
 from __future__ import annotations
 
 import random
+from operator import attrgetter
 from typing import Protocol
 
 from .errors import SimError
@@ -22,6 +23,7 @@ from .warp import Warp
 
 ZEROS = bytes(32)
 NOBODY = 1 << 60
+_PC = attrgetter("pc")
 MAX_REST = 15
 
 
@@ -51,7 +53,10 @@ def run_warp(world: WarpScheduler, w: Warp, quantum: int) -> None:
                 n = 0
                 for fragment in order:
                     if not fragment.polled:
-                        others = min((f.pc for f in fragments if f is not fragment and not f.polled), default=NOBODY)
+                        others = NOBODY
+                        for other in fragments:
+                            if other.pc < others and other is not fragment and not other.polled:
+                                others = other.pc
                         n = _run_fragment(world, w, fragment, quantum - executed, others)
                         if n:
                             break
@@ -85,7 +90,7 @@ def _context(world: WorldLike, w: Warp, text: str) -> str:
 
 
 def _merge(fragments: list[Fragment]) -> None:
-    fragments.sort(key=lambda f: f.pc)
+    fragments.sort(key=_PC)
     i = 0
     while i + 1 < len(fragments):
         a, b = fragments[i], fragments[i + 1]

@@ -33,7 +33,7 @@ _OPERATIONS: dict[str, np.ufunc] = {
 TMA_STORE = "TMA store"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Issue:
     """What an asynchronous operation remembers of the instruction that issued it."""
 
@@ -57,7 +57,7 @@ class Issue:
         return Actor(barrier.agent, _advanced(race, self.clock, barrier.agent, barrier.accesses), self.line)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StoreActors:
     """The two sides of a store; `clock` is what completing it tells a waiter."""
 

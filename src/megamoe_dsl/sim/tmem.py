@@ -33,6 +33,7 @@ class TensorMemory:
         self.valid = np.zeros((LANES, COLUMNS), bool)
         self.allocated: dict[int, int] = {}
         self.may_allocate = True
+        self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:
         """First column of a new allocation, or None while there is no room (the instruction then blocks).
@@ -58,6 +59,25 @@ class TensorMemory:
             raise SimError(f"tcgen05.dealloc of {columns} columns at column {start}: allocated is {held}")
         del self.allocated[start]
         self.valid[:, start : start + columns] = False
+        self._written.clear()
+
+    def read(self, lanes: slice, column: int, count: int, what: str) -> NDArray[np.uint32] | None:
+        """Columns [column, column + count) of some lanes, None when not all were written. Raises SimError outside an allocation."""
+        if (piece := (lanes.start, lanes.stop, column, count)) not in self._written:
+            self.check(column, count, what)
+            if b"\x00" in self.valid[lanes, column : column + count].tobytes():
+                return None
+            self._written.add(piece)
+        return self.words[lanes, column : column + count]
+
+    def write(self, lanes: slice, column: int, values: NDArray[np.uint32], what: str) -> None:
+        """Replace columns of some lanes. Raises SimError outside an allocation."""
+        end = column + values.shape[1]
+        if (piece := (lanes.start, lanes.stop, column, values.shape[1])) not in self._written:
+            self.check(column, values.shape[1], what)
+            self.valid[lanes, column:end] = True
+            self._written.add(piece)
+        self.words[lanes, column:end] = values
 
     def check(self, column: int, count: int, what: str) -> None:
         """Raise unless columns [column, column + count) lie inside one allocation."""

@@ -25,7 +25,7 @@ from .wgmma_fragment import Accumulator
 WARPS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Part:
     """One warp's part: A as a descriptor or as the bytes of its 16 rows, and what the warp knew."""
 

@@ -1,6 +1,7 @@
 """Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of the rest of the package."""
 
 from .entry import Entry, Share
-from .table import DEFAULT_GPU, Table, TableError, tuned_table
+from .gemm_entry import GemmEntry, GemmShare
+from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_table
 
-__all__ = ["DEFAULT_GPU", "Entry", "Share", "Table", "TableError", "tuned_table"]
+__all__ = ["DEFAULT_GPU", "Entry", "GemmEntry", "GemmShare", "Share", "Table", "TableError", "tuned_gemms", "tuned_table"]

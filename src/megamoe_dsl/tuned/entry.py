@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+FP8 = "fp8xfp8"  # of entries that do not say
 
 
 class Share(NamedTuple):
@@ -15,6 +17,7 @@ class Share(NamedTuple):
     intermediate: int
     experts_per_rank: int
     num_sms: int
+    recipe: str = FP8
 
 
 CHOICE = frozenset({"block_m", "lookahead", "num_stages", "cluster"})
@@ -29,7 +32,10 @@ class Entry:
     choice    the fields `CHOICE` of the configuration; num_stages = 0 is the deepest ring that fits
     us        its median time in microseconds, launches back to back
     results   name of the file in bench/results that this comes from
+    recipe    number formats, by name
     """
+
+    SUFFIX: ClassVar[str] = ""
 
     hidden: int
     intermediate: int
@@ -41,6 +47,7 @@ class Entry:
     choice: Mapping[str, int]
     us: float
     results: str
+    recipe: str = FP8
 
     def __post_init__(self) -> None:
         if self.choice.keys() != CHOICE:
@@ -49,7 +56,7 @@ class Entry:
     @property
     def share(self) -> Share:
         """What a GPU has of the layer that was measured."""
-        return Share(self.hidden, self.intermediate, self.experts_per_rank, self.num_sms)
+        return Share(self.hidden, self.intermediate, self.experts_per_rank, self.num_sms, self.recipe)
 
     @property
     def expected(self) -> float:

@@ -1,4 +1,4 @@
-"""The measured points of one GPU: `<gpu>.json` beside this file, one entry per line."""
+"""The measured points of one GPU: `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, one entry per line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from math import log
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from .entry import Entry, Share
+from .entry import Entry
+from .gemm_entry import GemmEntry
 
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
+
+
+One = TypeVar("One", bound=Entry | GemmEntry)
 
 
 class TableError(ValueError):
@@ -23,26 +28,27 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Table:
-    """Entries of a GPU, as `torch.cuda.get_device_name()` names it, in the order of their keys."""
+class Table(Generic[One]):
+    """Entries of one kind of a GPU, as `torch.cuda.get_device_name()` names it, in the order of their keys."""
 
     gpu: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[One, ...] = ()
+    kind: type[Any] = Entry
 
     @classmethod
-    def read(cls, gpu: str, folder: Path = FOLDER) -> Table:
+    def read(cls, gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Table[Any]:
         """The GPU's table; an empty one for a GPU that nobody measured.  Raises `TableError` for another release's file."""
-        path = path_of(gpu, folder)
+        path = path_of(gpu, folder, kind)
         if not path.exists():
-            return cls(gpu)
+            return cls(gpu, (), kind)
         try:
-            return cls(gpu, tuple(Entry(**one) for one in json.loads(path.read_text())["entries"]))
+            return cls(gpu, tuple(kind(**one) for one in json.loads(path.read_text())["entries"]), kind)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TableError(f"{path}: no table of this release, {error}; remove it, and `megamoe tune --from` makes it anew") from error
 
     def write(self, folder: Path = FOLDER) -> Path:
         """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
-        path = path_of(self.gpu, folder)
+        path = path_of(self.gpu, folder, self.kind)
         lines = ",\n".join(json.dumps(asdict(one)) for one in self.entries)
         handle, partial = tempfile.mkstemp(dir=folder, prefix=path.name, suffix=".partial")
         try:
@@ -55,35 +61,41 @@ class Table:
             raise
         return path
 
-    def having(self, entry: Entry) -> Table:
+    def having(self, entry: One) -> Table[One]:
         """This table with `entry` in place of the one with its key, if there is one."""
         kept = {one.key: one for one in (*self.entries, entry)}
-        return Table(self.gpu, tuple(kept[key] for key in sorted(kept)))
+        return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
-    def at(self, share: Share, expected: float) -> Entry | None:
+    def at(self, share: Any, expected: float) -> One | None:
         """The entry with this key."""
         return next((one for one in self.by_share.get(share, ()) if one.expected == expected), None)
 
-    def near(self, share: Share, expected: float) -> list[Entry]:
+    def near(self, share: Any, expected: float) -> list[One]:
         """Entries of a share within `REACH` of `expected` tokens per expert, the nearest first, in the ratio of their tokens."""
         within = [one for one in self.by_share.get(share, ()) if expected / REACH <= one.expected <= expected * REACH]
         return sorted(within, key=lambda one: abs(log(one.expected / expected)))
 
     @cached_property
-    def by_share(self) -> dict[Share, list[Entry]]:
+    def by_share(self) -> dict[Any, list[One]]:
         """Entries of each share, in the table's order."""
-        found: dict[Share, list[Entry]] = {}
+        found: dict[Any, list[One]] = {}
         for one in self.entries:
             found.setdefault(one.share, []).append(one)
         return found
 
 
-def path_of(gpu: str, folder: Path = FOLDER) -> Path:
-    """NVIDIA H200: nvidia_h200.json."""
-    return folder / (re.sub(r"[^a-z0-9]+", "_", gpu.lower()) + ".json")
+def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
+    """NVIDIA H200: nvidia_h200.json, of GEMMs nvidia_h200-gemm.json."""
+    return folder / (re.sub(r"[^a-z0-9]+", "_", gpu.lower()) + kind.SUFFIX + ".json")
 
 
 @lru_cache
-def tuned_table(gpu: str) -> Table:
+def tuned_table(gpu: str) -> Table[Entry]:
     """The table that comes with the package."""
     return Table.read(gpu)
+
+
+@lru_cache
+def tuned_gemms(gpu: str) -> Table[GemmEntry]:
+    """The same of GEMMs."""
+    return Table.read(gpu, kind=GemmEntry)

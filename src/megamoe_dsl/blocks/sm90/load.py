@@ -77,6 +77,11 @@ class TokenTile:
     rows: Int32
     num_bytes: Int32
 
+    @property
+    def scale_row(self) -> Any:
+        """The first of them whose scale is fetched: TMA begins at a multiple of 16 bytes."""
+        return self.row
+
 
 @cute.jit
 def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
@@ -88,7 +93,7 @@ def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
             arrive_expect(full, tile.num_bytes)
             if tile.tokens.first < tile.rows:
                 tile.tokens.load(stage.shared("tokens"), full, k * BLOCK_K, tile.row)
-            load_tile_cta(stage.shared("sfa"), tile.scales, full, tile.row, k)
+            load_tile_cta(stage.shared("sfa"), tile.scales, full, tile.scale_row, k)
         stage = stage.next()
     return stage
 

@@ -11,11 +11,14 @@ happens while the last part is still in the tensor core.
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...device.stage import Stage
+from ...device import wgmma
+from ...device.stage import Stage, release_stage
 from .tokens_as_m import RowShare
 from .tokens_as_n import ColumnShare
 from .weight_scales import WeightScales
@@ -31,3 +34,36 @@ def multiply_tile(stage: Stage, me: Share, scales: WeightScales, k_blocks: Int32
     for k in cutlass.range(k_blocks, unroll=1):
         acc, stage = me.multiply(stage, acc, scales, k, k + 1 < k_blocks)
     return acc.parts, stage
+
+
+@cute.jit
+def multiply_ahead(stage: Stage, me: Share, scales: WeightScales, k_blocks: Int32, ahead: cutlass.Constexpr[int]):
+    """The same for a share of one part, with the partial sums of up to `ahead` K blocks in the tensor core at a time, each in registers of
+    its own: for tiles so narrow that a K block takes as long as its latency.  Waits for the first stage, too."""
+    acc, partials = me.zero().parts, (me.zero().partial,) * ahead
+    whole = k_blocks - k_blocks % ahead
+    for k in cutlass.range(0, whole, ahead, unroll=1):
+        acc, partials, stage = multiply_some(stage, me, acc, partials, scales, k, ahead)
+    for k in cutlass.range(whole, k_blocks, 1, unroll=1):
+        acc, partials, stage = multiply_some(stage, me, acc, partials, scales, k, 1)
+    return acc, stage
+
+
+@cute.jit
+def multiply_some(stage: Stage, me: Share, acc: Any, partials: Any, scales: WeightScales, k: Int32, count: cutlass.Constexpr[int]):
+    """`count` K blocks: all are issued, then one after the other is waited for, added and released."""
+    stages, started, token_scales, row_scales = [], [], [], []
+    for i in cutlass.range_constexpr(count):
+        stage.wait_full()
+        started.append(wgmma.issue(*me.operands(stage), partials[i]))
+        token_scales.append(me.token_scales(stage))
+        row_scales.append(scales.at(k + i))
+        stages.append(stage)
+        stage = stage.next()
+    sums, done = acc[0], []
+    for i in cutlass.range_constexpr(count):
+        partial = wgmma.wait(started[i], count - 1 - i)
+        sums = me.promote(sums, partial, token_scales[i], row_scales[i])
+        release_stage(stages[i], me.lane)
+        done.append(partial)
+    return (sums,), (*done, *partials[count:]), stage

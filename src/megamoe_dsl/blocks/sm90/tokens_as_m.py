@@ -1,7 +1,7 @@
-"""Tiles of 128 tokens by 256 weight rows: tokens are the wgmma's rows, weight rows its columns, as two chunks of 128.
+"""Tiles whose tokens are the wgmma's rows and whose weight rows are its columns, in chunks: 128 tokens by two chunks of 128, say.
 
-A warpgroup has 64 of the tokens and both chunks.  When a tile has no more than 64 tokens (a half tile), each warpgroup has all of them and
-one chunk, so that neither idles.
+A warpgroup has 64 of the tokens and all chunks.  When a tile has no more than 64 tokens (a half tile), each of two warpgroups has all of
+them and one chunk, so that neither idles.
 
 The values that a thread has of a row share one token scale, so promotion multiplies scales once per row and weight block; with tokens as
 columns it does so once per token, which is twice as many instructions.  The 128 outputs of a token lie in one warp, or in two in a half
@@ -29,25 +29,32 @@ from .weight_scales import WeightScales
 CHUNKS = 2
 CHUNK_ROWS = 128
 ROW_BYTES = BLOCK_K
-CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
 GROUP_ROWS = 64  # of a wgmma: tokens of a warpgroup
 WARP_ROWS = 16
 
 
 @dataclass(frozen=True)
 class RowShare(MathThread):
-    """The share that a thread's warpgroup has of a tile, which is a `half` tile or a whole one: tokens from `first_token` on, chunks from
-    `first_chunk` on.
+    """The share that a thread's warpgroup has of a tile, which is a `half` tile or a whole one: tokens from `first_token` on, `chunks` of
+    `chunk_rows` weight rows from `first_chunk` on.
 
     Value (4 j + 2 h + e) of an accumulator's part: token `token` + 8 h, weight row 8 j + 2 (lane % 4) + e of the chunk.
+
+    split  weight rows of the warpgroup that the first row of scales is for, the others have the second; None where the scales say
+           themselves which rows they are for
     """
 
     half: cutlass.Constexpr[bool]
+    chunks: cutlass.Constexpr[int]
+    chunk_rows: cutlass.Constexpr[int]
+    split: cutlass.Constexpr[int | None]
 
     @staticmethod
-    def of(me: MathThread, half: bool) -> RowShare:
-        """The share of a thread."""
-        return RowShare(me.group, me.warp, me.lane, half)
+    def of(me: MathThread, half: bool, chunk_rows: int = CHUNK_ROWS, chunks: int | None = None, split: int | None = None) -> RowShare:
+        """The share of a thread; by default of two chunks of 128, or one of a half tile."""
+        if chunks is None:
+            chunks = 1 if half else CHUNKS
+        return RowShare(me.group, me.warp, me.lane, half, chunks, chunk_rows, split)
 
     @property
     def has_own_weights(self) -> bool:
@@ -55,9 +62,9 @@ class RowShare(MathThread):
         return self.half
 
     @property
-    def chunks(self) -> int:
-        """Chunks of weight rows that the warpgroup multiplies."""
-        return 1 if self.half else CHUNKS
+    def chunk_bytes(self) -> int:
+        """Of a chunk in a stage."""
+        return self.chunk_rows * ROW_BYTES
 
     @property
     def first_chunk(self) -> Any:
@@ -81,20 +88,19 @@ class RowShare(MathThread):
 
     def zero(self) -> PromotedSums:
         """Sums before the first K block."""
-        return PromotedSums.zero(self.chunks, CHUNK_ROWS // 2)
+        return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
-        weights = stage.shared("weights") + self.first_chunk * CHUNK_BYTES
-        token_scale = stage.shared("sfa") + self.token * 4
+        weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
+        token_scale = stage.token_scales + self.token * 4
         following = stage.next()
-        first, second = scales.at(k)
-        weight_scales = self.scales_of_chunks(first, second, scales.alternating)
+        weight_scales = self.scales_of_chunks(scales.at(k), scales.alternating)
         sums, partial = [], acc.partial
         for c in cutlass.range_constexpr(self.chunks):
-            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * CHUNK_BYTES) >> 4), partial)
+            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
             if cutlass.const_expr(c == 0):
                 per_token = [load_shared_f32(token_scale + 32 * h) for h in range(2)]
             if cutlass.const_expr(c == self.chunks - 1):
@@ -103,12 +109,48 @@ class RowShare(MathThread):
             partial = wgmma.wait(partial)
             product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
             old = acc.parts[c]
-            sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][i // 4 % 2] for i in range(CHUNK_ROWS // 2)))
+            sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][self.kind(c, i // 4)] for i in range(self.chunk_rows // 2)))
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
-    def scales_of_chunks(self, first: Any, second: Any, alternating: Any) -> tuple[tuple[Any, Any], ...]:
-        """Of each chunk's even and odd groups of 8 weight rows."""
+    # --- of a share of one chunk, for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage) -> tuple[Any, Any]:
+        """Descriptors of a stage's tokens and weights."""
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
+        return tokens, wgmma.descriptor((stage.shared("weights") + self.first_chunk * self.chunk_bytes) >> 4)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        """Of the thread's two tokens."""
+        first = stage.token_scales + self.token * 4
+        return [load_shared_f32(first + 32 * h) for h in range(2)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale."""
+        (kinds,) = self.scales_of_chunks(rows, False)
+        product = [[scale * row for row in kinds] for scale in token_scales]
+        return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(0, i // 4)] for i in range(self.chunk_rows // 2))
+
+    # --- which scales
+    def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
+        """Of each chunk, the scales of its kinds of weight rows."""
+        if self.split is not None:
+            return tuple(tuple(rows[self.scale_row(c, j)] for j in self.changes(c)) for c in range(self.chunks))
+        first, second = rows
         if self.has_own_weights:
             return ((first, second),)
         return (first, select(alternating, second, first)), (select(alternating, first, second), second)
+
+    def kind(self, chunk: int, j: int) -> int:
+        """Which of its chunk's scales a group of 8 weight rows has: even and odd ones differ, or those before and after the split."""
+        if self.split is None:
+            return j % 2
+        return self.scale_row(chunk, j) - self.scale_row(chunk, 0)
+
+    def scale_row(self, chunk: int, j: int) -> int:
+        """The row of scales of a group of 8 weight rows, where a split says it."""
+        assert self.split is not None
+        return int(chunk * self.chunk_rows + 8 * j >= self.split)
+
+    def changes(self, chunk: int) -> list[int]:
+        """The groups of a chunk that a row of scales begins at."""
+        return [j for j in range(self.chunk_rows // 8) if j == 0 or self.scale_row(chunk, j) != self.scale_row(chunk, j - 1)]

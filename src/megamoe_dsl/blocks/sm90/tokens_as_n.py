@@ -1,4 +1,4 @@
-"""Tiles of up to 32 tokens by 256 weight rows: swap-AB, tokens are the wgmma's columns, 128 weight rows per warpgroup as two blocks of 64.
+"""Tiles of few tokens: swap-AB, tokens are the wgmma's columns, weight rows its rows: of each warpgroup one or two blocks of 64.
 
 A tile is as small as 8 tokens, so a short batch wastes no tensor-core work.
 """
@@ -13,7 +13,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import wgmma
-from ...device.memory import load_shared_f32x2
+from ...device.memory import load_shared_f32, load_shared_f32x2
 from ...device.stage import Stage, release_stage
 from ...hardware.operand_tile import BLOCK_K
 from .math_thread import MathThread
@@ -21,22 +21,24 @@ from .promoted_sums import PromotedSums
 from .weight_scales import WeightScales
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
-BLOCK_BYTES = 64 * BLOCK_K
+BLOCK_ROWS = 64
+BLOCK_BYTES = BLOCK_ROWS * BLOCK_K
 
 
 @dataclass(frozen=True)
 class ColumnShare(MathThread):
-    """The share that a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
+    """The share that a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and `blocks` times 64 of the weight rows.
 
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
 
     tokens: cutlass.Constexpr[int]
+    blocks: cutlass.Constexpr[int]
 
     @staticmethod
-    def of(me: MathThread, tokens: int) -> ColumnShare:
+    def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:
         """The share of a thread."""
-        return ColumnShare(me.group, me.warp, me.lane, tokens)
+        return ColumnShare(me.group, me.warp, me.lane, tokens, blocks)
 
     @property
     def has_own_weights(self) -> bool:
@@ -45,24 +47,24 @@ class ColumnShare(MathThread):
 
     def zero(self) -> PromotedSums:
         """Sums before the first K block."""
-        return PromotedSums.zero(BLOCKS, self.tokens // 2)
+        return PromotedSums.zero(self.blocks, self.tokens // 2)
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        weights = stage.shared("weights") + self.group * (BLOCKS * BLOCK_BYTES)
+        weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
         tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
-        token_scales = stage.shared("sfa") + self.pair * 4
+        token_scales = stage.token_scales + self.pair * 4
         row_scales = scales.at(k)
         following = stage.next()
         sums, partial = [], acc.partial
-        for b in cutlass.range_constexpr(BLOCKS):
+        for b in cutlass.range_constexpr(self.blocks):
             partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
             if cutlass.const_expr(b == 0):
                 # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
                 # load that only the last block used could still be under way then.
-                per_token = [load_shared_f32x2(token_scales + 32 * j) for j in range(self.tokens // 8)]
-            if cutlass.const_expr(b == BLOCKS - 1):
+                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
+            if cutlass.const_expr(b == self.blocks - 1):
                 if more:
                     following.wait_full()
             partial = wgmma.wait(partial)
@@ -70,13 +72,36 @@ class ColumnShare(MathThread):
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
+    # --- of a share of one block, for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage) -> tuple[Any, Any]:
+        """Descriptors of a stage's weights and tokens."""
+        weights = wgmma.descriptor((stage.shared("weights") + self.group * BLOCK_BYTES) >> 4)
+        return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        """Of the thread's tokens, two at a time."""
+        first = stage.token_scales + self.pair * 4
+        return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        """sums + partial * token scale * weight scale."""
+        return promote(sums, partial, token_scales, rows)
+
+
+def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
+    """Scales of two tokens that follow one another."""
+    if stage.scales_in_pairs:
+        first, second = load_shared_f32x2(address)
+        return first, second
+    return load_shared_f32(address), load_shared_f32(address + 4)
+
 
 def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
-    """sums + partial * token scale * row scale."""
+    """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
     out = []
     for j, per_token in enumerate(token_scales):
         for h in range(2):
             for q in range(2):
                 i = 4 * j + 2 * h + q
-                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h]))
+                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h % len(row_scales)]))
     return tuple(out)

@@ -33,9 +33,9 @@ class ScaleMatrix:
 
 @dataclass(frozen=True)
 class WeightScales:
-    """Two scales per K block, for the two kinds of weight rows of a warpgroup, each spread over the lanes as `ScaleMatrix.load` does it.
+    """One or two scales per K block, for as many kinds of weight rows of a warpgroup, each spread over the lanes by `ScaleMatrix.load`.
 
-    alternating  the two kinds are gate and up, which alternate every 8 rows; if not, they are the first and the last 128 rows of the tile
+    alternating  the two kinds are gate and up, which alternate every 8 rows; if not, they are those before and after a multiple of 128
     """
 
     values: tuple[tuple[Float32, ...], ...]

@@ -47,8 +47,8 @@ class MegaMoeKernel(Kernel):
         return launch_sm100
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
-        """SM90 has arguments of its own."""
-        return Sm90Arguments if isinstance(config, Sm90Config) else Arguments
+        """SM90 has arguments of its own, for weights whose scales are not in their tiles."""
+        return Sm90Arguments if isinstance(config, Sm90Config) and not config.packed else Arguments
 
     def label(self, config: MegaMoeConfig) -> str:
         """Shape, experts, top-k, ranks, most tokens of a rank, and tokens of a tile."""

@@ -1,7 +1,7 @@
 """What the DSL compiles inside a `with` runs on a simulated device.
 
-Three functions of the DSL (4.8.1) are replaced while it lasts: the execution engine of a compiled module gets the module's CUDA calls, the
-module learns its PTX, and calls through TVM FFI keep the engine that they were compiled with.
+Four functions of the DSL (4.8.1) are replaced while it lasts: every compilation keeps its PTX, the execution engine of a compiled
+module gets the module's CUDA calls, the module learns its PTX, and calls through TVM FFI keep the engine that they were compiled with.
 """
 
 from __future__ import annotations
@@ -31,12 +31,21 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 @contextmanager
 def launches_on(device: SimulatedDevice, *, line_info: bool = True) -> Iterator[None]:
     """Functions that the DSL compiles inside, for the device's architecture, launch on it, also when they are called later."""
-    from cutlass.base_dsl.compiler import Compiler
+    from cutlass.base_dsl.compiler import CompileOptions, Compiler, DumpDir, GenerateLineInfo, KeepPTX
     from cutlass.base_dsl.dsl import BaseDSL
     from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.tvm_ffi_provider import TVMFFIJitCompiledFunctionBase
 
-    make_engine, build = Compiler.jit, BaseDSL._build_jit_function
+    apply_settings, make_engine, build = CompileOptions.apply_envar_settings, Compiler.jit, BaseDSL._build_jit_function
+
+    def apply(self: Any, settings: Any, function_name: str) -> None:
+        for name, value in (("_arch", device.arch), ("disable_file_caching", True)):
+            if getattr(settings, name) != value:
+                stack.enter_context(_replaced(settings, name, value))
+        for option, value in ((KeepPTX, True), (DumpDir, folder), (GenerateLineInfo, line_info)):
+            if not self.options[option].value:
+                stack.enter_context(_replaced(self.options[option], "value", value))
+        apply_settings(self, settings, function_name)
 
     def jit(self: Any, *arguments: Any, **options: Any) -> Any:
         engine = make_engine(self, *arguments, **options)
@@ -52,14 +61,11 @@ def launches_on(device: SimulatedDevice, *, line_info: bool = True) -> Iterator[
         function.num_devices = 1  # in place of a cached property that asks the driver
         return function
 
-    settings = CuTeDSL._get_dsl().envar
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for owner, name, value in (
-            (settings, "_arch", device.arch),
-            (settings, "keep_ptx", True),
-            (settings, "dump_dir", folder),
-            (settings, "lineinfo", line_info),
+            (CuTeDSL._get_dsl().envar, "_arch", device.arch),
+            (CompileOptions, "apply_envar_settings", apply),
             (Compiler, "jit", jit),
             (BaseDSL, "_build_jit_function", build_function),
             (TVMFFIJitCompiledFunctionBase, "_create_tvm_ffi_function", _tvm_ffi_function),

@@ -10,10 +10,30 @@ from numpy.typing import NDArray
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Lanes, Mask, uniform
-from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, WINDOW_MASK, WINDOW_SHIFT, Allocation, ByteStore, SharedMemory
+from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
 from .common import line_of, shared_target
 
 Part = tuple[ByteStore, NDArray[np.int64], Any, "CtaLike | None"]
+
+
+def find(w: WarpLike, space: str, address: int, size: int) -> tuple[ByteStore, int, CtaLike | None]:
+    """The store of an address that is not local, the byte offset there, and the CTA when it is shared. Checks bounds and alignment."""
+    if address & (size - 1):
+        raise SimError(f"misaligned {space} access: {address:#x} is not a multiple of {size}")
+    if space == "generic":
+        if address >= LOCAL_BASE:
+            raise SimError("one access to local and to other memory is not supported")
+        space = "global" if address < SHARED_BASE else "shared" if address < PARAM_BASE else "param"
+    if space == "shared":
+        cta, offset = shared_target(w, address)
+        cta.shared.check(offset, offset + size)
+        return cta.shared, offset, cta
+    if space == "global":
+        return *w.world.memory.find(address, size), None
+    parameters, offset = w.cta.parameters, address - PARAM_BASE if address >= PARAM_BASE else address
+    if offset + size > parameters.limit:
+        raise SimError(f"parameter access out of bounds: {offset:#x}")
+    return parameters, offset, None
 
 
 def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: Mask = None) -> list[Part]:
@@ -23,65 +43,37 @@ def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: 
     """
     addresses = where.tolist()
     low, high = min(addresses), max(addresses)
-    if space == "generic":
-        if low < SHARED_BASE <= high:
-            if high >= PARAM_BASE:
-                raise SimError("one access to global and to local or parameter memory is not supported")
-            return [
-                (store, offsets, np.flatnonzero(keep)[lanes], cta)
-                for keep in (where < SHARED_BASE, where >= SHARED_BASE)
-                for store, offsets, lanes, cta in resolve(w, space, where[keep], size)
-            ]
-        space = "global"
-        if low >= LOCAL_BASE:
-            space, where, low, high = "local", where - LOCAL_BASE, low - LOCAL_BASE, high - LOCAL_BASE
-        elif low >= PARAM_BASE:
-            space = "param"
-        elif low >= SHARED_BASE:
-            space, where, low, high = "shared", where - SHARED_BASE, low - SHARED_BASE, high - SHARED_BASE
-    if size > 1 and (where & (size - 1)).tobytes() != bytes(where.nbytes):
-        bad = int(where[np.argmax(where % size != 0)])
-        raise SimError(f"misaligned {space} access: {bad:#x} is not a multiple of {size}")
-    if space == "shared":
-        return _resolve_shared(w, where, low, high, size)
-    if space == "global":
-        memory = w.world.memory
-        allocation, _ = memory.find(low, size)
-        if high + size <= allocation.end:
-            return [(allocation, where - allocation.base, slice(None), None)]
-        bases = np.array([memory.find(a, size)[0].base for a in addresses])
-        groups = [(base, np.flatnonzero(bases == base)) for base in np.unique(bases)]
-        return [(memory.find(int(base), 1)[0], where[lanes] - base, lanes, None) for base, lanes in groups]
-    if space == "local":
-        if high + size > w.kernel.local_bytes:
-            raise SimError(f"local access out of bounds: {high:#x}")
-        return [(w.local_memory(), where + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None), None)]
-    parameters = w.cta.parameters
-    base = PARAM_BASE if low >= PARAM_BASE else 0
-    if high - base + size > len(parameters.data):
-        raise SimError(f"parameter access out of bounds: {high - base:#x}")
-    return [(parameters, where - base, slice(None), None)]
+    if _is_local(space, low):
+        base = LOCAL_BASE if low >= LOCAL_BASE else 0
+        if any(address & (size - 1) for address in addresses):
+            raise SimError(f"misaligned local access: not all of {low:#x} to {high:#x} are multiples of {size}")
+        if high - base + size > w.kernel.local_bytes:
+            raise SimError(f"local access out of bounds: {high - base:#x}")
+        return [(w.local_memory(), where - base + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None), None)]
+    store, offset, cta = find(w, space, low, size)
+    base = low - offset
+    if high - base + size <= store.limit and (size == 1 or (where & (size - 1)).tobytes() == bytes(where.nbytes)):
+        return [(store, where - base if base else where, slice(None), cta)]
+    groups: dict[int, tuple[ByteStore, list[int], list[int], CtaLike | None]] = {}
+    for lane, address in enumerate(addresses):
+        store, offset, cta = find(w, space, address, size)
+        _, offsets, lanes, _ = groups.setdefault(id(store), (store, [], [], cta))
+        offsets.append(offset)
+        lanes.append(lane)
+    return [(store, np.array(offsets), np.array(lanes), cta) for store, offsets, lanes, cta in groups.values()]
 
 
-def _resolve_shared(w: WarpLike, where: NDArray[np.int64], low: int, high: int, size: int) -> list[Part]:
-    if low >> WINDOW_SHIFT == high >> WINDOW_SHIFT:
-        cta, offset = shared_target(w, low)
-        cta.shared.check(offset, (high & WINDOW_MASK) + size)
-        return [(cta.shared, where & WINDOW_MASK if low > WINDOW_MASK else where, slice(None), cta)]
-    ranks, parts = where >> WINDOW_SHIFT, list[Part]()
-    for rank in np.unique(ranks):
-        lanes = np.flatnonzero(ranks == rank)
-        cta, _ = shared_target(w, int(where[lanes[0]]))
-        offsets = where[lanes] & WINDOW_MASK
-        cta.shared.check(int(offsets.min()), int(offsets.max()) + size)
-        parts.append((cta.shared, offsets, lanes, cta))
-    return parts
+def _is_local(space: str, address: int) -> bool:
+    return space == "local" or (space == "generic" and address >= LOCAL_BASE)
 
 
-def _uninitialised(store: ByteStore, offset: int) -> SimError:
-    if isinstance(store, SharedMemory):
-        return SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
-    return SimError(f"read of uninitialised global memory: {store!r}+{offset}")
+def _uninitialised(w: WarpLike, store: ByteStore, offset: int) -> None:
+    """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
+    if not isinstance(store, SharedMemory):
+        raise SimError(f"read of uninitialised global memory: {store!r}+{offset}")
+    if not w.world.load_uninitialised:
+        raise SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
+    w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
 
 
 def gather(
@@ -93,36 +85,49 @@ def gather(
     """
     if mask is not None:
         where = where[mask]
-    race, total, active = w.world.race, size * count, len(where)
+    race, total = w.world.race, size * count
+    if not strong and uniform(where) and not _is_local(space, first := int(where[0])):
+        w.mask = mask
+        return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
     out: Any = None
-    if broadcast := not strong and uniform(where):
-        where = where[:1]
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
-        if (bad := store.first_uninitialised(index, total)) is not None:
-            if cta is None or not w.world.load_uninitialised:
-                raise _uninitialised(store, bad)
-            if not seen:
-                w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
+        bad = store.first_uninitialised(index, total)
+        if bad is not None and not (seen and cta is not None and w.world.load_uninitialised):
+            _uninitialised(w, store, bad)
         if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
                 shadow = race.shadow_of(store, cta)
                 race.strong(shadow, shadow.index(offsets, total), w, writes=False)
+            elif cta is not None:
+                race.read_shared(cta, offsets, total, w, parts)
             else:
-                places = slice(first := int(offsets[0]), first + total) if broadcast else offsets
-                if cta is not None:
-                    race.read_shared(cta, places, total, w, parts)
-                else:
-                    race.read_global(store, places, total, w)  # type: ignore[arg-type]
+                race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
         values = store.rows(size, count).take(index, 0)
         if isinstance(lanes, slice):
-            return values if len(values) == active else values.repeat(active, axis=0)
+            return values
         w.mask = mask
         if out is None:
             out = np.zeros((len(where), *values.shape[1:]), values.dtype)
         out[lanes] = values
     return out
+
+
+def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
+    """A weak load of the same address for all lanes: a row of `count` elements; `parts` and `seen` as in `gather`."""
+    race, total = w.world.race, size * count
+    store, offset, cta = find(w, space, address, total)
+    unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
+    if unwritten and not (seen and cta is not None and w.world.load_uninitialised):
+        _uninitialised(w, store, offset)
+    if race is not None and not seen:
+        if cta is not None:
+            race.read_shared(cta, slice(offset, offset + total), total, w, parts)
+        elif isinstance(store, Allocation):
+            race.read_global(store, slice(offset, offset + total), total, w)
+    row = _row(store, offset, total)
+    return store.rows(size, count)[row : row + 1]
 
 
 def scatter(
@@ -163,6 +168,11 @@ def _some(w: WarpLike, mask: Mask, places: NDArray[np.int64]) -> Lanes:
 
 def _row_index(store: ByteStore, offsets: NDArray[np.int64], total: int) -> NDArray[np.int64]:
     """Byte offsets to row numbers of `total` bytes (alignment was checked on the address, buffers may start anywhere)."""
+    _row(store, 0, total)
+    return offsets >> total.bit_length() - 1 if total > 1 else offsets
+
+
+def _row(store: ByteStore, offset: int, total: int) -> int:
     if isinstance(store, Allocation) and store.base % total:
         raise SimError(f"buffer {store} is not aligned to the {total}-byte accesses the kernel makes")
-    return offsets // total if total > 1 else offsets
+    return offset // total

@@ -20,6 +20,7 @@ from .floating import flush
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TABLES = {"e4m3": (E4M3, 0x7E, 8), "e5m2": (E5M2, 0x7B, 8), "e2m1": (E2M1, 7, 4), "e2m3": (E2M3, 0x1F, 6), "e3m2": (E3M2, 0x1F, 6)}
+_LARGEST = {"f16": 65504.0, "bf16": float(np.uint32(0x7F7F0000).view(np.float32))}
 _KINDS = {*DTYPES, "tf32", *(f"{k}x2" for k in (*_TABLES, "ue8m0"))}
 
 
@@ -62,9 +63,19 @@ def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
     """float32 to f16 or bf16 bits."""
     if kind == "bf16":
         return (lambda x: (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)) if towards_zero else f32_to_bf16
-    if towards_zero:
-        raise SimError("cvt.rz to f16 is not supported")
-    return lambda x: x.astype(np.float16).view(np.uint16)
+    return _f16_towards_zero if towards_zero else lambda x: x.astype(np.float16).view(np.uint16)
+
+
+def _f16_towards_zero(x: Any) -> Any:
+    """float32 to f16 bits, of two neighbours the one nearer to zero."""
+    bits = x.astype(np.float16).view(np.uint16)
+    away = np.abs(bits.view(np.float16).astype(np.float32)) > np.abs(x)
+    return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)
+
+
+def _saturated(x: Any, largest: float) -> Any:
+    """Finite values within the destination's range; NaN stays."""
+    return np.clip(x, np.float32(-largest), np.float32(largest))
 
 
 @lru_cache(maxsize=256)
@@ -73,8 +84,11 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
     relu = "relu" in qualifiers
     if kind in ("f16", "bf16"):
         encode = _encode16(kind, "rz" in qualifiers)
+        saturates = "satfinite" in qualifiers
 
         def halves(high: Any, low: Any) -> Any:
+            if saturates:
+                high, low = (_saturated(v, _LARGEST[kind]) for v in (high, low))
             if relu:
                 high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
             both = np.empty((len(low), 2), np.float32)
@@ -156,7 +170,7 @@ def _scalar(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
         return Inline([(ins.operands[0], f"{text}.astype({b.dtype_name(result)})" if read != result else text, result)])
     rounding = next((r for r in _ROUND if r in ins.parts), None)
     ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
-    if any(r in ins.parts for r in ("rm", "rp")) or ("rz" in ins.parts and to not in ("bf16", "tf32")):
+    if any(r in ins.parts for r in ("rm", "rp")) or ("rz" in ins.parts and to not in ("bf16", "f16", "tf32")):
         raise SimError("this rounding mode is not supported")
     encode16 = _encode16(to, "rz" in ins.parts) if to in ("f16", "bf16") else None
 

@@ -137,33 +137,35 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
     key = ("try_wait", ins.line)
 
-    def look(w: WarpLike, target: int, value: int, lanes: int) -> tuple[Mbarrier, bool]:
-        """The barrier, and whether it has reached the value that lanes ask for."""
+    bits = 1 if parity_form else -1
+
+    def look(w: WarpLike, target: int) -> Mbarrier:
         barrier = _barrier(w, target)
         if barrier.cta is not w.cta:
             raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-        reached = barrier.completed(value) if parity_form else barrier.phase != value
-        if reached and w.world.race:
-            acquire_into_warp(barrier, w, scope, relaxed, lanes)
-        return barrier, reached
+        return barrier
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         where, wanted = address(w), expected(w)
         blocker: tuple[Mbarrier, int] | None = None
-        if uniform(where) and uniform(wanted):
-            barrier, reached = look(w, int(where[0]), int(wanted[0]), w.order.lanes() if w.world.race else 0)
-            result = _ALL if reached else _NONE
-            if not reached:
-                blocker = (barrier, barrier.phase)
+        if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
+            barrier, result = look(w, int(where[0])), _ALL
+            if not (barrier.phase ^ int(wanted[0])) & bits:
+                blocker, result = (barrier, barrier.phase), _NONE
+            elif w.world.race:
+                acquire_into_warp(barrier, w, scope, relaxed, w.order.lanes())
         else:
             result = np.zeros(32, np.bool_)
             for target, lanes in by_address(w.lanes(mask), where):
+                barrier = look(w, target)
                 for value in set(wanted[lanes].tolist()):
                     asking = [lane for lane in lanes if wanted[lane] == value]
-                    barrier, reached = look(w, target, value, w.order.whole(mask_of(asking)) if w.world.race else 0)
-                    result[asking] = reached
-                    if not reached:
+                    if not (barrier.phase ^ value) & bits:
                         blocker = (barrier, barrier.phase)
+                        continue
+                    result[asking] = True
+                    if w.world.race:
+                        acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

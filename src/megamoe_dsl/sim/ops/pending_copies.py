@@ -42,7 +42,9 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
     assert isinstance(built, Inline)
     kept = [(destination, text) for destination, text, _ in built.assignments if destination != "_"]
     values = eval(f"lambda w, R: ({''.join(f'({text}), ' for _, text in kept)})", b.names)
-    return Copy(tuple(b.index[name] for name, _ in kept), tuple(b.write(name) for name, _ in kept), values)
+    registers = tuple(b.index[name] for name, _ in kept)
+    b.watched.update(registers)
+    return Copy(registers, tuple(b.write(name) for name, _ in kept), values)
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -135,11 +136,10 @@ def _commit(unit: TensorUnit, issue: PipeIssue, barriers: list[Mbarrier]) -> Non
 
 @dataclass
 class _Access:
-    """A tcgen05.ld or st in flight: registers by position in `R` with their poison, and where they lie in the tensor memory of the CTA."""
+    """A tcgen05.ld or st in flight: registers by position in `R` with their poison, and which words of the CTA's tensor memory they are."""
 
     registers: list[tuple[int, Lanes]]
-    lane: IndexArray
-    column: IndexArray
+    where: IndexArray
     first: int
     columns: int
     packed: bool
@@ -164,10 +164,9 @@ class _Access:
         """Perform a load: fill the registers."""
         self.check(w, True)
         memory = tensor_unit(w.cta).memory
-        where = self.lane * COLUMNS + self.column
-        words, valid = memory.words.take(where), memory.valid.take(where)
+        words, valid = memory.words.take(self.where), memory.valid.take(self.where)
         if self.packed:
-            high, high_valid = memory.words[self.lane, self.column + 1], memory.valid[self.lane, self.column + 1]
+            high, high_valid = memory.words.take(self.where + 1), memory.valid.take(self.where + 1)
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if not all_valid(valid):
             words = np.where(valid, words, _POISON_WORD)
@@ -181,39 +180,43 @@ class _Access:
         """Perform a store."""
         self.check(w, False)
         memory = tensor_unit(w.cta).memory
-        for row, lane, column in zip(self.values, self.lane, self.column, strict=True):
-            memory.words[lane, column] = row & np.uint32(0xFFFF) if self.packed else row
-            memory.valid[lane, column] = True
+        words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
+        for row, where in zip(self.values, self.where, strict=True):
+            words[where], valid[where] = row & np.uint32(0xFFFF) if self.packed else row, True
             if self.packed:
-                memory.words[lane, column + 1] = row >> np.uint32(16)
-                memory.valid[lane, column + 1] = True
+                words[where + 1], valid[where + 1] = row >> np.uint32(16), True
 
 
-Layout = tuple[IndexArray, IndexArray, int, bool]
+class WordPlaces(NamedTuple):
+    """Words that the registers are, shaped (registers, 32), from the first on; lanes and columns they span; whether words hold 16 bits."""
+
+    where: IndexArray
+    lanes: int
+    columns: int
+    packed: bool
 
 
-def _layout(ins: PtxInstruction) -> Layout:
+def _layout(ins: PtxInstruction) -> WordPlaces:
     shape = next((part for part in ins.parts if re.fullmatch(r"\d+x\d+b(x2)?", part)), "")
     repeat = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part)), 1)
     lane, column, columns = fragment(shape, repeat)
     packed = "pack::16b" in ins.parts or "unpack::16b" in ins.parts
-    return lane, column * 2 if packed else column, columns * 2 if packed else columns, packed
+    factor = 2 if packed else 1
+    return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
-def _base(w: WarpLike, address: int, lane: IndexArray) -> tuple[int, int]:
+def _base(w: WarpLike, address: int, span: int) -> tuple[int, int]:
     """Lane and column of an access. The warp bits of the lane field are ignored when they are zero, and must match otherwise."""
     lane_field, column = address >> 16 & 0x7F, address & 0xFFFF
     quarter = w.index % 4
-    span = int(lane.max()) + 1
     if lane_field // 32 not in (0, quarter) or lane_field % 32 not in ((0,) if span > 16 else (0, 16)):
         raise SimError(f"TMEM lane {lane_field} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
     return 32 * quarter + lane_field % 32, column
 
 
-def _access(w: WarpLike, address: int, layout: Layout, registers: list[tuple[int, Lanes]]) -> _Access:
-    lane, column, columns, packed = layout
-    base_lane, base_column = _base(w, address, lane)
-    return _Access(registers, lane + base_lane, column + base_column, base_column, columns, packed, w.line, [], [])
+def _access(w: WarpLike, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
+    lane, column = _base(w, address, layout.lanes)
+    return _Access(registers, layout.where + (lane * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], [])
 
 
 @register("tcgen05.ld")
@@ -222,8 +225,8 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     if "red" in ins.parts:
         raise SimError("tcgen05.ld.red is not modelled")
     names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
-    if len(names) != len(layout[0]):
-        raise SimError(f"{len(names)} registers, the shape has {len(layout[0])}")
+    if len(names) != len(layout.where):
+        raise SimError(f"{len(names)} registers, the shape has {len(layout.where)}")
     registers = [(b.index[name], _POISON[b.storage[b.index[name]]]) for name in names]
     copies, unwaited = pending_copies(ins, b, set(names))
     b.unwaited += unwaited
@@ -250,8 +253,8 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
     address, layout = b.address(ins.operands[0]), _layout(ins)
     values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
-    if len(values) != len(layout[0]):
-        raise SimError(f"{len(values)} registers, the shape has {len(layout[0])}")
+    if len(values) != len(layout.where):
+        raise SimError(f"{len(values)} registers, the shape has {len(layout.where)}")
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if not w.converged(mask):

@@ -25,7 +25,7 @@ from ..smem_descriptor import DescriptorError, SmemDescriptor, copy_bytes, opera
 from ..swizzle import IndexArray
 from ..tensor_unit import QUARTERS, PipeIssue, TensorUnit, cta_group, tensor_unit
 from ..tma_engine import read_shared_chunks
-from ..tmem import COLUMNS, all_valid, granules
+from ..tmem import COLUMNS, granules
 from ..umma import decode_operand, decode_scales, element_bytes, multiply_accumulate, scale_blocks, scale_rows
 from ..wgmma_fragment import RESULT_TYPES
 from . import Straight, register
@@ -34,11 +34,12 @@ from .common import origin
 _ALL_QUARTERS = tuple(range(QUARTERS))
 _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
 _PADDING = 0xEEEE0000
+_ACCUMULATOR = "tcgen05.mma accumulator"
 _LONG_BLOCKS = (3, 6)  # scale factors of a row of 96 elements
 Actors = tuple[Actor, Actor] | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Mma:
     """Operands of one tcgen05.mma, read at issue."""
 
@@ -165,13 +166,12 @@ def _tensor_operand(cta: CtaLike, address: int, rows: int, k_bytes: int, name: s
 
 def _read_tensor(cta: CtaLike, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
     unit = tensor_unit(cta)
-    unit.memory.check(column, count, what)
-    if not all_valid(unit.memory.valid[lanes, column : column + count]):
+    if (words := unit.memory.read(lanes, column, count, what)) is None:
         raise SimError(f"{what} reads uninitialised TMEM: {cta} columns [{column}, {column + count})")
     if actor is not None and unit.shadow and cta.world.race:
         quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
         cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
-    return unit.memory.words[lanes, column : column + count]
+    return words
 
 
 def _scales(
@@ -217,21 +217,21 @@ def _accumulate(cta: CtaLike, mma: _Mma, a: Float64Array, b: Float64Array, actor
     width = blocks[0][1].stop - blocks[0][1].start
     if lane_base and (len(blocks) != QUARTERS or lane_base != 16):
         raise SimError(f"tcgen05.mma accumulator at TMEM lane {lane_base}")
-    memory.check(column, width, "tcgen05.mma accumulator")
-    where = [(slice(lanes.start + lane_base, lanes.stop + lane_base), slice(column, column + width)) for lanes, _, _ in blocks]
+    where = [slice(lanes.start + lane_base, lanes.stop + lane_base) for lanes, _, _ in blocks]
     accumulator, dtype = None, RESULT_TYPES[mma.fields.accumulator]
     by_rows = len(blocks) == QUARTERS
     if mma.accumulate:
-        if not all(all_valid(memory.valid[place]) for place in where):
-            raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
-        parts = [_from_words(memory.words[place], dtype) for place in where]
+        parts = []
+        for lanes in where:
+            if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
+                raise SimError(f"tcgen05.mma accumulates into uninitialised TMEM: {cta} columns [{column}, {column + width})")
+            parts.append(_from_words(words, dtype))
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
         if mma.shift:
             accumulator = accumulator * dtype(2.0**-mma.shift)
     result = _to_words(multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate))
-    for k, place in enumerate(where):
-        memory.words[place] = result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]]
-        memory.valid[place] = True
+    for k, lanes in enumerate(where):
+        memory.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
 
@@ -285,10 +285,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 
 def _write_copy(cta: CtaLike, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
     unit, count = tensor_unit(cta), words.shape[1]
-    unit.memory.check(column, count, "tcgen05.cp")
     for quarter, block in enumerate(quarters):
-        lanes = slice(32 * quarter, 32 * quarter + 32)
-        unit.memory.words[lanes, column : column + count] = words[32 * block : 32 * block + 32]
-        unit.memory.valid[lanes, column : column + count] = True
+        unit.memory.write(slice(32 * quarter, 32 * quarter + 32), column, words[32 * block : 32 * block + 32], "tcgen05.cp")
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, count), actor)

@@ -13,26 +13,40 @@ from typing import Any, ClassVar, Self
 
 from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
+from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int
 from ....problem import Problem
+from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
+PACKED_BLOCK_M = (8, 16, 32, 64)
+"""Of packed weights, whose tokens always are columns."""
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
 
 
-def choose_block_m(expected: float) -> int:
+def tiles_of(problem: Problem) -> tuple[int, ...]:
+    """What `block_m` may be."""
+    return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
+
+
+def has_packed_weights(problem: Problem) -> bool:
+    """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
+    return problem.formats.weights.element == E2M1
+
+
+def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens)."""
     need = expected + 1.5 * expected**0.5
-    return next((m for m in BLOCK_M if need <= m), BLOCK_M[-1])
+    return next((m for m in tiles if need <= m), tiles[-1])
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -71,7 +85,7 @@ def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
-    block_m = choose_block_m(expected) if block_m is None else block_m
+    block_m = choose_block_m(expected, tiles_of(problem)) if block_m is None else block_m
     lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
@@ -80,7 +94,7 @@ def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Ent
     """The measured point to use for `expected` tokens per expert: the nearest one within a factor of two for which the heuristics choose
     the same as here; None without such a point.  So a measurement replaces the choice of the heuristics only in the case that was measured:
     a tile of 8 tokens that was best for 5 tokens is not used for 9."""
-    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms)
+    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     here = choose_fields(problem, expected, None, num_sms)
     near = tuned_table(gpu).near(share, expected)
     return next((one for one in near if choose_fields(problem, one.expected, None, num_sms) == here), None)
@@ -96,8 +110,8 @@ class Sm90Config(MegaMoeConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
-    tiles: ClassVar[tuple[int, ...]] = BLOCK_M
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
+    tiles: ClassVar[tuple[int, ...]] = tuple(sorted({*BLOCK_M, *PACKED_BLOCK_M}))
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/hopper.md).
     group_m: ClassVar[int] = 16
@@ -106,7 +120,9 @@ class Sm90Config(MegaMoeConfig):
     trace: bool = False
 
     def check_fields(self) -> None:
-        """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""
+        """At least two CTAs, a tile of the recipe, and a cluster that the shape allows.  Raises `ConfigError`."""
+        tiles = tiles_of(self.problem)
+        require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)}")
         require_integers(self, "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
@@ -126,7 +142,8 @@ class Sm90Config(MegaMoeConfig):
         expected = problem.expected_tokens_per_expert(num_tokens)
         block_m = overrides.get("block_m")
         if block_m is not None:
-            require(block_m in BLOCK_M, "block_m", block_m, f"one of {list(BLOCK_M)}")
+            tiles = tiles_of(problem)
+            require(block_m in tiles, "block_m", block_m, f"one of {list(tiles)}")
         entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
         if entry is not None:
             return cls.measured(problem, entry).replace(**overrides)
@@ -141,11 +158,21 @@ class Sm90Config(MegaMoeConfig):
         return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
 
     @property
+    def packed(self) -> bool:
+        """Whether weights stay E2M1 up to the registers."""
+        return has_packed_weights(self.problem)
+
+    @property
+    def weight_lines(self) -> int:
+        """Rows of 128 bytes that TMA sees of a tile of weights."""
+        return self.smem.weight_bytes // BLOCK_K
+
+    @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  That is for few tokens: with 64 and 96 tokens as columns tiles took longer than with 128
-        tokens as rows, and with 128 tokens as columns the accumulators, partial sums and token scales of a thread would not fit its
-        registers (docs/hopper.md)."""
-        return self.block_m <= MOST_COLUMNS
+        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which must be the rows.
+        With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
+        partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
+        return self.packed or self.block_m <= MOST_COLUMNS
 
     @property
     def part_tokens(self) -> int:
@@ -194,4 +221,5 @@ class Sm90Config(MegaMoeConfig):
             num_stages,
             cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
+            packed=self.packed,
         )

@@ -9,7 +9,6 @@ import cutlass
 
 from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
-from ..arguments import Sm90Arguments
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
@@ -26,7 +25,7 @@ class Sm90Context(Context):
     phase_stride: ClassVar[int] = PHASE_STRIDE
 
     config: cutlass.Constexpr[Sm90Config]
-    args: Sm90Arguments
+    args: Any
 
     @property
     def first_tile(self) -> TileQueue:

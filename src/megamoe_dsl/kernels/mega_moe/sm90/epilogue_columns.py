@@ -25,7 +25,7 @@ from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
 from ..swiglu import activate
 from .context import Sm90Context, begin_exchange, sync_math_warps
-from .smem_plan import MATH_WARPGROUPS, TILE_ROWS
+from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
 from .tile_scheduler import WorkTile
 
 WARPS = 4 * MATH_WARPGROUPS
@@ -79,9 +79,10 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
-    """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels."""
-    rows = ctx.config.block_m
-    row = tile.pool_block * rows
+    """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels; `MOST_COLUMNS`
+    tokens at a time."""
+    rows = min(ctx.config.block_m, MOST_COLUMNS)
+    row = tile.pool_block * ctx.config.block_m
     cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
@@ -91,14 +92,16 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
-    # After this barrier the whole warpgroup has read the tile before from the buffer.
-    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-    for g in cutlass.range_constexpr(rows // 8):
-        words = [cast.pack_bf16(b[4 * g + 2 * h], b[4 * g + 2 * h + 1]) for b in acc for h in range(2)]
-        store_transposed_b16(write + g * (8 * HALF), words)
-    metadata = ctx.at("token_src_metadata", row + own_row)
-    destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
-    named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-    for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
-        if own_row + step < tile.valid_m:
-            store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
+    for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
+        # What was there last has been read by the warpgroup.
+        named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+        for g in cutlass.range_constexpr(rows // 8):
+            at = first // 2 + 4 * g
+            words = [cast.pack_bf16(b[at + 2 * h], b[at + 2 * h + 1]) for b in acc for h in range(2)]
+            store_transposed_b16(write + g * (8 * HALF), words)
+        metadata = ctx.at("token_src_metadata", row + own_row + first)
+        destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
+        named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+        for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
+            if own_row + step + first < tile.valid_m:
+                store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))

@@ -19,7 +19,7 @@ import cutlass.cute as cute
 
 from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Sm90Arguments
+from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
@@ -27,7 +27,7 @@ from .config import Sm90Config
 from .context import Sm90Context
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
-from .math import math
+from .math import math, store_decoded
 from .store import store_tiles
 from .tile_scheduler import schedule_tiles
 
@@ -42,6 +42,9 @@ def initialise(ctx: Sm90Context, warp: Any):
         init_barriers(ctx)
     if warp == TOKENS_WARP:
         acquire_maps(ctx, NUM_MAPS)
+    if cutlass.const_expr(ctx.config.packed):
+        if warp == STORE_WARP:
+            store_decoded(ctx)
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
@@ -69,7 +72,7 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 
 
 @cute.kernel
-def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
+def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
     alignment = config.smem.region.alignment
     buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
@@ -91,7 +94,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments):
 
 
 @cute.jit
-def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
+def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Arguments, stream: Any):
     """Launches the kernel on one rank."""
     mega_moe_kernel(config, args).launch(
         grid=(config.num_sms, 1, 1),

@@ -20,7 +20,6 @@ from ..layouts.trace import Activity, Role
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
-from .smem_plan import TILE_ROWS
 from .tile_scheduler import next_tile
 
 
@@ -50,18 +49,18 @@ def load_tokens(ctx: Sm90Context):
 @cute.jit
 def load_weights(ctx: Sm90Context):
     """TMA-B: 256 weight rows by 128 of K are one contiguous tile; the tiles of a block's K follow one another."""
-    config, plan = ctx.config, ctx.config.smem
+    config, plan, lines = ctx.config, ctx.config.smem, ctx.config.weight_lines
     begin(ctx, Role.WEIGHT_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while tile.valid():
         same = tile.same_weights
-        maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), TILE_ROWS // config.cluster)
+        maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), lines // config.cluster)
         weights = Fetch.of(maps, ctx.place, False, same)
         k_blocks = ctx.k_blocks(tile)
         n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))
-        row = (tile.expert * n_blocks + tile.n_block) * k_blocks * TILE_ROWS
-        stage = load.load_weights(stage, WeightTile(weights, row, TILE_ROWS, plan.weight_bytes), k_blocks)
+        row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
+        stage = load.load_weights(stage, WeightTile(weights, row, lines, plan.weight_bytes), k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tiles = next_tile(tiles)

@@ -37,26 +37,27 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     """Descriptors in table order.
 
     sym      address of this rank's symmetric buffer
-    weights  addresses by name; fc1, fc2: E4M3 tiles of 256 rows by 128 of K, one after another (quant.tile_sm90)
+    weights  addresses by name; fc1, fc2: tiles of 256 rows by 128 of K, one after another (quant.tile_sm90, hardware/packed_tile.py)
     """
     problem = config.problem
     region = symmetric_buffer(problem, config.arch)
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
     pool = region["fc1_topk_weights"].field.shape[0]
 
-    def rows(address: int, width: int, height: int, box_height: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), 128)
+    def rows(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
 
     def phase(acts: str, sf: str, k: int, n: int, address: int) -> list[TensorMap]:
         words, sf_rows = region[sf].field.shape
         tokens = partial(rows, region.address(sym, acts), k, pool)
-        weights = partial(rows, address, BLOCK_K, experts * n * (k // BLOCK_K))
+        lines = config.weight_lines
+        weights = partial(rows, address, BLOCK_K, experts * (n // TILE_ROWS) * lines * (k // BLOCK_K), swizzle=0 if config.packed else 128)
         return [
             tokens(config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
-            weights(TILE_ROWS),
+            weights(lines),
             tokens(config.part_tokens),
-            weights(TILE_ROWS // config.cluster),
+            weights(lines // config.cluster),
         ]
 
     fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)

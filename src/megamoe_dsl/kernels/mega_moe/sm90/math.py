@@ -17,14 +17,17 @@ from cutlass import Int32, Int64
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.main_loop import Share, multiply_tile
 from ....blocks.sm90.math_thread import MathThread
+from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
+from ....device.e2m1 import store_entry
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.stage import Stage
 from ....device.warp import named_barrier
+from ....hardware.packed_tile import SHIFTS
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..combine import combine_tokens
@@ -54,7 +57,9 @@ def math(ctx: Sm90Context, warp: Int32):
     stage = ctx.first_stage
     stores = Ring.start(1)
     while tile.valid():
-        if cutlass.const_expr(config.swap_ab):
+        if cutlass.const_expr(config.packed):
+            stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores)
+        elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores)
         else:
             if is_half_tile(ctx, tile):
@@ -76,12 +81,23 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
-def compute(ctx: Sm90Context, tile: WorkTile, me: Share, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
+def store_decoded(ctx: Sm90Context):
+    """A warp writes the table that packed weights are decoded by."""
+    lane = cute.arch.lane_idx()
+    if lane < SHIFTS:
+        store_entry(ctx.shared("decoded"), lane)
+
+
+@cute.jit
+def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = weight_scales(ctx, tile, me)
+    scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
+    if cutlass.const_expr(isinstance(me, PackedShare)):
+        sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
+    else:
+        sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)

@@ -30,7 +30,7 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 16 bytes a lane to global memory.  With tokens as columns a warp has all
     tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    k_loop, k_blocks = find.k_loop("tokens_as_", GMMA, WGMMAS_PER_K_BLOCK)
+    k_loop, k_blocks = find.k_loop("packed_share." if find.config.packed else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....hardware.operand_tile import BLOCK_K
+from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
 from ....layouts.arith import Int, align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
@@ -15,7 +16,7 @@ from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
 WORK_TILES = 1  # places for tiles that were fetched for a CTA and that not all of its roles have read yet
-MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
+MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows, unless the weights are packed
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 
@@ -27,11 +28,13 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far."""
+    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far; if the
+    weights are `packed`, and stay E2M1, the table of decoded values."""
 
     cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]
     trace_warps: int = 0
+    packed: bool = False
 
     @property
     def epilogue_warps(self) -> int:
@@ -40,8 +43,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: E4M3 [256][BLOCK_K]."""
-        return TILE_ROWS * BLOCK_K
+        """Of a stage: E4M3 [256][BLOCK_K], or a packed tile."""
+        return TILE_BYTES if self.packed else TILE_ROWS * BLOCK_K
 
     @property
     def token_bytes(self) -> int:
@@ -64,8 +67,9 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def fc2_tile_bytes(self) -> int:
-        """With tokens as columns, BF16 [block_m][128] of a warpgroup as two halves of 128-byte rows; as rows, 64 tokens' 64 channels."""
-        return self.block_m * (256 if self.block_m <= MOST_COLUMNS else 64)
+        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time;
+        as rows, 64 tokens' 64 channels."""
+        return min(self.block_m, MOST_COLUMNS) * 256 if self.packed or self.block_m <= MOST_COLUMNS else self.block_m * 64
 
     @property
     def staging(self) -> Field:
@@ -97,8 +101,9 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
-        """work_tiles: four words per published `WorkTile`."""
-        return (Field("work_tiles", (WORK_TILES, 4), U32, 16),)
+        """work_tiles: four words per published `WorkTile`.  decoded: the table of packed weights (device/e2m1.py)."""
+        table = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.packed else ()
+        return (*table, Field("work_tiles", (WORK_TILES, 4), U32, 16))
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:

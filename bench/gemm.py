@@ -1,0 +1,94 @@
+"""Times FP8 GEMMs on one GPU, beside DeepGEMM and torch, in one process and in turns.
+
+    python bench/gemm.py prepare FOLDER [--points TEXT ...]      where the DSL is: compiles the candidates of the points
+    python bench/gemm.py run FOLDER [--points TEXT ...] [--baseline SITE] [--out FOLDER]      where a GPU is
+    python bench/gemm.py tune FILE                               anywhere: enters the winners of a run into the GPU's table
+
+    python bench/gemm.py table FILE                              anywhere: the table of docs/gemm.md
+
+A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "packed".  SITE has unpacked wheels, deep_gemm among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.artifact.workers import compile_into
+from megamoe_dsl.bench.gemm.candidates import MOST, candidates
+from megamoe_dsl.bench.gemm.point import find_points
+
+
+def prepare(given: argparse.Namespace) -> None:
+    """Compiles what the folder lacks."""
+    configs = list(dict.fromkeys(config for point in find_points(given.points) for config in candidates(point, given.most)))
+    print(f"{len(configs)} kernels into {given.folder}")
+    compile_into(given.folder, configs, given.jobs)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Checks and times, prints a table per point and writes a JSON file."""
+    from megamoe_dsl.bench.gemm.session import run_points, table
+    from megamoe_dsl.bench.result_file import heading, result_path, write
+
+    records: list[dict[str, Any]] = []
+    given.out.mkdir(parents=True, exist_ok=True)
+    path, head = result_path(given.out, "gemm"), heading(None if given.baseline is None else str(given.baseline))
+
+    def show(record: dict[str, Any]) -> None:
+        records.append(record)
+        write(path, head, records)  # after every point: a fault of a kernel ends the process
+        print(f"{record['name']}: FAILED: {record['error']}" if "error" in record else table(record), flush=True)
+
+    run_points(find_points(given.points), ArtifactStore(given.folder), given.baseline, show)
+    print(f"wrote {path}")
+    sys.exit(any("error" in one for one in records))
+
+
+def tune(given: argparse.Namespace) -> None:
+    """Writes the table of the GPU that the run was on."""
+    from megamoe_dsl.bench.gemm.tuning import enter
+    from megamoe_dsl.tuned import GemmEntry, Table
+
+    table = enter(Table.read(json.loads(given.file.read_text())["gpu"], kind=GemmEntry), given.file)
+    print(f"wrote {table.write()}: {len(table.entries)} entries")
+
+
+def show_table(given: argparse.Namespace) -> None:
+    """Prints the table of docs/gemm.md."""
+    from megamoe_dsl.bench.gemm.report import markdown
+
+    print(markdown(json.loads(given.file.read_text())["records"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times FP8 GEMMs on one GPU.")
+    commands = parser.add_subparsers(required=True)
+    for name, action in (("prepare", prepare), ("run", run)):
+        command = commands.add_parser(name)
+        command.set_defaults(action=action)
+        command.add_argument("folder", type=Path, help="compiled kernels")
+        command.add_argument("--points", nargs="*", default=[], help="parts of names; all points by default")
+        if name == "prepare":
+            command.add_argument("--most", type=int, default=MOST, help="candidates of a point")
+            command.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+        else:
+            command.add_argument("--baseline", type=Path, help="folder of unpacked wheels")
+            command.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+    showing = commands.add_parser("table")
+    showing.set_defaults(action=show_table)
+    showing.add_argument("file", type=Path, help="what `run` wrote")
+    entering = commands.add_parser("tune")
+    entering.set_defaults(action=tune)
+    entering.add_argument("file", type=Path, help="what `run` wrote")
+    given = parser.parse_args()
+    given.action(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Configurations that may be the fastest at a point."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ...config_error import ConfigError
+from ...kernels.gemm.choose import NARROW, WIDE, cost
+from ...kernels.gemm.config import NUM_SMS, GemmConfig
+from .point import GemmPoint
+
+MOST = 8
+
+VARIANTS: tuple[dict[str, Any], ...] = ({}, {"cluster": 2}, {"cluster": 2, "dealt": True}, {"group_m": 4}, {"cluster": 2, "group_m": 16})
+"""What is tried with every tile."""
+
+
+def estimate(point: GemmPoint, config: GemmConfig) -> float:
+    """A rough time in clocks (kernels/gemm/choose.py)."""
+    return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
+
+
+def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
+    """The `most` that look fastest, each tile with all its variants counted as one."""
+    found: list[list[GemmConfig]] = []
+    for tile in (*NARROW, *WIDE):
+        same = []
+        for variant in VARIANTS:
+            try:
+                same.append(GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, **variant}))
+            except ConfigError:
+                continue
+        if same:
+            found.append(same)
+    found.sort(key=lambda same: estimate(point, same[0]))
+    return [config for same in found[:most] for config in same]

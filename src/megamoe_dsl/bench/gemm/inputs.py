@@ -1,0 +1,60 @@
+"""Operands of a point on a GPU, and D of some of its rows in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...kernels.gemm.problem import MASKED
+from ...quant import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
+from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors, scales_by_column
+from .case import place_rows
+from .point import GemmPoint
+
+SEED = 0
+SAMPLED_GROUPS, SAMPLED_ROWS = 6, 32
+TOLERANCE = 4e-3
+"""Relative error of D in BF16: half of it is the rounding of the output."""
+
+
+@dataclass(frozen=True)
+class PointInputs:
+    """Tensors of a point, with the scales of A as the kernel reads them, and (rows of D, what they should be) of some groups."""
+
+    tensors: GemmTensors
+    samples: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+    @classmethod
+    def draw(cls, point: GemmPoint, device: str = "cuda") -> PointInputs:
+        """Normal numbers, quantised; weights of every group differ in size."""
+        p = point.problem
+        torch.manual_seed(SEED)
+        capacity = max(max(point.counts), 4)
+        rows, spans, groups = place_rows(p, point.counts, capacity)
+        a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, device=device))
+        b = torch.empty(p.num_groups, p.n, p.k, dtype=torch.float8_e4m3fn, device=device)
+        b_sf = torch.empty(p.num_groups, p.scale_rows, p.k_blocks, device=device)
+        for group in range(p.num_groups):
+            drawn, b_sf[group] = quantize_weight_e4m3(torch.randn(p.scale_rows * 128, p.k, device=device) * (0.5 + group / p.num_groups))
+            b[group].copy_(drawn[: p.n])
+        scales = scales_by_column(a_sf)
+        samples = []
+        for group, first, count in [one for one in spans if one[2]][:: max(1, len(spans) // SAMPLED_GROUPS)]:
+            at = first + torch.randperm(count, device=device)[:SAMPLED_ROWS]
+            w = torch.zeros(p.scale_rows * 128, p.k, dtype=torch.uint8, device=device)
+            w[: p.n] = b[group].view(torch.uint8)
+            weights = dequantize_weight_e4m3(w.view(torch.float8_e4m3fn), b_sf[group])[: p.n]
+            samples.append((at, dequantize_e4m3_f32(a.view(torch.uint8)[at].view(torch.float8_e4m3fn), a_sf[at].contiguous()) @ weights.T))
+        lead = (p.num_groups, capacity) if p.kind == MASKED else (rows,)
+        if p.kind == MASKED:
+            a, scales = a.view(*lead, p.k), scales.as_strided((*lead, p.k_blocks), (capacity, 1, scales.stride(1)))
+        if not p.has_groups:
+            b, b_sf = b[0], b_sf[0]
+        d = torch.empty(*lead, p.n, dtype=OUTPUT_DTYPES[p.output], device=device)
+        return cls(GemmTensors(a, scales, b, b_sf, d, None if groups is None else groups.to(device)), tuple(samples))
+
+    def error(self, d: torch.Tensor) -> float:
+        """The largest relative error of a sampled group in D, by norm."""
+        rows = d.flatten(0, -2) if d.dim() == 3 else d
+        return max(float((rows[at].double() - want).norm() / want.norm()) for at, want in self.samples)

@@ -1,0 +1,89 @@
+"""Points at which GEMMs are measured: a problem and the rows of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, GemmProblem
+
+COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
+"""Projections of DeepSeek-V3: (N, K)."""
+ROWS = (64, 128, 512, 4096)
+GROUPS = (
+    # groups, rows of each, N, K
+    (32, 384, 4096, 4096),
+    (48, 1024, 6144, 7168),
+    (256, 64, 4096, 4096),
+    (8, 4096, 4096, 4096),
+)
+SKEWED = (2048, 1200, 700, 420, 260, 170, 120, 90, 64, 50, 40, 33, 27, 20, 16, 12, 9, 7, 5, 4, 3, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0)
+"""Rows of 32 experts of which few have most."""
+
+
+@dataclass(frozen=True)
+class GemmPoint:
+    """One point; `counts` are rows of each group."""
+
+    problem: GemmProblem
+    counts: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all groups together."""
+        return sum(self.counts)
+
+    @property
+    def flop(self) -> float:
+        """Of the rows that are there."""
+        return 2.0 * self.rows * self.problem.n * self.problem.k
+
+    @property
+    def num_bytes(self) -> float:
+        """Between memory and caches: A, D, and B of the groups that have rows, each once."""
+        p = self.problem
+        touched = sum(count > 0 for count in self.counts)
+        return self.rows * (p.k + p.n * p.output_bytes) + touched * p.n * p.k
+
+    @property
+    def name(self) -> str:
+        """dense 4096x7168x2048 (M x N x K), or packed 32x384x4096x4096 (groups x rows x N x K)"""
+        p = self.problem
+        if not p.has_groups:
+            return f"{p.kind} {self.rows}x{p.n}x{p.k}"
+        rows = str(self.counts[0]) if len(set(self.counts)) == 1 else "skewed"
+        return f"{p.kind} {p.num_groups}x{rows}x{p.n}x{p.k}"
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"name": self.name, **asdict(self)}
+
+
+def dense(m: int, n: int, k: int) -> GemmPoint:
+    """Of a dense problem."""
+    return GemmPoint(GemmProblem(n, k), (m,))
+
+
+def grouped(kind: str, counts: Sequence[int], n: int, k: int) -> GemmPoint:
+    """Of a problem with groups."""
+    return GemmPoint(GemmProblem(n, k, kind, len(counts)), tuple(counts))
+
+
+def all_points() -> list[GemmPoint]:
+    """Those of the table in docs/gemm.md."""
+    found = [dense(8192, 8192, 8192)]
+    found += [dense(m, n, k) for m in reversed(ROWS) for n, k in COLUMNS_AND_DEPTHS]
+    for groups, rows, n, k in GROUPS:
+        kinds = (MASKED, PACKED) if rows < 128 else (CONTIGUOUS, PACKED)
+        found += [grouped(kind, [rows] * groups, n, k) for kind in kinds]
+    found += [grouped(kind, SKEWED, 4096, 4096) for kind in (CONTIGUOUS, PACKED)]
+    return found
+
+
+def find_points(names: Sequence[str]) -> list[GemmPoint]:
+    """Those whose name has one of the given texts in it; all without any."""
+    return [one for one in all_points() if not names or any(text in one.name for text in names)]
+
+
+__all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]

@@ -1,0 +1,99 @@
+"""A run: every point with all kernels that a folder has for it and the baselines, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...artifact.store import ArtifactStore
+from ...kernels.gemm.config import GemmConfig
+from ...runtime.device_gemm import LoadedGemm
+from ..timing import REPEATS, time_back_to_back, time_graphs
+from .baselines import deep_gemm, torch_scaled
+from .candidates import estimate
+from .inputs import TOLERANCE, PointInputs
+from .point import GemmPoint
+
+TURN_US = 8_000.0  # of back-to-back launches of a repeat
+MOST_LAUNCHES = 50
+REACH = 1.6  # a kernel whose estimate is longer by more is not timed
+
+
+def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
+    """Without those that cannot be the fastest, by a rough estimate."""
+    least = min((estimate(point, config) for config in configs), default=0.0)
+    return [config for config in configs if estimate(point, config) <= REACH * least]
+
+
+def variant(config: GemmConfig) -> str:
+    """Tile and choices of a configuration, short."""
+    text = (
+        f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m} a{config.ahead}"
+    )
+    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt") if getattr(config, name))
+
+
+def run_point(point: GemmPoint, store: ArtifactStore, site: Path | None, repeats: int = REPEATS) -> dict[str, Any]:
+    """A record: every kernel's check and times, the fastest first."""
+    inputs = PointInputs.draw(point)
+    t = inputs.tensors
+    launches: dict[str, Callable[[], Any]] = {}
+    errors: dict[str, float] = {}
+    chosen: dict[str, dict[str, Any]] = {}
+    for config in within_reach(point, list(store.configs(GemmConfig, point.problem))):
+        name = variant(config)
+        t.d.fill_(float("nan"))
+        kernel = LoadedGemm(config, store, t.a.device)
+        kernel(t)
+        torch.cuda.synchronize()
+        errors[name] = inputs.error(t.d)
+        launches[name] = partial(kernel, t)
+        chosen[name] = {key: value for key, value in asdict(config).items() if key != "problem"}
+    other = torch.full_like(t.d, float("nan"))
+    baselines = deep_gemm(point, replace(inputs), other, site)
+    for name, run in baselines.items():
+        run()
+        torch.cuda.synchronize()
+        if name == "deep_gemm":
+            errors[name] = inputs.error(other)
+    launches |= baselines | torch_scaled(point, inputs)
+    entries = []
+    graphs = time_graphs(launches)
+    slowest = max(times.median for times in graphs.values())
+    count = max(3, min(MOST_LAUNCHES, int(TURN_US / slowest)))
+    times = time_back_to_back(launches, count, repeats)
+    for name in launches:
+        figures = {"us": asdict(times[name]), "graph_us": asdict(graphs[name]), "tflops": point.flop / times[name].median / 1e6}
+        check = {"error": errors[name], "passed": errors[name] <= TOLERANCE} if name in errors else None
+        entries.append({"kernel": name, "config": chosen.get(name), "check": check, **figures})
+    return {**point.describe(), "bytes": point.num_bytes, "kernels": sorted(entries, key=lambda one: one["us"]["median"])}
+
+
+def table(record: dict[str, Any]) -> str:
+    """A record as text; ratios are those of the baseline's time to a kernel's."""
+    baseline = [one for one in record["kernels"] if one["kernel"].startswith("deep_gemm")]
+    theirs = sorted(one["us"]["median"] for one in baseline)
+    graph = sorted(one["graph_us"]["median"] for one in baseline)
+    lines = [f"{record['name']}: {record['bytes'] / 1e6:.0f} MB"]
+    for one in record["kernels"]:
+        ratio = f"{theirs[0] / one['us']['median']:.3f} {graph[0] / one['graph_us']['median']:.3f}" if theirs else ""
+        check = "" if one["check"] is None else f"{'ok' if one['check']['passed'] else 'WRONG'} {one['check']['error']:.2e}"
+        us, replay = one["us"]["median"], one["graph_us"]["median"]
+        lines.append(f"  {us:9.1f} {replay:9.1f} us {one['tflops']:6.0f} TFLOPS  {ratio:12} {check:15} {one['kernel']}")
+    return "\n".join(lines)
+
+
+def run_points(points: Sequence[GemmPoint], store: ArtifactStore, site: Path | None, show: Callable[[dict[str, Any]], None]) -> None:
+    """One after the other; a point that fails has an `error`."""
+    for point in points:
+        try:
+            record = run_point(point, store, site)
+        except (RuntimeError, ValueError, torch.AcceleratorError) as error:
+            record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
+        show(record)
+        torch.cuda.empty_cache()

@@ -1,0 +1,68 @@
+"""`megamoe simulate --kernel gemm`: a GEMM in the simulator, compared with the reference element for element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from ..artifact.compile import compile_kernel
+from ..bench.gemm.case import gemm_case
+from ..kernels.gemm.config import GemmConfig
+from ..kernels.gemm.problem import GemmProblem
+from ..problem import ProblemError
+from ..runtime.simulated_gemm import simulate_gemm
+from .config_options import KernelOptions
+from .simulator_output import counting, print_outcome, print_reports
+from .tables import artifact_table, config_table, problem_table, ruled
+
+
+def parse_rows(text: str) -> list[int]:
+    """Rows of each group, as in 130,0,64.  Raises `ProblemError`."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ProblemError("tokens", text, "numbers separated by commas") from None
+
+
+def simulate_given(
+    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool
+) -> bool:
+    """What the command's options say; as `run_gemm`."""
+    config = given.other(sum(parse_rows(tokens)), sms)
+    return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
+
+
+def rows_of(problem: GemmProblem, text: str) -> list[int]:
+    """The same; a single number stands for every group."""
+    rows = parse_rows(text)
+    return rows * problem.num_groups if len(rows) == 1 else rows
+
+
+def run_gemm(console: Console, config: GemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
+    """So many launches, and their tables and verdict on the console; whether everything passed.
+
+    Raises `ProblemError` for rows that do not fit, and `SimError` for a fault or a deadlock.
+    """
+    if config.problem.accumulate:
+        launches = 1
+    case = gemm_case(config.problem, counts, seed, exact=exact)
+    console.print(problem_table(config.problem), config_table(config), sep="\n")
+    with console.status("compiling"):
+        artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
+    console.print(artifact_table(artifact))
+    with console.status("making the reference"):
+        expected = case.reference(torch.float64 if exact else "hopper")
+    with counting(console) as show:
+        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
+    unequal = int((case.tensors.d != expected).sum())
+    table = ruled("D against the reference", "rows", "elements", "equal", "verdict")
+    verdict = Text(f"{unequal:,} mismatches", style="bold red") if unequal else Text("pass", style="green")
+    table.add_row(",".join(map(str, counts)), f"{expected.numel():,}", f"{expected.numel() - unequal:,}", verdict)
+    console.print(table)
+    print_reports(console, [report], race=race)
+    passed = not unequal and not report.findings
+    print_outcome(console, passed, "every element equals the reference bit for bit", race=race)
+    return passed

@@ -1,0 +1,38 @@
+"""A tile of E2M1 weights for SM90: 256 rows by 128 of K as the threads that multiply read it, each its own bytes and no shuffle.
+
+Weights are the wgmma's A and come from registers.  A thread has, of each of two blocks of 64 rows, rows `row` and `row + 8` of its warp's
+16 and in each of four steps of 32 of K two runs of 4.  The tile is
+
+| bytes | order | what |
+|---|---|---|
+| codes   | group 2, block 2, half 2, thread 128, 16 | four words: of two steps of K each two rows; a word is eight values |
+| records | group 2, warp 4, row 8, 16 | what the four threads of two blocks' rows share |
+
+A word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, values 0 to 3 and 4 to 7 of the step, and between them the signs: of
+value j of the first run in bit 8 j + 7, of the second in bit 8 j + 3.
+
+A record is four words.  Two have the shifts of a block of 64 rows: bits 3 to 6 of byte n are the shift of step n of the first row, times 8,
+and rotated left by 4 those of the second.  The third is the tile's scale, FP32, and the fourth has the exponents of four rows as UE8M0
+bytes, block by block.  What a byte of the table stands for, times 2^(exponent of the row) times the scale, is the weight.
+
+Sources: PTX ISA, "Register Fragments for wgmma.mma_async", "prmt".
+"""
+
+from __future__ import annotations
+
+TILE_ROWS = 256
+TILE_K = 128
+CODE_BYTES = TILE_ROWS * TILE_K // 2
+RECORD_BYTES = 16
+RECORDS_BYTES = TILE_ROWS // 4 * RECORD_BYTES
+TILE_BYTES = CODE_BYTES + RECORDS_BYTES
+LINE_BYTES = 128
+"""TMA sees the tile as rows of so many bytes."""
+TILE_LINES = TILE_BYTES // LINE_BYTES
+
+HIGHEST = 6
+"""Power of two of shift 0: 6 * 2^6 = 384 is an E4M3 number, 6 * 2^7 is none."""
+SHIFTS = 15
+"""Shifts 0 to 14, each a factor of 2 less: 0.5 * 2^(6 - 14) is the smallest E4M3 number."""
+ENTRY_BYTES = 8
+"""Of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift."""

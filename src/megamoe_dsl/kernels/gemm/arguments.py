@@ -1,0 +1,36 @@
+"""Run-time arguments of a launch; pointers are 64-bit addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutlass import Int32, Int64
+
+
+@dataclass(frozen=True)
+class GemmArguments:
+    """What the launching function takes; it makes the tensor maps, which the kernel gets by value.
+
+    a         e4m3 [m, k]
+    a_sf      f32 [k / 128, a_sf_ld], of which the first m columns count
+    b         e4m3 [num_groups, n, k]
+    b_sf      f32 [num_groups, ceil(n / 128), k / 128]
+    d         bf16 or f32 [m, n]
+    groups    where rows belong (i32): contiguous [m / 128], the group or -1; packed [num_groups], where each group's rows end; masked
+              [num_groups], rows of each group; 0 for a dense problem
+    counter   u32, 0 before the first launch and after each, where tiles are dealt at run time; no two launches at once; else 0
+    m         rows
+    a_sf_ld   a multiple of 4, at least m
+    """
+
+    a: Int64
+    a_sf: Int64
+    b: Int64
+    b_sf: Int64
+    d: Int64
+    groups: Int64
+    counter: Int64
+    m: Int32
+    a_sf_ld: Int32

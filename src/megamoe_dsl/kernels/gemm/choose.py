@@ -1,0 +1,76 @@
+"""Which tile, and how it is computed: what was measured on the GPU (tuned/), else what a rough estimate finds best.
+
+The estimate counts clocks of an SM: waves of tiles, each as long as multiplying or fetching its operands takes, and its epilogue.  Its
+constants are those of an H200 at its power cap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...hardware.operand_tile import BLOCK_K
+from ...target import Target
+from ...tuned import GemmEntry, GemmShare, tuned_gemms
+from .problem import CONTIGUOUS, GemmProblem
+
+FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
+MULTIPLY_RATE = 4096  # products of E4M3 that it makes
+LATENCY = 260  # clocks of a K block, however small, if one at a time is in the tensor core
+EPILOGUE, STORE_RATE = 500, 64  # clocks, and elements of D per clock
+FEW_ROWS = 32  # of a group: as the wgmma's columns
+MANY_ROWS = 1024  # from so many of a group on, and up to four times as many as were measured, the best tile is the same
+
+Choice = dict[str, Any]
+NARROW: tuple[Choice, ...] = (
+    {"block_m": 64, "block_n": 16, "warpgroups": 1, "ahead": 8},
+    {"block_m": 64, "block_n": 32, "warpgroups": 1, "ahead": 8},
+    {"block_m": 64, "block_n": 56, "warpgroups": 1, "ahead": 4},
+    {"block_m": 64, "block_n": 64, "warpgroups": 1, "ahead": 4},
+    {"block_m": 64, "block_n": 128, "warpgroups": 2, "ahead": 2},
+    {"block_m": 64, "block_n": 192, "warpgroups": 2, "ahead": 2},
+    {"block_m": 64, "block_n": 256, "warpgroups": 2},
+)
+WIDE: tuple[Choice, ...] = (
+    {"block_m": 128, "block_n": 56, "ahead": 4},
+    {"block_m": 128, "block_n": 64, "ahead": 2, "boxes": 1},
+    {"block_m": 128, "block_n": 96, "ahead": 2},
+    {"block_m": 128, "block_n": 128, "ahead": 2},
+    {"block_m": 128, "block_n": 192},
+    {"block_m": 128, "block_n": 256},
+    {"block_m": 192, "block_n": 128},
+)
+
+
+def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
+    """Fields of a configuration for `rows` rows of A, equally many of each group."""
+    expected = max(rows, 1) / problem.num_groups
+    entry = None if target.gpu is None else find_entry(problem, target.num_sms, expected, target.gpu)
+    if entry is not None:
+        return dict(entry.choice)
+    if problem.has_groups and expected <= FEW_ROWS:
+        block_m = next(m for m in (8, 16, 32) if expected <= m)
+        return {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+    fitting: list[Choice] = [one for one in (*NARROW, *WIDE) if problem.kind != CONTIGUOUS or one["block_m"] in (64, 128)]
+    counts = [round(expected)] * problem.num_groups
+    estimates = [cost(problem, counts, one, target.num_sms) for one in fitting]
+    return dict(fitting[estimates.index(min(estimates))])
+
+
+def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
+    """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
+    share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms)
+    found = tuned_gemms(gpu).by_share.get(share, [])
+    above = [one for one in found if expected <= one.expected <= 2 * expected]
+    many = [one for one in found if min(one.expected, expected) >= MANY_ROWS and expected <= 4 * one.expected]
+    return min(above, key=lambda one: one.expected, default=max(many, key=lambda one: one.expected, default=None))
+
+
+def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) -> float:
+    """The estimate for these rows of each group; `choice` has fields of a configuration, or is one's."""
+    block_m, block_n = choice["block_m"], choice["block_n"]
+    tiles = sum(-(-count // block_m) for count in counts) * -(-problem.n // block_n)
+    fetch = (block_m + block_n) * BLOCK_K / FETCH_RATE
+    multiply = block_m * block_n * BLOCK_K / MULTIPLY_RATE
+    epilogue = EPILOGUE + block_m * block_n / STORE_RATE
+    per_block = max(multiply, fetch, LATENCY / choice.get("ahead", 1))
+    return -(-tiles // num_sms) * (problem.k_blocks * per_block + epilogue)

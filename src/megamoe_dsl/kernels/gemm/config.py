@@ -1,0 +1,198 @@
+"""How a GEMM is computed on SM90: the tile, who multiplies it, in which order tiles come and who deals them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+from ...arch import SM90, Arch
+from ...config_error import require, require_integers
+from ...target import Target
+from .choose import choose_fields
+from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from .smem_plan import GemmSmemPlan
+from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
+
+ROWS = (64, 128, 192)
+MOST_SWAPPED_ROWS = 64
+SWAPPED_COLUMNS = (64, 128, 256)
+MOST_COLUMNS = 256
+MOST_AHEAD = 8
+LOADER_WARPS = 4
+OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
+NUM_SMS = 132  # of an H200
+
+
+class GemmRegisters(NamedTuple):
+    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup and of those that multiply; multiples of 8."""
+
+    loader: int
+    math: int
+
+
+REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
+"""By math warpgroups."""
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """Compile-time choices; raises `ConfigError` where a field is out of range.
+
+    block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64
+    block_n     rows of B of a tile: a multiple of 8 up to 256 whose scales are of at most two rows; with swap_ab 64, 128 or 256
+    warpgroups  that multiply a tile: one for each 64 rows; of 64 rows, or with swap_ab, 1 or 2, which share its rows of B
+    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    group_m     row blocks that the order of tiles takes together
+    swap_ab     rows of A are the wgmma's columns
+    halves      a tile of 128 rows that has no more than 64 is multiplied by both warpgroups as one of 64
+    ahead       K blocks whose partial sums a warpgroup has in the tensor core at a time, where its columns are one part: 1 to 8
+    dealt       tiles are dealt at run time, not in turn
+    num_sms     CTAs of the grid
+    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    """
+
+    arch: ClassVar[Arch] = SM90
+
+    problem: GemmProblem
+    block_m: int
+    block_n: int
+    num_sms: int = NUM_SMS
+    warpgroups: int = 0
+    cluster: int = 1
+    group_m: int = 8
+    swap_ab: bool = False
+    halves: bool = False
+    ahead: int = 1
+    dealt: bool = False
+    num_stages: int = 0
+    boxes: int = 2
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
+        require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
+        for field in ("swap_ab", "halves", "dealt"):
+            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+        self._check_tile()
+        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        shared = self.cluster == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
+        require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
+        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
+        require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
+        most = self._most_stages()
+        require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+
+    def _check_tile(self) -> None:
+        if self.swap_ab:
+            rows = 8 <= self.block_m <= MOST_SWAPPED_ROWS and self.block_m % 8 == 0
+            require(rows, "block_m", self.block_m, f"a multiple of 8 up to {MOST_SWAPPED_ROWS} with swap_ab")
+            require(self.block_n in SWAPPED_COLUMNS, "block_n", self.block_n, f"one of {list(SWAPPED_COLUMNS)} with swap_ab")
+            groups = tuple(n for n in (1, 2) if self.block_n // n in (GROUP_ROWS, 2 * GROUP_ROWS))
+        else:
+            require(self.block_m in ROWS, "block_m", self.block_m, f"one of {list(ROWS)}")
+            columns = 8 <= self.block_n <= MOST_COLUMNS and self.block_n % 8 == 0
+            require(columns, "block_n", self.block_n, f"a multiple of 8 up to {MOST_COLUMNS}")
+            groups = (1, 2) if self.block_m == GROUP_ROWS else (self.block_m // GROUP_ROWS,)
+        if self.warpgroups == 0:
+            object.__setattr__(self, "warpgroups", groups[-1])
+        require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
+        require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
+        can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
+        require(can_halve, "halves", self.halves, "False unless block_m is 128")
+        if self.problem.kind == CONTIGUOUS:
+            fits = ROW_BLOCK % self.block_m == 0
+            require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
+        for half in {False, self.halves}:
+            self._check_columns(half)
+
+    def _check_columns(self, half: bool) -> None:
+        tile = self.tile
+        whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
+        fits = whole and tile.columns(half) % (8 * tile.chunks(half)) == 0
+        require(fits, "block_n", self.block_n, "a multiple of 8 for each warpgroup, and for each of its parts")
+        one_part = self.ahead == 1 or tile.chunks(half) == 1
+        require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
+        values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
+        needed = values * (tile.chunks(half) + self.ahead) + OTHER_REGISTERS
+        most = self.registers.math
+        require(needed <= most, "ahead", self.ahead, f"such that all sums fit {most} registers of a thread: they take {needed}")
+        require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
+
+    @classmethod
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+        problem.check_rows(rows)
+        return cls(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows), **fields})
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(self, **changes)
+
+    # --- tiles
+    @property
+    def tile(self) -> TileShape:
+        """Shape, and how warpgroups share it."""
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves)
+
+    @property
+    def n_blocks(self) -> int:
+        """Column blocks of D."""
+        return -(-self.problem.n // self.block_n)
+
+    @property
+    def num_experts(self) -> int:
+        """Groups, as the order of grouped tiles calls them."""
+        return self.problem.num_groups
+
+    @property
+    def num_clusters(self) -> int:
+        """Of the grid."""
+        return self.num_sms // self.cluster
+
+    @property
+    def staged(self) -> bool:
+        """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
+        return self.problem.output == BF16
+
+    @property
+    def any_row(self) -> bool:
+        """Whether a tile may begin at any row of A, not only at a multiple of four."""
+        return self.problem.kind == PACKED
+
+    # --- threads and registers
+    @property
+    def math_warps(self) -> int:
+        """Warps that multiply."""
+        return WARPS_PER_GROUP * self.warpgroups
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+        return 32 * (LOADER_WARPS + self.math_warps)
+
+    @property
+    def registers(self) -> GemmRegisters:
+        """Per thread, of each role."""
+        return REGISTERS[self.warpgroups]
+
+    # --- plans
+    @property
+    def smem(self) -> GemmSmemPlan:
+        """Of `num_stages` stages."""
+        return self.smem_plan(self.num_stages)
+
+    def smem_plan(self, num_stages: int) -> GemmSmemPlan:
+        """Of another number of stages."""
+        groups = self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
+        return GemmSmemPlan(self.tile, num_stages, self.cluster, groups, self.boxes if self.staged else 0, self.any_row)
+
+    def _most_stages(self) -> int:
+        """Stages of the deepest ring that fits."""
+        stages = 0
+        while self.smem_plan(stages + 1).region.size <= self.arch.smem_bytes:
+            stages += 1
+        return stages

@@ -1,0 +1,114 @@
+"""What every role of the GEMM kernel needs: the configuration, this CTA's place, and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64
+
+from ...device.cluster import ClusterPlace
+from ...device.stage import Stage
+from ...device.tile_queue import TileQueue
+from ...layouts.arith import select
+from .arguments import GemmArguments
+from .config import GemmConfig
+from .smem_plan import SCALE_STEP, WORK_TILES
+from .work_tile import GemmTile
+
+
+@dataclass(frozen=True)
+class GemmMaps:
+    """Addresses of the tensor maps."""
+
+    tokens: Int64
+    tokens_part: Int64
+    weights: Int64
+    weights_part: Int64
+    sfa: Int64
+    d: Int64
+
+
+@dataclass(frozen=True)
+class GemmStage(Stage):
+    """A stage as the math warps read it for a tile.
+
+    A CTA whose partner has no tile gives a stage back to itself as often as there are CTAs, so that one count of arrivals serves both.
+    Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
+
+    any_row   whether a tile may begin at any row
+    cta_rank  this CTA's place in the cluster
+    alone     whether its partner has no tile
+    row       of A that the tile begins at
+    """
+
+    any_row: cutlass.Constexpr[bool]
+    cta_rank: Int32
+    alone: Int32
+    row: Int32
+
+    @property
+    def token_scales(self) -> Any:
+        """Shared address of the scale of the tile's first row."""
+        first = self.shared("sfa")
+        return first + (self.row & (SCALE_STEP - 1)) * 4 if self.any_row else first
+
+    @property
+    def scales_in_pairs(self) -> bool:
+        """Not where they lie a few further on."""
+        return not self.any_row
+
+    def reader_releases(self, lane: Any) -> Any:
+        """Each lane another CTA's, or all this one's."""
+        return select(self.alone != 0, self.cta_rank, lane)
+
+
+@dataclass(frozen=True)
+class GemmContext:
+    """`smem` is the shared address of the plan, `sm` the CTA's index in the grid, `cta_rank` its place in the cluster."""
+
+    config: cutlass.Constexpr[GemmConfig]
+    args: GemmArguments
+    maps: GemmMaps
+    smem: Int32
+    sm: Int32
+    cta_rank: Int32
+
+    @property
+    def place(self) -> ClusterPlace:
+        """This CTA in its cluster."""
+        return ClusterPlace(self.cta_rank, self.config.cluster)
+
+    @property
+    def first_stage(self) -> Stage:
+        """Of the ring of operands."""
+        config = self.config
+        return Stage.first(config.smem.region, self.smem, config.num_stages, config.cluster)
+
+    @property
+    def first_read_stage(self) -> GemmStage:
+        """The same for the math warps."""
+        first, zero = self.first_stage, Int32(0)
+        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, self.cta_rank, zero, zero)
+
+    def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
+        """A stage that the math warps read for a tile."""
+        return replace(stage, alone=Int32(tile.alone), row=tile.row)
+
+    @property
+    def first_tile(self) -> TileQueue:
+        """Of the queue of work tiles."""
+        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
+
+    def is_half(self, tile: GemmTile) -> Any:
+        """Whether a tile is multiplied as one of 64 rows."""
+        return tile.valid_m <= self.config.block_m // 2 if self.config.halves else False
+
+    def shared(self, name: str, *index: Any) -> Any:
+        """Shared address of an element of the SMEM plan."""
+        return self.config.smem.region.address(self.smem, name, *index)
+
+    def barrier(self, name: str, index: Any = 0) -> Any:
+        """Shared address of an mbarrier (barriers.py)."""
+        return self.shared(f"{name}_barrier", index)

@@ -1,0 +1,131 @@
+"""The GEMM kernel: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+
+| warps | role | registers |
+|---|---|---|
+| 0   | token loader     | loader |
+| 1   | weight loader    | loader |
+| 2   | scheduler: tiles | loader |
+| 3   | nothing          | loader |
+| 4.. | math, epilogues  | math   |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.experimental.cuda as cuda
+from cutlass import GridConstant, Int32, Int64
+
+from ...device.cluster import sync_cluster
+from ...device.mbarrier import fence_init, init
+from ...device.ptx import emit_to
+from ...device.sync import let_next_launch_begin, wait_for_launches_before
+from ...device.tma import prefetch_tensor_map
+from ...device.warp import elect, set_max_registers, smem_base
+from ...hardware.tensor_map import TensorMapDtype
+from .arguments import GemmArguments
+from .config import LOADER_WARPS, GemmConfig
+from .context import GemmContext, GemmMaps
+from .load import load_tokens, load_weights
+from .maps import map_fields
+from .math import math
+from .tile_scheduler import schedule_tiles
+
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
+SWIZZLES = {0: cuda.TensorMapSwizzle.none, 32: cuda.TensorMapSwizzle.s32b, 64: cuda.TensorMapSwizzle.s64b, 128: cuda.TensorMapSwizzle.s128b}
+TYPES = {TensorMapDtype.U8: cutlass.Uint8, TensorMapDtype.F32: cutlass.Float32, TensorMapDtype.BF16: cutlass.BFloat16}
+
+
+@cute.jit
+def initialise(ctx: GemmContext, warp: Any):
+    """mbarriers, visible to the cluster and to TMA."""
+    if warp == WEIGHTS_WARP:
+        if elect():
+            for row in ctx.config.smem.barriers:
+                for i in cutlass.range_constexpr(row.count):
+                    init(ctx.barrier(row.name, i), row.arrivals)
+            fence_init()
+    if warp == TOKENS_WARP:
+        if elect():
+            for name in ("tokens", "weights", "sfa", "d"):
+                prefetch_tensor_map(getattr(ctx.maps, name))
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+    else:
+        cute.arch.sync_threads()
+    # All that comes before needs nothing of the launch before this one.
+    let_next_launch_begin()
+    wait_for_launches_before()
+
+
+@cute.jit
+def run_loader_warp(ctx: GemmContext, warp: Any):
+    """One of the warps that do not multiply."""
+    if warp == TOKENS_WARP:
+        load_tokens(ctx)
+    elif warp == WEIGHTS_WARP:
+        load_weights(ctx)
+    elif warp == SCHEDULER_WARP:
+        schedule_tiles(ctx)
+
+
+@cute.kernel
+def gemm_kernel(
+    config: cutlass.Constexpr[GemmConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    tokens_part: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    weights_part: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: GemmArguments,
+):
+    """One CTA, from set-up to tear-down."""
+    region = config.smem.region
+    buffer: Any = cutlass.Array(cutlass.Int8, region.size, space=cutlass.AddressSpace.smem, alignment=region.alignment)
+    warp = cute.arch.warp_idx()
+    rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+    maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
+    ctx = GemmContext(config, args, maps, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    initialise(ctx, warp)
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        run_loader_warp(ctx, warp)
+    else:
+        set_max_registers(config.registers.math, grow=True)
+        math(ctx, warp - LOADER_WARPS)
+    if cutlass.const_expr(config.cluster > 1):
+        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+
+
+def address(tensor_map: Any) -> Any:
+    """Of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
+    return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())
+
+
+@cute.jit
+def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel."""
+    maps = [make_map(fields) for fields in map_fields(config, args)]
+    gemm_kernel(config, *maps, args).launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        min_blocks_per_mp=1,
+        stream=stream,
+    )
+
+
+def make_map(fields: Any) -> Any:
+    """A tensor map by the DSL's own means, from traced integers."""
+    return cuda.create_tensor_map_tiled(
+        fields.address,
+        TYPES[fields.dtype],
+        [Int32(extent) for extent in fields.dims],
+        [Int64(stride) // 16 for stride in fields.strides],
+        list(fields.box),
+        swizzle=SWIZZLES[fields.swizzle],
+        l2_promotion=cuda.TensorMapL2Promotion.l2_256b,
+    )

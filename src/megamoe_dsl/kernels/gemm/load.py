@@ -1,0 +1,65 @@
+"""The two loader warps of the GEMM kernel: which rows, of which matrix; the loops are blocks (blocks/sm90/load.py).
+
+| role         | waits                                     | signals                                  |
+|---|---|---|
+| load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
+| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...blocks.sm90 import load
+from ...blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
+from ...hardware.operand_tile import BLOCK_K
+from ...layouts.arith import select
+from .context import GemmContext
+from .maps import part
+from .smem_plan import SCALE_STEP
+from .work_tile import next_tile
+
+
+@dataclass(frozen=True)
+class RowsOfTile(TokenTile):
+    """A tile's rows of A, the first of which may be any; the same as that where it is a multiple of four."""
+
+    @property
+    def scale_row(self) -> Any:
+        """The last multiple of four up to the first row."""
+        return self.row & -SCALE_STEP
+
+
+@cute.jit
+def load_tokens(ctx: GemmContext):
+    """Rows of A and their scales."""
+    config = ctx.config
+    maps = OperandMaps(ctx.maps.tokens_part, ctx.maps.tokens, part(config.block_m))
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        half = ctx.is_half(tile)
+        rows = Int32(select(half, part(config.block_m), config.block_m))
+        tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
+        num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
+        rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, tile.row, rows, num_bytes)
+        stage = load.load_tokens(stage, rows_of_tile, Int32(config.problem.k_blocks))
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def load_weights(ctx: GemmContext):
+    """Rows of B."""
+    config = ctx.config
+    maps = OperandMaps(ctx.maps.weights_part, ctx.maps.weights, part(config.block_n))
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
+        row = tile.group * config.problem.n + tile.n_block * config.block_n
+        stage = load.load_weights(stage, WeightTile(weights, row, 0, config.block_n * BLOCK_K), Int32(config.problem.k_blocks))
+        tile, tiles = next_tile(tiles)

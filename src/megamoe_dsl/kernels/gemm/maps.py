@@ -1,0 +1,69 @@
+"""The tensor maps of the GEMM kernel: said once, for the driver, the simulator and the launching function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from ...hardware.operand_tile import BLOCK_K
+from ...hardware.tensor_map import TensorMap, TensorMapDtype
+from .config import GemmConfig
+from .problem import F32
+
+L2_PROMOTION = 256
+PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or because it has no more rows
+
+
+class GemmMap(IntEnum):
+    """Position among the kernel's parameters."""
+
+    TOKENS = 0
+    TOKENS_PART = 1
+    WEIGHTS = 2
+    WEIGHTS_PART = 3
+    SFA = 4
+    D = 5
+
+
+class MapFields(NamedTuple):
+    """Fields of a `TensorMap`; integers of the host or traced."""
+
+    address: Any
+    dtype: TensorMapDtype
+    dims: Sequence[Any]
+    strides: Sequence[Any]
+    box: tuple[int, ...]
+    swizzle: int
+    l2_promotion: int
+
+
+def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
+    """Of every map, in order; `args` has the fields of `GemmArguments`."""
+    problem, tile = config.problem, config.tile
+
+    def rows(address: Any, count: Any, box: int) -> MapFields:
+        return MapFields(address, TensorMapDtype.U8, (problem.k, count), (problem.k,), (BLOCK_K, box), 128, L2_PROMOTION)
+
+    weights, scales = problem.num_groups * problem.n, (config.smem.scale_rows, 1)
+    # FP32 leaves from registers; its map is there and not used.
+    kind, swizzle = (TensorMapDtype.F32, 0) if problem.output == F32 else (TensorMapDtype.BF16, tile.store_swizzle)
+    d_row, d_box = (problem.n * problem.output_bytes,), (tile.store_columns, tile.store_rows)
+    return [
+        rows(args.a, args.m, tile.m),
+        rows(args.a, args.m, part(tile.m)),
+        rows(args.b, weights, tile.n),
+        rows(args.b, weights, part(tile.n)),
+        MapFields(args.a_sf, TensorMapDtype.F32, (args.m, problem.k_blocks), (4 * args.a_sf_ld,), scales, 0, L2_PROMOTION),
+        MapFields(args.d, kind, (problem.n, args.m), d_row, d_box, swizzle, L2_PROMOTION),
+    ]
+
+
+def part(rows: int) -> int:
+    """Rows of a part of a tile."""
+    return max(rows // PARTS, 1)
+
+
+def tensor_maps(config: GemmConfig, args: Any) -> list[TensorMap]:
+    """The same with integers of the host.  Raises ValueError for an address or a stride that TMA does not take."""
+    return [TensorMap(**fields._asdict()) for fields in map_fields(config, args)]

@@ -1,0 +1,137 @@
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
+
+The next tile is read, and its scales of B are on their way, before the epilogue begins.
+
+waits     work_tile_full, per tile; full, per stage
+signals   work_tile_empty and empty, per warp, per tile and per stage
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from ...blocks.sm90.main_loop import Share, multiply_ahead, multiply_tile
+from ...blocks.sm90.math_thread import MathThread
+from ...blocks.sm90.tokens_as_m import RowShare
+from ...blocks.sm90.tokens_as_n import ColumnShare
+from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
+from ...device.stage import Stage
+from ...device.tile_queue import TileQueue
+from ...device.tma import wait_group_read
+from ...layouts.arith import div, select
+from . import epilogue_columns, epilogue_rows
+from .config import GemmConfig
+from .context import GemmContext
+from .problem import SCALE_BLOCK
+from .work_tile import GemmTile, next_tile
+
+
+@cute.jit
+def math(ctx: GemmContext, warp: Int32):
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
+    me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    tile, tiles = next_tile(ctx.first_tile)
+    scales = load_scales(ctx, tile, me)
+    stage = ctx.first_read_stage
+    while tile.valid():
+        stage = ctx.of_tile(stage, tile)
+        if cutlass.const_expr(ctx.config.halves):
+            if ctx.is_half(tile):
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True)
+            else:
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+        else:
+            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+    # What TMA still reads is this CTA's.
+    wait_group_read(0)
+
+
+@cute.jit
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
+    """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
+    if cutlass.const_expr(ctx.config.swap_ab):
+        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
+        sums, stage = multiply_all(ctx.config, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        epilogue_columns.finish_tile(ctx, tile, columns, sums)
+    else:
+        rows = rows_of(ctx.config, me, half)
+        sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        following, tiles = next_tile(tiles)
+        scales = load_scales(ctx, following, me)
+        epilogue_rows.finish_tile(ctx, tile, rows, sums)
+    return stage, following, tiles, scales
+
+
+@cute.jit
+def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, stage: Stage):
+    """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
+    splits = ctx.config.tile.splits(me.half)
+    if cutlass.const_expr(len(splits) == 1):
+        return multiply_all(ctx.config, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+    columns = me.chunks * me.chunk_rows
+    before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
+    sums = me.zero().parts
+    for split in cutlass.range_constexpr(len(splits)):
+        if before == splits[split]:
+            sums, stage = multiply_all(ctx.config, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+    return sums, stage
+
+
+@cute.jit
+def multiply_all(config: cutlass.Constexpr[GemmConfig], stage: Stage, me: Share, scales: WeightScales):
+    """All K blocks of a tile."""
+    k_blocks = Int32(config.problem.k_blocks)
+    if cutlass.const_expr(config.ahead > 1):
+        return multiply_ahead(stage, me, scales, k_blocks, config.ahead)
+    stage.wait_full()
+    return multiply_tile(stage, me, scales, k_blocks)
+
+
+def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:
+    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
+    tile = config.tile
+    chunks = tile.chunks(half)
+    return RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0)
+
+
+def with_split(me: RowShare, split: int) -> RowShare:
+    """The share where so many of its columns lie before the next row of scales."""
+    return replace(me, split=split)
+
+
+def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
+    """One row of scales, where all columns lie before the next, or two."""
+    return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
+
+
+def first_column(config: GemmConfig, tile: GemmTile, me: MathThread, half: bool) -> Any:
+    """Of a warpgroup's share, within the rows of one B."""
+    own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
+    return tile.n_block * config.block_n + own
+
+
+@cute.jit
+def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
+    """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
+    config, problem = ctx.config, ctx.config.problem
+    first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
+    matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), problem.k_blocks)
+    base = tile.group * problem.scale_rows
+    rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
+    return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), me.lane) for i in range(rows))
+
+
+def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:
+    """`first_column` of a tile that may be half, or past the last one."""
+    config = ctx.config
+    n_block = cutlass.max(tile.n_block, Int32(0))
+    inside = replace(tile, n_block=n_block)
+    whole = first_column(config, inside, me, False)
+    return select(ctx.is_half(tile), first_column(config, inside, me, True), whole) if config.halves else whole

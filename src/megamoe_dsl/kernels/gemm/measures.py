@@ -1,0 +1,29 @@
+"""Measures of the GEMM kernel."""
+
+from __future__ import annotations
+
+from ...sass.measurer import Measure, Measurer
+
+WGMMA = r"\w*GMMA"
+STEPS = 4  # wgmmas of a part of a K block
+
+
+def measure_gemm(find: Measurer) -> list[Measure]:
+    """Of the math warps, where a tile has K blocks enough for a loop, and of the loaders.  Raises `InspectionError`."""
+    loaders = [
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
+        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
+    ]
+    return [*(measure_math(find) if find.config.problem.k_blocks > find.config.ahead else ()), *loaders]
+
+
+def measure_math(find: Measurer) -> list[Measure]:
+    """A K block of a whole tile, one of the places where a row of scales can begin, and a tile without any."""
+    config = find.config
+    loop = find.inner("", **{WGMMA: STEPS * config.tile.chunks(False) * config.ahead})
+    tile = find.around(loop)
+    inside = [one for one in find.flow.loops if one.body < tile.body]
+    return [
+        find.measure("math_k_block", "math", "K block", loop, config.ahead),
+        find.measure("math_tile", "math", "tile", tile, 1, inside),
+    ]

@@ -1,0 +1,98 @@
+"""What is computed: D[M, N] = A[M, K] x B[N, K], of one matrix B or of one for each group of rows.  Every constraint is checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...integer import as_integer
+from ...problem import ProblemError, integer_between
+
+DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
+KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
+BF16, F32 = "bf16", "f32"
+OUTPUTS = (BF16, F32)
+SCALE_BLOCK = 128  # values of K, and rows of B, that share a scale
+COLUMN_STEP = 16
+ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
+MOST_GROUPS = 1024
+MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """Everything of a GEMM but M, which every launch says anew.
+
+    A is E4M3 with one FP32 scale per row and 128 of K, B is E4M3 with one per 128 rows and 128 of K.
+
+    n           columns of D, rows of B; a multiple of 16
+    k           a multiple of 128
+    kind        dense       one B
+                contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
+                packed      rows sorted by group without padding; the end of each group's rows
+                masked      room for as many rows in every group; how many of them are there is known on the device
+    num_groups  matrices B; 1 of a dense problem
+    output      type of D: bf16, or f32
+    accumulate  D += A x B; f32 alone
+
+    Raises `ProblemError`, which names field, value and what is allowed.
+    """
+
+    n: int
+    k: int
+    kind: str = DENSE
+    num_groups: int = 1
+    output: str = BF16
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("n", "k", "num_groups"):
+            value = as_integer(getattr(self, field))
+            if value is None or value < 1:
+                raise ProblemError(field, getattr(self, field), "a positive integer")
+            object.__setattr__(self, field, value)
+        self._require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
+        self._require("k", self.k % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
+        most = 1 if self.kind == DENSE else MOST_GROUPS
+        self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
+        self._require("output", self.output in OUTPUTS, "one of " + ", ".join(OUTPUTS))
+        self._require("accumulate", isinstance(self.accumulate, bool), "True or False")
+        self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
+
+    def _require(self, field: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise ProblemError(field, getattr(self, field), allowed)
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of 128 of K."""
+        return self.k // SCALE_BLOCK
+
+    @property
+    def scale_rows(self) -> int:
+        """Rows of one B's scales."""
+        return -(-self.n // SCALE_BLOCK)
+
+    @property
+    def output_bytes(self) -> int:
+        """Of an element of D."""
+        return 2 if self.output == BF16 else 4
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether rows belong to groups."""
+        return self.kind != DENSE
+
+    @property
+    def has_partial_tiles(self) -> bool:
+        """Whether rows that follow a tile's may belong to another group, so that the store must leave them alone."""
+        return self.kind in (PACKED, MASKED)
+
+    def check_rows(self, rows: object, field: str = "m") -> int:
+        """M as an int.  Raises `ProblemError` for one that no launch takes."""
+        number = integer_between(field, rows, 0, MOST_ROWS, f"between 0 and {MOST_ROWS}")
+        if self.kind == CONTIGUOUS and number % ROW_BLOCK:
+            raise ProblemError(field, number, f"a multiple of {ROW_BLOCK} for a {self.kind} problem")
+        if self.kind == MASKED and number % self.num_groups:
+            raise ProblemError(field, number, f"a multiple of num_groups = {self.num_groups} for a {self.kind} problem")
+        return number

@@ -1,0 +1,70 @@
+"""Shared memory of one CTA of the GEMM kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...hardware.operand_tile import BLOCK_K
+from ...layouts.arith import align
+from ...layouts.mbarrier import MBarrier
+from ...layouts.region import F32, U8, U32, U64, Field, Region
+from .barriers import barrier_table
+from .tile import WARPS_PER_GROUP, TileShape
+
+OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
+WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
+
+
+@dataclass(frozen=True)
+class GemmSmemPlan:
+    """Byte plan of a CTA's SMEM; `region` has every field.
+
+    groups   entries of the table of groups; 0 without one
+    boxes    of D that a warp has in SMEM; none where D does not pass through it
+    any_row  whether a tile may begin at any row
+    """
+
+    tile: TileShape
+    num_stages: int
+    cluster: int
+    groups: int
+    boxes: int
+    any_row: bool
+
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order (barriers.py)."""
+        return barrier_table(
+            num_stages=self.num_stages,
+            work_tiles=WORK_TILES,
+            math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
+            cluster=self.cluster,
+        )
+
+    @property
+    def scale_rows(self) -> int:
+        """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind."""
+        return self.tile.m + (SCALE_STEP if self.any_row else 0)
+
+    @property
+    def box_bytes(self) -> int:
+        """Of a box of D in SMEM."""
+        return 2 * self.tile.store_rows * self.tile.store_columns
+
+    @cached_property
+    def region(self) -> Region:
+        """The TMA ring, boxes of D, tables and mbarriers."""
+        stages, tile = self.num_stages, self.tile
+        boxes = (WARPS_PER_GROUP * tile.warpgroups, self.boxes, self.box_bytes)
+        return Region.stack(
+            "smem",
+            Field("weights", (stages, tile.n * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
+            Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
+            Field("work_tiles", (WORK_TILES, 4), U32, 16),
+            Field("group_table", (self.groups, 2), U32, 8),
+            *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
+        )

@@ -1,0 +1,78 @@
+"""The tile of a GEMM and how warpgroups share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from .problem import SCALE_BLOCK
+
+WARPS_PER_GROUP = 4
+GROUP_ROWS = 64  # of a wgmma
+MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread's registers
+STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
+SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """`m` rows of A by `n` rows of B on `warpgroups` warpgroups.
+
+    swap_ab  rows of A are the wgmma's columns
+    halves   a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
+    """
+
+    m: int
+    n: int
+    warpgroups: int
+    swap_ab: bool
+    halves: bool
+
+    def shares_rows(self, half: bool) -> bool:
+        """Whether all warpgroups have the same rows of A and different ones of B."""
+        return half or self.swap_ab or self.m == GROUP_ROWS
+
+    def columns(self, half: bool) -> int:
+        """Rows of B that a warpgroup multiplies."""
+        return self.n // self.warpgroups if self.shares_rows(half) else self.n
+
+    def chunks(self, half: bool) -> int:
+        """Parts of them that the tensor core computes one after another."""
+        if self.swap_ab:
+            return self.columns(half) // GROUP_ROWS
+        return 1 if self.columns(half) <= MOST_CHUNK else 2
+
+    def scale_step(self, half: bool) -> int:
+        """What the first of a warpgroup's rows of B is a multiple of, counted within 128."""
+        return gcd(self.n, self.columns(half), SCALE_BLOCK)
+
+    def splits(self, half: bool) -> tuple[int, ...]:
+        """How many of a warpgroup's columns can lie before the next row of scales; all of them first."""
+        columns, firsts = self.columns(half), range(0, SCALE_BLOCK, self.scale_step(half))
+        return tuple(sorted({min(columns, SCALE_BLOCK - first) for first in firsts}, reverse=True))
+
+    def scale_rows(self, half: bool) -> int:
+        """Rows of scales that a warpgroup's columns can need."""
+        return -(-(SCALE_BLOCK - self.scale_step(half) + self.columns(half)) // SCALE_BLOCK)
+
+    @property
+    def store_columns(self) -> int:
+        """Columns of D in a box that a warp stores as BF16: of those that it has, as many as a swizzle spans."""
+        if self.swap_ab:
+            return SWAPPED_COLUMNS
+        row = 2 * gcd(self.columns(False), self.columns(self.halves))
+        return next((span for span in STORE_SPANS if row % span == 0), row) // 2
+
+    @property
+    def store_swizzle(self) -> int:
+        """Swizzle of that box in bytes; 0 for rows that are an odd number of 16 bytes long, which meet in no bank without."""
+        return 2 * self.store_columns if 2 * self.store_columns in STORE_SPANS else 0
+
+    @property
+    def store_rows(self) -> int:
+        """Rows of D in it."""
+        return self.m if self.swap_ab else GROUP_ROWS // WARPS_PER_GROUP
+
+    def boxes(self, half: bool) -> int:
+        """How many of them a warp stores of a tile."""
+        return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns

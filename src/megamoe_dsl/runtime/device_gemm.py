@@ -1,0 +1,87 @@
+"""Compiled GEMM kernels on a device, loaded when first asked for, and launched with what was prepared for their tensors before."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import torch
+
+from ..artifact.cache import cache_folder
+from ..artifact.store import ArtifactStore
+from ..kernels.gemm.config import GemmConfig
+from ..kernels.gemm.problem import GemmProblem
+from ..kernels.registry import find_kernel
+from ..problem import ProblemError
+from ..target import Target
+from .cuda_kernel import CudaKernel, encode_tensor_map
+from .gemm_tensors import GemmTensors
+from .symmetric_memory import device_arch
+from .tile_counters import TileCounters, tile_counters
+
+PREPARED = 4096  # launches whose tensor maps are kept
+
+
+class LoadedGemm:
+    """One configuration's kernel."""
+
+    def __init__(self, config: GemmConfig, store: ArtifactStore, device: torch.device) -> None:
+        self.config, self._kernel = config, CudaKernel(store.get(config))
+        self._counters: TileCounters | None = tile_counters(device) if config.dealt else None
+        self._prepare = lru_cache(PREPARED)(self._parameters)
+
+    def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> bytes:
+        """What the launch of these arguments takes: the same addresses and shapes come back again and again."""
+        self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
+        return self._kernel.arguments.save()
+
+    def __call__(self, tensors: GemmTensors) -> None:
+        """Launches on torch's current stream; the tensors have been checked."""
+        scales = tensors.scales()
+        counter = self._counters.address() if self._counters else 0
+        self._kernel.arguments.restore(self._prepare(tuple(tensors.arguments(scales, counter).items())))
+        self._kernel.launch()
+
+
+def check_current(device: torch.device) -> None:
+    """Raises `ProblemError` unless launches on the current stream run on this device."""
+    if device.type != "cuda":
+        raise ProblemError("a.device", str(device), "a CUDA device")
+    if device.index != torch.cuda.current_device():
+        raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
+
+
+class DeviceGemm:
+    """All kernels of a problem on a device, by number of rows."""
+
+    def __init__(self, problem: GemmProblem, device: torch.device) -> None:
+        self.problem, self.device = problem, device
+        self._kernels: dict[GemmConfig, LoadedGemm] = {}
+        self._by_rows: dict[int, LoadedGemm] = {}
+
+    @cached_property
+    def target(self) -> Target:
+        """The device as configurations are chosen for it."""
+        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
+        return Target(device_arch(self.device), sms, torch.cuda.get_device_name(self.device))
+
+    def __call__(self, tensors: GemmTensors) -> None:
+        """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
+        tensors.check(self.problem)
+        check_current(self.device)
+        if tensors.rows:
+            self.kernel(tensors.rows)(tensors)
+
+    def kernel(self, rows: int) -> LoadedGemm:
+        """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
+        if rows not in self._by_rows:
+            config = find_kernel("gemm").choose(self.problem, self.target, rows)
+            if config not in self._kernels:
+                self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
+            self._by_rows[rows] = self._kernels[config]
+        return self._by_rows[rows]
+
+
+@lru_cache
+def device_gemm(problem: GemmProblem, device: torch.device) -> DeviceGemm:
+    """Those of a problem on a device."""
+    return DeviceGemm(problem, device)

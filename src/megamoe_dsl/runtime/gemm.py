@@ -1,0 +1,161 @@
+"""FP8 GEMMs on torch tensors, as operators that torch.compile takes as one node.
+
+    d = gemm(a, a_sf, b, b_sf)                                                   [M, N] of [M, K] and [N, K]
+    d = grouped_gemm(a, a_sf, b, b_sf, ends, kind="packed")                      rows sorted by group, `ends` of each group's rows
+
+A call launches on torch's current stream and neither synchronises nor, with `out` and scales of A as `scales_by_column` leaves them,
+allocates.  The first call of a shape compiles its kernel or loads it from the cache: before a graph is captured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..kernels.gemm.problem import DENSE, KINDS, GemmProblem
+from ..problem import ProblemError
+from .device_gemm import device_gemm
+from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+
+
+def gemm(
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """(a * a_sf) @ (b * b_sf)^T, promoted to FP32 every 128 of K.
+
+    a          float8_e4m3fn [M, K], K a multiple of 128, M any number
+    a_sf       float32 [M, K / 128]: per row and 128 of K; `scales_by_column` says which strides are not copied
+    b          float8_e4m3fn [N, K], N a multiple of 16
+    b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128
+    out        where the result goes, [M, N]; a new tensor by default
+    out_dtype  bfloat16 or float32, where there is no `out`
+    accumulate add to `out`, float32
+
+    Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    """
+    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate)
+
+
+def grouped_gemm(
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    kind: str = "packed",
+    out_dtype: torch.dtype = torch.bfloat16,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128].
+
+    kind    groups, int32
+    packed      [G]: where each group's rows end; rows past the last end are left alone
+    contiguous  [M / 128]: the group of each block of 128 rows, or -1: such a block is left alone
+    masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...], other rows are left alone
+
+    What `groups` holds is read on the device: rows that it puts outside of a are cut off.  Raises `ProblemError` as `gemm` does.
+    """
+    if kind not in KINDS or kind == DENSE:
+        raise ProblemError("kind", kind, "one of " + ", ".join(one for one in KINDS if one != DENSE))
+    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate)
+
+
+def _call(
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    accumulate: bool,
+) -> torch.Tensor:
+    if out is None:
+        if accumulate:
+            raise ProblemError("accumulate", accumulate, "False without out")
+        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype)
+    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate)
+    return out
+
+
+def problem_of(a: torch.Tensor, b: torch.Tensor, kind: str, dtype: torch.dtype, accumulate: bool) -> GemmProblem:
+    """The problem of such operands.  Raises `ProblemError`."""
+    dims = 2 if kind == DENSE else 3
+    if b.dim() != dims:
+        raise ProblemError("b.shape", tuple(b.shape), "[n, k]" if dims == 2 else "[num_groups, n, k]")
+    outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
+    if dtype not in outputs:
+        raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
+    n, k = b.shape[-2:]
+    return GemmProblem(n, k, kind, 1 if dims == 2 else b.shape[0], outputs[dtype], accumulate)
+
+
+def launch(
+    d: torch.Tensor,
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    accumulate: bool,
+) -> None:
+    """What the operators do."""
+    problem = problem_of(a, b, kind, d.dtype, accumulate)
+    device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups))
+
+
+@torch.library.custom_op("megamoe_dsl::gemm", mutates_args=())
+def gemm_op(
+    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """A new D; rows of no group are not written."""
+    d = new_result(a, b, out_dtype)
+    launch(d, a, a_sf, b, b_sf, groups, kind, False)
+    return d
+
+
+@gemm_op.register_fake
+def _(
+    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
+) -> torch.Tensor:
+    return new_result(a, b, out_dtype)
+
+
+def new_result(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """D for these operands, not yet written."""
+    return torch.empty(*a.shape[:-1], b.shape[-2], dtype=dtype, device=a.device)
+
+
+@torch.library.custom_op("megamoe_dsl::gemm_out", mutates_args=("out",))
+def gemm_out_op(
+    out: torch.Tensor,
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    accumulate: bool,
+) -> None:
+    """Into `out`."""
+    launch(out, a, a_sf, b, b_sf, groups, kind, accumulate)
+
+
+@gemm_out_op.register_fake
+def _(*arguments: Any) -> None:
+    return None
+
+
+__all__ = ["gemm", "grouped_gemm"]

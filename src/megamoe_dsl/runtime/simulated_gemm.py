@@ -1,0 +1,54 @@
+"""A GEMM on the simulator: its PTX on the CPU, one launch or several on the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..artifact.artifact import Artifact
+from ..kernels.gemm.config import GemmConfig
+from ..problem import ProblemError
+from ..sim import GlobalMemory, Launch, Report, Simulator
+from .gemm_tensors import GemmTensors
+
+
+def simulate_gemm(
+    artifact: Artifact,
+    tensors: GemmTensors,
+    *,
+    launches: int = 1,
+    seed: int = 0,
+    race: bool = True,
+    progress: Callable[[int, float], None] | None = None,
+) -> Report:
+    """Computes `tensors.d`, `launches` times without a pause between them; what the simulator saw.
+
+    Raises `ProblemError` for tensors that do not fit, and `SimError` for a fault or a deadlock.
+    """
+    config = artifact.config
+    if not isinstance(config, GemmConfig):
+        raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
+    tensors.check(config.problem)
+    scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
+    memory = GlobalMemory()
+    for name in ("a", "b", "b_sf", "groups"):
+        tensor = getattr(tensors, name)
+        if tensor is not None and tensor.numel():
+            memory.add(tensor, name=name, rank=0, read_only=True)
+    whole = scales.T.as_strided((scales.shape[1], scales.stride(1)), (scales.stride(1), 1))
+    memory.add(whole, name="a_sf", rank=0, read_only=True)
+    memory.add(tensors.d, name="d", rank=0)
+    memory.add(counter, name="counter", rank=0)
+    simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
+    arguments = tensors.arguments(scales, counter.data_ptr())
+    launch = Launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        dynamic_smem=artifact.dynamic_smem,
+        args=artifact.kernel.parameters(config, arguments),
+    )
+    report = simulator.run([launch] * launches)
+    assert not counter.any()
+    return report

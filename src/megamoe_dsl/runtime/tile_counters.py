@@ -1,0 +1,41 @@
+"""Counters from which tiles are dealt at run time: one for each stream of a device, so that no two launches at once share one."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from cuda.bindings import driver
+
+from ..problem import ProblemError
+
+COUNTERS = 1 << 16
+
+
+class TileCounters:
+    """Of one device; zero, and every launch leaves them so.  Launches that a graph captures on one stream share one of their own, for the
+    graph may run beside the stream it was captured on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.memory = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        self._slots: dict[tuple[int, int], int] = {}
+        torch.cuda.synchronize(device)
+
+    def address(self) -> int:
+        """Of the counter for a launch on torch's current stream.  Raises `ProblemError` when all are taken."""
+        stream = torch.cuda.current_stream(self.memory.device).cuda_stream
+        capture = 0
+        if torch.cuda.is_current_stream_capturing():
+            _, _, capture, *_ = driver.cuStreamGetCaptureInfo(stream)
+        key = (stream, int(capture))
+        if key not in self._slots:
+            if len(self._slots) == COUNTERS:
+                raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles dealt at run time")
+            self._slots[key] = len(self._slots)
+        return int(self.memory.data_ptr()) + 4 * self._slots[key]
+
+
+@lru_cache
+def tile_counters(device: torch.device) -> TileCounters:
+    """Those of a device; made outside of a capture, when its first kernel is loaded."""
+    return TileCounters(device)

@@ -1,0 +1,79 @@
+"""Small GEMMs that have a bit of everything: what the simulator, silicon and the faults run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
+from megamoe_dsl.kernels.gemm.config import GemmConfig
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case by its name: a configuration, and rows of each group."""
+
+    name: str
+    counts: tuple[int, ...]
+    block_m: int
+    block_n: int
+    problem: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> GemmConfig:
+        problem = GemmProblem(**{"n": 416, "k": 384, **self.problem})
+        return GemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 4, **self.fields})
+
+    def case(self, *, exact: bool) -> GemmCase:
+        return gemm_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+
+
+GROUPED = (130, 0, 1, 64, 200)
+PAIRS = {"cluster": 2, "dealt": True}
+EVERYTHING = {**PAIRS, "halves": True}
+SWAPPED = {"swap_ab": True}
+FEW = (30, 0, 1, 64, 20)
+
+
+def groups(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"n": 272, "k": 256, "kind": kind, "num_groups": 5, **fields}
+
+
+RUNS = (
+    Run("one-row", (1,), 64, 16),
+    Run("rows-64", (70,), 64, 96, {"n": 400}),
+    Run("rows-64-every-split", (70,), 64, 112, {"n": 912, "k": 256}),
+    Run("rows-64-one-warpgroup", (70,), 64, 56, {"n": 400}, {"warpgroups": 1}),
+    Run("rows-128", (200,), 128, 128),
+    Run("rows-128-wide", (200,), 128, 256, {"n": 512}, {"num_sms": 1}),
+    Run("rows-128-two-splits", (200,), 128, 192),
+    Run("rows-128-four-splits", (129,), 128, 160, {"n": 656}),
+    Run("rows-192", (200,), 192, 128, {}, {"num_sms": 2}),
+    Run("halves", (130,), 128, 256, {}, {"halves": True, "dealt": True}),
+    Run("pairs", (330,), 128, 128, {}, {"cluster": 2}),
+    Run("pairs-dealt", (330,), 128, 192, {}, PAIRS),
+    Run("pairs-rows-192", (400,), 192, 96, {}, PAIRS),
+    Run("deep", (40,), 64, 64, {"n": 64, "k": 4352}, {"num_sms": 1}),
+    Run("swapped-8", (17,), 8, 256, {}, SWAPPED),
+    Run("swapped-24", (21,), 24, 64, {}, SWAPPED),
+    Run("swapped-64", (60,), 64, 128, {}, SWAPPED),
+    Run("f32", (70,), 64, 96, {"output": "f32"}),
+    Run("accumulate", (200,), 128, 192, {"output": "f32", "accumulate": True}, {"halves": True}),
+    Run("accumulate-swapped", (20,), 16, 128, {"output": "f32", "accumulate": True}, SWAPPED),
+    *(Run(f"{kind}", GROUPED, 128, 128, groups(kind)) for kind in ("contiguous", "packed", "masked")),
+    *(Run(f"{kind}-pairs", GROUPED, 128, 192, groups(kind), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
+    *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
+    Run("contiguous-nothing", (0, 0, 0, 0, 0), 64, 64, groups("contiguous")),
+    Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
+)
+BY_NAME = {run.name: run for run in RUNS}
+
+
+@cache
+def artifact(config: GemmConfig) -> Artifact:
+    return compile_kernel(config)

@@ -1,0 +1,67 @@
+"""The GEMM's simulator results, made where the DSL is, for comparison with a GPU's bits."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemm_runs import RUNS, Run
+from megamoe_dsl.artifact.store import ArtifactStore, source_digest
+from megamoe_dsl.bench.portable import dump
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
+
+SUFFIX = ".gemm.gz"
+SOURCES = source_digest(find_kernel("gemm"))
+
+
+def prepare_run(folder: Path, run: Run) -> str:
+    """Compiles, simulates on normal data and writes a case; a line about it."""
+    from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+
+    torch.set_num_threads(1)
+    store, case = ArtifactStore(folder), run.case(exact=False)
+    before = case.tensors.d.clone()
+    simulate_gemm(store.get(run.config), case.tensors, race=False)
+    record = {"sources": SOURCES, "tensors": replace(case.tensors, d=before), "d": case.tensors.d}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{run.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
+    return f"{run.name}: {case.tensors.d.numel()} elements"
+
+
+def read(folder: Path, run: Run) -> dict[str, Any]:
+    """A case.  Raises LookupError where it was not prepared, or from other sources."""
+    path = folder / f"{run.name}{SUFFIX}"
+    if not path.exists():
+        raise LookupError(f"{folder} has no case {run.name}: run prepare.py where the DSL is")
+    record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
+    if record["sources"] != SOURCES:
+        raise LookupError(f"{folder}: {run.name} was prepared from other sources: run prepare.py again")
+    return record
+
+
+def on_gpu(tensors: GemmTensors) -> GemmTensors:
+    moved = {one.name: getattr(tensors, one.name) for one in fields(tensors)}
+    return GemmTensors(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
+
+
+def differing(folder: Path, run: Run) -> int:
+    """Elements of D whose bits on this GPU are not the simulator's."""
+    from megamoe_dsl.runtime.device_gemm import LoadedGemm
+
+    record = read(folder, run)
+    tensors = on_gpu(record["tensors"])
+    tensors.check(run.config.problem)
+    if tensors.rows:
+        LoadedGemm(run.config, ArtifactStore(folder), tensors.a.device)(tensors)
+    torch.cuda.synchronize()
+    kind = torch.int16 if tensors.d.dtype == torch.bfloat16 else torch.int32
+    return int((tensors.d.cpu().view(kind) != record["d"].view(kind)).sum())
+
+
+__all__ = ["RUNS", "differing", "prepare_run"]

@@ -1,0 +1,117 @@
+"""Faults for the GEMM kernel: what its roles wait for and signal, each taken out or weakened on its own (sm90_faults.py has the means)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from gemm_runs import EVERYTHING, GROUPED, Run, artifact, groups
+from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, twice
+from sm90_faults import (
+    ARRIVE,
+    DRAW,
+    EXPECT,
+    FENCE_SHARED,
+    GROUP_WAIT,
+    LOAD,
+    MAP_TO_CTA,
+    MULTICAST_MASK,
+    NOT_ORDERED,
+    PUBLISH,
+    RELEASE,
+    REMOTE_ARRIVE,
+    SEND_TICKET,
+    STMATRIX,
+    STORE,
+    STUCK,
+    TICKET,
+    WAIT,
+    WGMMA_FENCE,
+    Sm90Fault,
+    after,
+    at,
+    before,
+    fewer_bytes,
+    never,
+    to_first_cta,
+)
+
+READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
+COMMIT = r"cp\.async\.bulk\.commit_group;"
+COUNT = r"red\.relaxed\.gpu\.global\.add\.u32[^;]*;"
+ANY = (*NOT_ORDERED, *STUCK)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run in which everything happens, and launches of it that follow one another."""
+
+    run: Run
+    launches: int = 2
+
+
+SUBJECTS = {
+    "rows": Subject(Run("faults-rows", (200,), 128, 192, {"n": 416, "k": 384}, {"num_sms": 2, "num_stages": 2})),
+    "columns": Subject(Run("faults-columns", (40,), 24, 64, {"n": 208, "k": 384}, {"num_sms": 2, "num_stages": 2, "swap_ab": True})),
+    "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
+    "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
+}
+"""`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone."""
+
+MATH_WARPS = r"mbarrier\.init[^;]*, 8;"
+RING = (
+    before("empty not waited for by the token loader", LOAD, 0, WAIT, never, NOT_ORDERED),
+    before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, ANY),
+    before("full not waited for, first", WGMMA_FENCE, 0, WAIT, never, NOT_ORDERED),
+    before("full not waited for, last", GROUP_WAIT, -1, WAIT, never, NOT_ORDERED),
+    before("token bytes too few", LOAD, 0, EXPECT, fewer_bytes, ANY),
+    before("weight bytes too many", LOAD, -1, EXPECT, last_number_plus(16), STUCK),
+    at("full by one loader", r"mbarrier\.init[^;]*, 2;", 0, last_number_plus(-1), ANY),
+)
+ALONE = (
+    after("empty not signalled", GROUP_WAIT, -1, ARRIVE, gone, STUCK),
+    after("work_tile_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
+)
+WGMMA = (
+    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
+    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
+    at("a group less waited for", GROUP_WAIT, -1, last_number_plus(1), NOT_ORDERED),
+    at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
+    at("group not committed", r"wgmma\.commit_group\.sync\.aligned;", -1, gone, NOT_ORDERED),
+    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
+    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
+)
+BOXES = (
+    at("box without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
+    at("box not stored", STORE, 0, gone, NOT_ORDERED),
+    after("box not committed", STORE, 0, COMMIT, gone, NOT_ORDERED),
+    before("box filled while it is read", STMATRIX, 0, READ_WAIT, gone, NOT_ORDERED),
+)
+TILES = (
+    before("work_tile_full not waited for, first tile", TICKET, 0, WAIT, never, NOT_ORDERED),
+    before("work_tile_full not waited for, later tiles", TICKET, 1, WAIT, never, ANY),
+    at("work tile not published", PUBLISH, 0, gone, ANY),
+)
+PAIRS = (
+    at("multicast to one CTA", MULTICAST_MASK, 0, lambda match: "mov.u16 m, 1;", ANY),
+    before("stage given back to one CTA", REMOTE_ARRIVE, 0, MAP_TO_CTA, to_first_cta, ANY),
+    at("stage not given back to any CTA", REMOTE_ARRIVE, 0, gone, STUCK),
+    at("empty by the warps of one CTA", r"mbarrier\.init[^;]*, 16;", 0, last_number_plus(-8), ANY),
+    at("work tile not sent", SEND_TICKET, 0, gone, STUCK),
+    at("work tile not expected", r"mbarrier\.arrive\.expect_tx\.relaxed\.cluster[^;]*;", 0, gone, STUCK),
+    at("barriers used before they are there", CLUSTER_BARRIER, 0, gone, ("simulator error", "race")),
+    at("counter not set back", COUNT, 0, gone, ANY),
+    at("counter set back twice", COUNT, 0, twice, ANY),
+    at("no number fetched", DRAW, 0, lambda match: match[0].replace(", 2;", ", 0;"), ANY),
+)
+CASES: tuple[tuple[Sm90Fault, str], ...] = (
+    *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),
+    *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
+    *((fault, "ahead") for fault in (*RING, *WGMMA)),
+    *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
+)
+
+
+@cache
+def ptx_of_subject(subject: str) -> str:
+    return artifact(SUBJECTS[subject].run.config).ptx

@@ -1,0 +1,137 @@
+"""What a GEMM's configuration refuses and chooses, and how warpgroups share a tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
+from megamoe_dsl.bench.gemm.candidates import candidates
+from megamoe_dsl.bench.gemm.point import all_points, find_points
+from megamoe_dsl.kernels.gemm.problem import KINDS
+from megamoe_dsl.kernels.gemm.tile import TileShape
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.target import Target
+from megamoe_dsl.tuned import DEFAULT_GPU, tuned_gemms
+
+H200 = Target.typical("sm_90a")
+PROBLEM = GemmProblem(4096, 7168)
+
+BAD_PROBLEMS = {
+    "n = 0: must be a positive integer": {"n": 0},
+    "n = 24: must be a multiple of 16": {"n": 24},
+    "k = 192: must be a multiple of 128": {"k": 192},
+    "kind = 'sorted': must be one of dense, contiguous, packed, masked": {"kind": "sorted"},
+    "num_groups = 2: must be at most 1 for a dense problem": {"num_groups": 2},
+    "num_groups = 1025: must be at most 1024 for a packed problem": {"kind": "packed", "num_groups": 1025},
+    "output = 'f16': must be one of bf16, f32": {"output": "f16"},
+    "accumulate = True: must be False where the output is bf16": {"accumulate": True},
+}
+BAD_CONFIGS = {
+    "block_m = 96: must be one of [64, 128, 192]": {"block_m": 96},
+    "block_n = 264: must be a multiple of 8 up to 256": {"block_n": 264},
+    "block_n = 224: must be such that a tile needs at most two rows of B's scales": {"block_n": 224},
+    "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"swap_ab": True, "block_m": 8, "block_n": 96},
+    "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"swap_ab": True, "block_m": 72},
+    "warpgroups = 1: must be one of [2] for this tile, or 0 for the last of them": {"warpgroups": 1},
+    "halves = True: must be False unless block_m is 128": {"block_m": 64, "halves": True},
+    "cluster = 3: must be 1 or 2": {"cluster": 3},
+    "cluster = 2: must be 1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile": {"block_n": 56, "cluster": 2},
+    "num_sms = 131: must be a positive multiple of 2": {"cluster": 2, "num_sms": 131},
+    "ahead = 9: must be between 1 and 8": {"ahead": 9},
+    "ahead = 2: must be 1 where a warpgroup multiplies its columns in several parts": {"block_n": 256, "ahead": 2},
+    "ahead = 4: must be such that all sums fit 232 registers of a thread: they take 352": {"ahead": 4},
+    "num_stages = 99: must be between 2 and 5, or 0 for the deepest": {"num_stages": 99},
+    "boxes = 3: must be 1 or 2": {"boxes": 3},
+    "dealt = 1: must be True or False": {"dealt": 1},
+    "group_m = 0: must be positive": {"group_m": 0},
+}
+
+
+@pytest.mark.parametrize("message", BAD_PROBLEMS)
+def test_bad_problems_name_field_value_and_what_is_allowed(message: str) -> None:
+    with pytest.raises(ProblemError) as error:
+        GemmProblem(**{"n": 4096, "k": 7168, **BAD_PROBLEMS[message]})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("message", BAD_CONFIGS)
+def test_bad_configurations_name_field_value_and_what_is_allowed(message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GemmConfig(PROBLEM, **{"block_m": 128, "block_n": 128, **BAD_CONFIGS[message]})
+    assert str(error.value) == message
+
+
+def test_rows_of_192_do_not_divide_the_blocks_of_a_contiguous_problem() -> None:
+    with pytest.raises(ConfigError, match=r"block_m = 192: must be a divisor of 128 for a contiguous problem"):
+        GemmConfig(GemmProblem(4096, 7168, "contiguous", 8), 192, 128)
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(-1, "dense"), (130, "contiguous"), (9, "masked")])
+def test_bad_numbers_of_rows_are_refused(rows: int, kind: str) -> None:
+    groups = 1 if kind == "dense" else 4
+    with pytest.raises(ProblemError, match="m = "):
+        find_kernel("gemm").choose(GemmProblem(4096, 7168, kind, groups), H200, rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_problem_with_any_rows_has_a_configuration(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(KINDS))
+    groups = 1 if kind == "dense" else data.draw(st.integers(1, 300))
+    problem = GemmProblem(16 * data.draw(st.integers(1, 2048)), 128 * data.draw(st.integers(1, 160)), kind, groups)
+    rows = data.draw(st.integers(0, 20_000))
+    rows -= rows % {"contiguous": 128, "masked": groups}.get(kind, 1)
+    gpu = data.draw(st.sampled_from((None, DEFAULT_GPU)))
+    config = find_kernel("gemm").choose(problem, Target(H200.arch, 132, gpu), rows)
+    assert isinstance(config, GemmConfig) and config.num_stages >= 2
+
+
+def test_measured_points_have_the_configuration_that_won() -> None:
+    entries = tuned_gemms(DEFAULT_GPU).entries
+    assert len(entries) > 30
+    for one in entries:
+        problem = GemmProblem(one.n, one.k, one.kind, one.num_groups)
+        chosen = find_kernel("gemm").choose(problem, H200, one.rows)
+        assert {name: getattr(chosen, name) for name in one.choice} == dict(one.choice)
+
+
+def test_a_few_rows_less_than_measured_have_the_same_configuration() -> None:
+    kernel = find_kernel("gemm")
+    problem = GemmProblem(7168, 2048)
+    assert kernel.choose(problem, H200, 120) == kernel.choose(problem, H200, 128)
+    assert kernel.choose(problem, H200, 9000) == kernel.choose(problem, H200, 4096)
+
+
+def test_every_point_has_candidates_and_a_name_of_its_own() -> None:
+    points = all_points()
+    assert len({point.name for point in points}) == len(points) > 30
+    assert all(len(candidates(point)) >= 8 for point in points)
+    assert [point.name for point in find_points(["64x2112x7168"])] == ["dense 64x2112x7168"]
+
+
+def scale_rows(first: int, columns: int) -> list[int]:
+    return [(first + column) // 128 for column in range(columns)]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from((64, 128, 192)), st.integers(1, 32), st.booleans(), st.integers(0, 500))
+def test_rows_of_scales_change_where_code_is_made_for_it(block_m: int, eighths: int, half: bool, n_block: int) -> None:
+    """Of every warpgroup of every tile that a configuration takes."""
+    fields: dict[str, Any] = {"halves": True} if half and block_m == 128 else {}
+    try:
+        config = GemmConfig(PROBLEM, block_m, 8 * eighths, **fields)
+    except ConfigError:
+        return
+    tile: TileShape = config.tile
+    for group in range(config.warpgroups if tile.shares_rows(half) else 1):
+        columns = tile.columns(half)
+        first = n_block * tile.n + (group * columns if tile.shares_rows(half) else 0)
+        rows = scale_rows(first, columns)
+        split = rows.count(rows[0])
+        assert split in tile.splits(half)
+        assert set(rows) <= {rows[0], rows[0] + 1}
+        assert len(set(rows)) <= tile.scale_rows(half)

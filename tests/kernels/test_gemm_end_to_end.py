@@ -1,0 +1,37 @@
+"""The GEMM's PTX in the simulator: exact on exact data, to the bit on normal data, without a finding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gemm_runs import BY_NAME, RUNS, artifact
+
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+
+NORMAL = ("rows-64", "rows-128-two-splits", "swapped-24", "packed-pairs")
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_element_is_exact(name: str) -> None:
+    """Launched twice without a pause: the second finds the counter of tiles as the first did."""
+    run = BY_NAME[name]
+    case = run.case(exact=True)
+    launches = 1 if run.config.problem.accumulate else 2
+    expected = case.reference()
+    report = simulate_gemm(artifact(run.config), case.tensors, launches=launches)
+    assert not report.findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_rounding_is_the_tensor_cores(name: str) -> None:
+    """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order."""
+    run = BY_NAME[name]
+    case = run.case(exact=False)
+    expected = case.reference("hopper")
+    assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+def test_runs_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(RUNS)

@@ -1,0 +1,74 @@
+"""What the GEMM's roles wait for and signal is needed and watched: each taken out on its own, something must notice.
+
+`make test` runs every third fault; all of them, two minutes on two cores, with
+
+    python -m pytest -m faults -n 2 tests/kernels/test_gemm_faults.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gemm_faults import CASES, SUBJECTS, ptx_of_subject
+from gemm_runs import artifact
+from sm90_faults import Sm90Fault
+
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.sim import Deadlock, SimError
+
+SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
+SAMPLE = CASES[::3]
+
+
+def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | None:
+    """The first sign of a fault (None: no fault) under one schedule, as `kind: text`; None when there is none."""
+    chosen = SUBJECTS[subject]
+    compiled = artifact(chosen.run.config)
+    if fault is not None:
+        faulty = fault.apply(compiled.ptx)
+        assert faulty != compiled.ptx
+        compiled = replace(compiled, ptx=faulty)
+    case = chosen.run.case(exact=True)
+    expected = case.reference()
+    try:
+        report = simulate_gemm(compiled, case.tensors, launches=chosen.launches, seed=seed)
+    except Deadlock as error:
+        return f"deadlock: {error}"
+    except SimError as error:
+        return f"simulator error: {error}"
+    except AssertionError as error:
+        return f"wrong result: the counter of tiles: {error}"
+    if report.findings:
+        return f"race: {report.findings[0]}"
+    return None if torch.equal(case.tensors.d, expected) else "wrong result: D"
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Sm90Fault) else str(value)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_kernel_itself_shows_no_sign(subject: str) -> None:
+    assert how_noticed(None, subject) is None
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_faults_are_different(subject: str) -> None:
+    """Every fault finds its place, and no two make the same PTX."""
+    ptx = ptx_of_subject(subject)
+    faults = [fault for fault, its in CASES if its == subject]
+    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > 10
+
+
+@pytest.mark.parametrize(("fault", "subject"), SAMPLE, ids=name_of)
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    sign = next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)
+    assert sign is not None and sign.split(":")[0] in fault.signs, sign
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("fault", "subject"), [one for one in CASES if one not in SAMPLE], ids=name_of)
+def test_every_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    test_fault_is_noticed(fault, subject)

@@ -1,0 +1,132 @@
+"""The SM90 kernel with E2M1 weights (fp8xmxfp4) on simulated ranks: every tile, scales as far apart as can be, faults that show.
+
+Race detector on; y equals the reference bit for bit (sm90_runs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from mega_moe_runs import Layer, artifact, inputs, received
+from sm90_runs import HopperCase, config, hopper_case, prove
+from sm90_runs import problem as fp8_problem
+
+from megamoe_dsl.blocks.sm90 import packed_share
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.device import e2m1
+from megamoe_dsl.hardware.packed_tile import CODE_BYTES
+from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
+from megamoe_dsl.problem import Problem
+
+
+def problem(tokens: int = 24, **changes: Any) -> Problem:
+    return fp8_problem(tokens, **{"num_experts": 4, "recipe": "fp8xmxfp4", **changes})
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
+@pytest.mark.parametrize("block_m", PACKED_BLOCK_M)
+def test_every_tile(block_m, exact):
+    """An expert with a full and a partial block, experts with a few tokens; an odd number of K blocks in Linear2."""
+    moe = problem(block_m + 5, intermediate=384 if exact else 128)
+    full = block_m - 4
+    prove(config(moe, block_m=block_m, lookahead=1, num_stages=3), [(full, 9)], seed=block_m, target_expert=1, mask=0.1, exact=exact)
+    counts = received(hopper_case(moe, (full, 9), block_m, target_expert=1))[0]
+    assert counts[1] % block_m != 0 and counts[1] > block_m
+
+
+@pytest.mark.parametrize(("block_m", "tokens"), [(8, (24, 3, 0, 9)), (64, (40, 0, 70, 1))])
+def test_four_ranks_unequal_and_empty(block_m, tokens):
+    """Launches in a row, counts that change, a rank without tokens, the deepest ring."""
+    moe = problem(70, num_ranks=4, num_experts=8, topk=3)
+    prove(config(moe, block_m=block_m, num_sms=2), [tokens, tokens[::-1]], mask=0.1)
+
+
+@pytest.mark.parametrize("block_m", [16, 64])
+def test_random_data_to_the_bit_with_clamp(block_m):
+    prove(config(problem(20, activation_clamp=10.0, hidden=512), block_m=block_m, num_stages=2), [(20, 11)], exact=False)
+
+
+def spread_out(case: HopperCase, shift: torch.Tensor) -> HopperCase:
+    """The same case with weight scales moved by powers of two, [rows, K / 32] or what spreads to it, in both linears."""
+
+    def moved(sf: torch.Tensor) -> torch.Tensor:
+        return (sf.int() + shift.expand(2 * sf.shape[1], 2 * sf.shape[2])[: sf.shape[1], : sf.shape[2]].int()).to(torch.uint8)
+
+    weights = [replace(one, fc1_sf=moved(one.fc1_sf), fc2_sf=moved(one.fc2_sf)) for one in case.weights]
+    return HopperCase(**{**{field.name: getattr(case, field.name) for field in fields(case)}, "weights": weights})
+
+
+@pytest.mark.parametrize("block_m", [8, 64])
+def test_channels_of_other_magnitudes(block_m):
+    """The second 128 channels have scales 2^18 below the first ones': no shift spans that, the tile's own power of two does."""
+    moe = problem(9, intermediate=256)
+    far = torch.where(torch.arange(16) // 4 % 2 == 1, -18, 0).view(1, -1)
+    case = spread_out(hopper_case(moe, (9, 5), 0, exact=False), far)
+    layer = Layer.of(artifact(config(moe, block_m=block_m)), case)
+    scales = layer.moe.ranks[0].weights.fc1[..., CODE_BYTES + 8 : CODE_BYTES + 12].contiguous().view(torch.int32) >> 23
+    assert {tuple(one) for one in scales[..., 0].flatten(0, -2).tolist()} != {(127, 127)}
+    assert [one.unequal for one in layer.check(case)] == [0, 0]
+
+
+def test_rows_of_zeros_and_of_other_magnitudes():
+    """Each row has its own power of two, from 2^-12 to 2^12; some are zero."""
+    moe = problem(9)
+    draw = torch.randint(-12, 13, (512, 1), generator=torch.Generator().manual_seed(0))
+    case = spread_out(hopper_case(moe, (9, 5), 0, exact=False), draw)
+    for one in case.weights:
+        one.fc1[:, ::7], one.fc2[:, ::5] = 0, 0x80
+    layer = Layer.of(artifact(config(moe, block_m=8)), case)
+    assert [one.unequal for one in layer.check(case)] == [0, 0]
+
+
+@pytest.mark.parametrize("what", ["code", "shift", "tile scale", "row exponent"])
+def test_one_wrong_bit_of_a_tile_is_noticed(what):
+    """Of the first row and the last K block, whose exponents of rows count, of the busiest expert's W1."""
+    moe = problem(12)
+    case = hopper_case(moe, (12, 7), 3, exact=False)
+    layer = Layer.of(artifact(config(moe, block_m=8)), case)
+    layer.check(case)
+    want = case.reference().y
+    busiest = int(layer.moe.ranks[0].stats.argmax())
+    tile = layer.moe.ranks[0].weights.fc1[busiest, 0, -1]
+    place, bit = {"code": (0, 2), "shift": (CODE_BYTES, 8), "tile scale": (CODE_BYTES + 10, 128), "row exponent": (CODE_BYTES + 12, 1)}[
+        what
+    ]
+    tile[place] ^= bit
+    y, report = layer.moe(inputs(case))
+    assert report.findings == []
+    assert not all(torch.equal(a, b) for a, b in zip(y, want, strict=True))
+
+
+def swapped(word, entry):
+    return e2m1.decode(word, entry[::-1])
+
+
+@pytest.mark.parametrize(("name", "instead"), [("decode", swapped), ("release_stage", lambda stage, lane: None)])
+def test_a_wrong_instruction_is_noticed(monkeypatch, name, instead):
+    """The halves of a table's entry in each other's place; stages that nobody gives back."""
+    from megamoe_dsl.artifact.compile import compile_kernel
+    from megamoe_dsl.sim import SimError
+
+    moe = problem(8, num_ranks=1, num_experts=1, topk=1, hidden=512)
+    case = hopper_case(moe, (8,), 0, exact=False)
+    monkeypatch.setattr(packed_share, name, instead)
+    layer = Layer.of(compile_kernel(config(moe, block_m=8, num_sms=2, num_stages=2)), case)
+    try:
+        ranks, report = layer.launch(case)
+    except SimError:
+        assert name == "release_stage"
+    else:
+        assert report.findings or ranks[0].unequal
+
+
+def test_tiles_of_the_recipe():
+    with pytest.raises(ConfigError, match=r"block_m = 64: must be one of \[8, 16, 32, 128\]"):
+        Sm90Config.choose(fp8_problem(64), 64, block_m=64)
+    with pytest.raises(ConfigError, match=r"cluster = 2: must be among \(1,\)"):
+        Sm90Config.choose(problem(64), 64, cluster=2)
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
+        Sm90Config.choose(problem(64, recipe="fp8xfp4"), 64)

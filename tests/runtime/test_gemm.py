@@ -1,0 +1,148 @@
+"""`gemm` and `grouped_gemm`: the operators, with kernels in the simulator, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, scales_by_column
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
+from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.runtime import device_gemm
+from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
+from megamoe_dsl.target import Target
+from simulated_gpu import SimulatedKernel
+
+SMALL = Target(SM90, 2)
+
+
+@pytest.fixture
+def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CPU tensors in place of a GPU's."""
+    monkeypatch.setattr(device_gemm, "CudaKernel", SimulatedKernel)
+    monkeypatch.setattr(device_gemm, "encode_tensor_map", TensorMap.encode)
+    monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
+    monkeypatch.setattr(device_gemm.DeviceGemm, "target", SMALL)
+    device_gemm.device_gemm.cache_clear()
+    yield
+    device_gemm.device_gemm.cache_clear()
+
+
+def small_case(kind: str = "dense", counts: tuple[int, ...] = (70,), **fields: object) -> GemmCase:
+    """With scales of A as the kernel reads them: none are made on the way that the simulated GPU would not know."""
+    case = gemm_case(GemmProblem(208, 256, kind, len(counts), **fields), counts)
+    scales = case.tensors.scales()
+    if kind == "masked":
+        scales = scales.as_strided(case.tensors.a_sf.shape, (case.tensors.a_sf.shape[1], 1, scales.stride(1)))
+    return replace(case, tensors=replace(case.tensors, a_sf=scales))
+
+
+def visible(tensors: GemmTensors, d: torch.Tensor) -> dict[str, torch.Tensor]:
+    storage = torch.empty(0).set_(tensors.a_sf.untyped_storage())
+    found = {"a": tensors.a, "a_sf": storage, "b": tensors.b, "b_sf": tensors.b_sf, "d": d}
+    return found if tensors.groups is None else {**found, "groups": tensors.groups}
+
+
+def test_result_goes_where_it_is_asked_to(on_simulator: None) -> None:
+    case = small_case()
+    t = case.tensors
+    out = t.d.clone()
+    SimulatedKernel.tensors = visible(t, out)
+    assert gemm(t.a, t.a_sf, t.b, t.b_sf, out) is out
+    assert torch.equal(out, case.reference())
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "packed", "masked"])
+def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> None:
+    case = small_case(kind, (40, 0, 9))
+    t = case.tensors
+    assert t.groups is not None
+    out = t.d.clone()
+    SimulatedKernel.tensors = visible(t, out)
+    grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out, kind=kind)
+    assert torch.equal(out, case.reference())
+
+
+def test_float32_is_added_to(on_simulator: None) -> None:
+    case = small_case(output="f32", accumulate=True)
+    t = case.tensors
+    expected = case.reference()
+    SimulatedKernel.tensors = visible(t, t.d)
+    gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, accumulate=True)
+    assert torch.equal(t.d, expected)
+
+
+def test_no_rows_launch_nothing(on_simulator: None) -> None:
+    t = small_case().tensors
+    SimulatedKernel.launched = []
+    assert gemm(t.a[:0], t.a_sf[:0], t.b, t.b_sf, t.d[:0]).shape == (0, 208)
+    assert not SimulatedKernel.launched
+
+
+def test_compilers_know_the_result_without_running() -> None:
+    with torch.device("meta"):
+        a, a_sf = torch.empty(70, 256, dtype=torch.float8_e4m3fn), torch.empty(70, 2)
+        b, b_sf = torch.empty(3, 208, 256, dtype=torch.float8_e4m3fn), torch.empty(3, 2, 2)
+        ends = torch.empty(3, dtype=torch.int32)
+        d = gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32)
+        assert (d.shape, d.dtype) == ((70, 208), torch.float32)
+        assert gemm_out_op(d, a, a_sf, b, b_sf, ends, "packed", False) is None
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 2), (3, 1), (4, 3), (70, 2)])
+def test_scales_keep_their_values_and_are_copied_once(rows: int, blocks: int) -> None:
+    given = torch.rand(rows, blocks)
+    scales = scales_by_column(given)
+    assert torch.equal(scales, given) and scales.stride(1) % 4 == 0
+    assert scales_by_column(scales) is scales
+
+
+REFUSED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
+    "a of another type": (lambda t: replace(t, a=t.a.float()), r"a\.dtype = torch.float32: must be torch.float8_e4m3fn"),
+    "a with another depth": (lambda t: replace(t, a=t.a[:, :128].contiguous()), r"a\.shape = \(70, 128\): must be \(70, 256\)"),
+    "a of three dimensions": (lambda t: replace(t, a=t.a[None]), r"a\.shape = \(1, 70, 256\): must be \[m, k\]"),
+    "scales of another type": (lambda t: replace(t, a_sf=t.a_sf.double()), r"a_sf\.dtype = torch.float64: must be torch.float32"),
+    "a scale too few": (lambda t: replace(t, a_sf=t.a_sf[:-1]), r"a_sf\.shape = \(69, 2\): must be \(70, 2\)"),
+    "scales of b per row": (lambda t: replace(t, b_sf=torch.ones(208, 2)), r"b_sf\.shape = \(208, 2\): must be \(2, 2\)"),
+    "b by columns": (
+        lambda t: replace(t, b=t.b.view(torch.uint8).T.contiguous().T.view(t.b.dtype)),
+        r"b\.stride\(\) = \(1, 208\): must be",
+    ),
+    "b with odd rows": (lambda t: replace(t, b=t.b[:200], b_sf=t.b_sf), r"n = 200: must be a multiple of 16"),
+    "out of another shape": (lambda t: replace(t, d=t.d[:, :192].contiguous()), r"out\.shape = \(70, 192\): must be \(70, 208\)"),
+    "out of another type": (lambda t: replace(t, d=t.d.half()), r"out\.dtype = torch.float16: must be torch.bfloat16 or torch.float32"),
+    "bf16 to add to": (lambda t: t, r"accumulate = True: must be False where the output is bf16"),
+    "out that is not aligned": (
+        lambda t: replace(t, d=torch.empty(70 * 208 + 1, dtype=torch.bfloat16)[1:].view(70, 208)),
+        r"d\.data_ptr\(\) = \d+: must be a multiple of 16",
+    ),
+    "no GPU": (lambda t: t, r"a\.device = 'cpu': must be a CUDA device"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_tensors_are_refused_before_a_launch(name: str) -> None:
+    change, message = REFUSED[name]
+    t = change(small_case().tensors)
+    with pytest.raises(ProblemError, match=message):
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, accumulate="add" in name)
+
+
+def test_bad_groups_are_refused() -> None:
+    t = small_case("packed", (40, 0, 9)).tensors
+    assert t.groups is not None
+    with pytest.raises(ProblemError, match=r"groups\.shape = \(2,\): must be \(3,\)"):
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups[:2], t.d)
+    with pytest.raises(ProblemError, match=r"groups\.dtype = torch.int64: must be torch.int32"):
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups.long(), t.d)
+    with pytest.raises(ProblemError, match=r"kind = 'sorted': must be one of contiguous, packed, masked"):
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, t.d, kind="sorted")
+    with pytest.raises(ProblemError, match=r"a\.shape\[0\] = 49: must be a multiple of 128 for a contiguous problem"):
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, t.d, kind="contiguous")
+    with pytest.raises(ProblemError, match=r"accumulate = True: must be False without out"):
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, accumulate=True)
