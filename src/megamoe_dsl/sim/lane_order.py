@@ -29,6 +29,7 @@ from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of, members
 from .lanes import Lanes, Mask
+from .loads_in_flight import OTHERS
 from .place import Place
 from .shadow import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
 from .sync import in_scope
@@ -310,9 +311,9 @@ class LaneOrder:
 
     def _over(self, clock: Clock, bits: int, rows: tuple[int, ...]) -> None:
         """Accesses of these lanes are over: writes and reads, or reads alone. Loads that nothing has used yet are not."""
-        over = [self.agents, *([self.parts] if self.parts else [])]
+        unused = self.warp.in_flight.get(self.warp.line, frozenset())
+        over = [] if OTHERS in unused else [self.agents, *([self.parts] if self.parts else [])]
         if self.late:
-            unused = self.warp.in_flight.get(self.warp.line, frozenset())
             over += [agents for kind, agents in self.late.items() if kind not in unused]
         told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
         clock.fit(self._width())

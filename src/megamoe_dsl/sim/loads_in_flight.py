@@ -13,7 +13,9 @@ from .parser import ParsedKernel, PtxInstruction
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
 _RELEASES = {"arrive", "release", "acq_rel", "bulk", "sync", "fence"}
-_WAITS = ("elect", "shfl", "vote", "match", "redux", "wgmma", "tcgen05")
+_SHUFFLES = ("shfl", "vote", "match", "redux")
+OTHERS = -1
+"""The kind of loads that are under way at shuffles only."""
 _ORDERED = {"acquire", "relaxed", "volatile", "mmio", "param", "const", "local", "nc"}
 
 
@@ -93,18 +95,18 @@ class LoadsInFlight:
                             work.append(other)
         return before
 
-    def _at(self, waits: bool) -> list[tuple[int, int]]:
-        """PTX lines with instructions that release something, or wait for lanes too, and the loads that may be under way there."""
+    def _at(self, shuffles: bool) -> list[tuple[int, int]]:
+        """PTX lines with instructions that release something or wait for lanes, shuffles or others, and the loads that may be under way."""
         masks: dict[int, int] = {}
         for ins, mask in zip(self.code, self._under_way, strict=True):
-            if mask and (waits if ins.parts[0] in _WAITS else _RELEASES.intersection(ins.parts) or ins.parts[0] in ("red", "atom")):
+            if mask and (shuffles if ins.parts[0] in _SHUFFLES else _RELEASES.intersection(ins.parts) or ins.parts[0] in ("red", "atom")):
                 masks[ins.line] = masks.get(ins.line, 0) | mask
         return list(masks.items())
 
     @cached_property
     def kinds(self) -> dict[int, int]:
-        """PTX line of every load that may be under way when something is released: its kind. Those of a kind may be at the same places."""
-        told = self._at(waits=False)
+        """PTX line of every load that may be under way at more than shuffles: its kind. Those of a kind may be at the same places."""
+        told = self._at(shuffles=False)
         places = {load.line: tuple(line for line, mask in told if mask >> bit & 1) for bit, load in enumerate(self.loads)}
         numbers = {where: number for number, where in enumerate(dict.fromkeys(where for where in places.values() if where))}
         return {line: numbers[where] for line, where in places.items() if where}
@@ -113,9 +115,8 @@ class LoadsInFlight:
     def by_line(self) -> dict[int, frozenset[int]]:
         """PTX line of what releases something or waits for lanes: kinds of the loads that may be under way there."""
         sets: dict[int, frozenset[int]] = {}
-        told = self._at(waits=True)
+        told = self._at(shuffles=True)
         for _, mask in told:
             if mask not in sets:
-                found = (self.kinds.get(load.line) for bit, load in enumerate(self.loads) if mask >> bit & 1)
-                sets[mask] = frozenset(kind for kind in found if kind is not None)
+                sets[mask] = frozenset(self.kinds.get(load.line, OTHERS) for bit, load in enumerate(self.loads) if mask >> bit & 1)
         return {line: sets[mask] for line, mask in told}
