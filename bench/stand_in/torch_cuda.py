@@ -54,7 +54,9 @@ class OnHost(TorchFunctionMode):
         if function in _KEEPS:
             return args[0]
         if function in _MOVES:
-            return _aligned(args[0].clone())
+            moved = _aligned(args[0].clone())
+            show_storage(moved, self.show)
+            return moved
         if function in _ADDRESSES:
             show_storage(args[0], self.show)
         if "out_dtype" in kwargs and function in _PRODUCTS:
@@ -64,7 +66,9 @@ class OnHost(TorchFunctionMode):
         result = function(*map(_on_host, args), **{name: _on_host(value) for name, value in kwargs.items() if name != "pin_memory"})
         if moves and result is args[0]:
             result = result.clone()
-        return _aligned(result) if moves or function in _MAKERS or function is torch.Tensor.clone else result
+        if moves or function in _MAKERS or function is torch.Tensor.clone:
+            show_storage(_aligned(result), self.show)
+        return result
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

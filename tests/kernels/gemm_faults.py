@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from gemm_runs import EVERYTHING, GROUPED, Run, artifact, groups
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, twice
 from sm90_faults import (
     ARRIVE,
@@ -35,6 +34,8 @@ from sm90_faults import (
     never,
     to_first_cta,
 )
+
+from gemm_runs import EVERYTHING, GROUPED, Run, artifact, groups
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"

@@ -29,6 +29,7 @@ LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
 GROUP_WAIT = r"wgmma\.wait_group\.sync\.aligned \d;"
 FENCE_SHARED = r"fence\.proxy\.async\.shared::cta;"
 STMATRIX = r"stmatrix[^;]*;"
+WARP_BARRIER = r"bar\.warp\.sync[^;]*;"
 LATE_STMATRIX = f"{STMATRIX}(?!.*{GROUP_WAIT})"
 WGMMA_FENCE = r"wgmma\.fence\.sync\.aligned;"
 STORE_MAXIMA = r"st\.shared\.(v2\.)?f32"
@@ -118,6 +119,7 @@ FAULTS = (
     # --- the math warps' side of it
     before("store_empty not waited for", STMATRIX, 0, WAIT, never, NOT_ORDERED),
     after("Linear1 tile without proxy fence", GROUP_WAIT, -1, FENCE_SHARED, gone, ("race",)),
+    after("store_full for lanes that have not met", GROUP_WAIT, -1, WARP_BARRIER, gone, ("race",)),
     after("store_full not signalled", STMATRIX, 0, ARRIVE, gone, STUCK),
     at("store_full by seven warps", INIT_BY_WARPS, -1, last_number_plus(-1), (*NOT_ORDERED, *STUCK)),
     at("store_full by nine warps", INIT_BY_WARPS, -1, last_number_plus(1), STUCK),
@@ -161,6 +163,8 @@ COLUMNS_ONLY = (
 """With tokens as columns all math warps exchange maxima, and a warpgroup's warps Linear2 tiles."""
 ROWS_ONLY = (
     after("maxima read before they are written, few tokens", STORE_MAXIMA, -1, EPILOGUE_ALL, gone, NOT_ORDERED),
+    after("Linear2 staging read before other lanes have written it", STMATRIX, -1, WARP_BARRIER, gone, ("race",)),
+    before("Linear2 staging written before other lanes have read it", STMATRIX, -1, WARP_BARRIER, gone, ("race",)),
     after("Linear1 tile without proxy fence, few tokens", GROUP_WAIT, 0, FENCE_SHARED, gone, ("race",)),
     after("store_full not signalled, many tokens", LATE_STMATRIX, 0, ARRIVE, gone, STUCK),
     after("empty not signalled, few tokens", GROUP_WAIT, 0, ARRIVE, gone, STUCK),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gemm_runs import BY_NAME, RUNS, artifact
 
+from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 
 NORMAL = ("rows-64", "rows-128-two-splits", "swapped-24", "packed-pairs")

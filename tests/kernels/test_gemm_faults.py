@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 import torch
 from gemm_faults import CASES, SUBJECTS, ptx_of_subject
-from gemm_runs import artifact
 from sm90_faults import Sm90Fault
 
+from gemm_runs import artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 

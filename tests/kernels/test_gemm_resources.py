@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gemm_runs import artifact
 
+from gemm_runs import artifact
 from megamoe_dsl import GemmConfig, GemmProblem
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.registry import find_kernel

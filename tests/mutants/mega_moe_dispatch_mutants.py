@@ -163,8 +163,6 @@ DISPATCH = (
         PULL,
         '1, "release", "gpu")\n    sync_warp()\n',
         '1, "release", "gpu")\n',
-        escapes="It orders lane 0's wait for its bulk stores before the next loads into the same slots, which another lane may issue. In a "
-        "schedule it cannot show: `elect.sync` of the next load waits for all lanes, lane 0 after its wait. The order of memory that it "
-        "gives is lost all the same, and the detector takes a warp for one agent. Lanes as agents would report it.",
+        ("tests/kernels/test_lanes.py::test_a_launch_is_right_with[another leader-sm90]",),
     ),
 )

@@ -206,6 +206,13 @@ def test_a_use_in_another_block_of_a_kernel_without_waits_is_refused():
         run(body, [], block=128, shared=SHARED)
 
 
+def test_a_use_behind_a_branch_that_is_not_taken_is_refused():
+    with pytest.raises(SimError, match=r"add\.u32 uses a register of the tcgen05\.ld"):
+        pairs("setp.eq.u32 %p9, %r50, 999; @%p9 bra NEXT; add.u32 %r40, %r30, 1; NEXT:")
+    copied = "setp.eq.u32 %p9, %r50, 999; @%p9 bra NEXT; mov.b64 %rd9, {%r30, %r31}; NEXT:"
+    np.testing.assert_array_equal(pairs(copied), THREADS)
+
+
 def test_waits_can_be_assumed():
     used = "add.u32 %r40, %r30, 1; mov.b64 %rd9, {%r40, %r31};"
     np.testing.assert_array_equal(pairs(used, "", assume_tensor_waits=True), THREADS + np.where([True, False], 1, 0))

@@ -118,3 +118,11 @@ def test_another_cta_must_know_of_the_change_and_be_in_scope(wait, scope, found)
 def test_maps_in_shared_memory_are_aligned():
     with pytest.raises(SimError, match=f"{DESCRIPTOR_BYTES}-byte aligned"):
         launch(COPY_IN.replace("b1024.b64 [%r1]", "b1024.b64 [%r1+64]"))
+
+
+def test_only_the_fields_of_a_map_need_to_be_written():
+    """Kernels copy the first 64 bytes; fewer are an error."""
+    copied = COPY_IN.replace("st.shared.b32 [%r4], %r3;", "setp.lt.u32 %p6, %r50, {0}; @%p6 st.shared.b32 [%r4], %r3;")
+    assert launch(copied.replace("{0}", "16") + PUBLISH + ACQUIRE + LOAD) == ([*range(10, 18)] + [0] * 8, set())
+    with pytest.raises(SimError, match=r"uninitialised shared memory.*smem\+60"):
+        launch(copied.replace("{0}", "15") + PUBLISH + ACQUIRE + LOAD)

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 DESCRIPTOR_BYTES = 128
 """Size and required alignment of a descriptor is 128 and 64 bytes."""
+FIELD_BYTES = 64
+"""The bytes at its start that carry fields; kernels copy no others."""
 
 _SWIZZLES = (0, 32, 64, 128)
 _L2_PROMOTIONS = (0, 64, 128, 256)
@@ -193,9 +195,9 @@ class TensorMap:
         Raises:
             ValueError: too few bytes, an unknown type code, or fields outside the limits (an uninitialised descriptor).
         """
-        if len(descriptor) < 64:
+        if len(descriptor) < FIELD_BYTES:
             raise ValueError(f"tensor map: got {len(descriptor)} bytes, need {DESCRIPTOR_BYTES}")
-        words = struct.unpack("<16I", descriptor[:64])
+        words = struct.unpack("<16I", descriptor[:FIELD_BYTES])
         code = (words[2] >> 7) & 15 | words[2] & _TF32_BIT
         dtype = next((d for d in TensorMapDtype if d.hardware_code == code), None)
         if dtype is None:

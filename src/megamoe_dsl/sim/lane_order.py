@@ -29,6 +29,7 @@ from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of, members
 from .lanes import Lanes, Mask
+from .loads_in_flight import OTHERS
 from .place import Place
 from .shadow import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
 from .sync import in_scope
@@ -50,7 +51,12 @@ class Acting(Protocol):
 
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: lines of loads whose value may not have been used yet."""
+        """By PTX line: kinds of loads whose value may not have been used yet."""
+        ...
+
+    @property
+    def kinds_of_loads(self) -> Mapping[int, int]:
+        """By PTX line: the kind of a load that may be among them."""
         ...
 
 
@@ -105,7 +111,7 @@ class LaneOrder:
     """What the lanes of one warp have done, in `time`, and know.
 
     Accesses of all lanes or of a single one are the warp's (`agents`), others `parts`, loads that may be under way when
-    something is released are agents of their own (`late`, by PTX line). `done` has engines that work for each lane, and until when the
+    something is released are agents of their own (`late`, by kind). `done` has engines that work for each lane, and until when the
     warp has waited for them.
     """
 
@@ -117,7 +123,6 @@ class LaneOrder:
         self.agents.present = FULL & ~self.missing
         self.parts: LaneAgents | None = None
         self.late: dict[int, LaneAgents] = {}
-        self._may_be_late = warp.in_flight.get(0, frozenset())
         self.time = 1
         self.met = self.synced = 0  # when all lanes last waited for each other, and met at a barrier
         self.strands = [Strand(FULL, clock)]
@@ -161,9 +166,9 @@ class LaneOrder:
         """
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
-        if reading and line in self._may_be_late:
-            if (agents := self.late.get(line)) is None:
-                agents = self.late[line] = self._add()
+        if reading and (kind := self.warp.kinds_of_loads.get(line)) is not None:
+            if (agents := self.late.get(kind)) is None:
+                agents = self.late[kind] = self._add()
         elif one or bits == FULL:
             agents = self.agents
         else:
@@ -211,8 +216,8 @@ class LaneOrder:
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
             unused = self.warp.in_flight.get(self.warp.line, frozenset())
-            for line, agents in self.late.items():
-                if line not in unused and self.lockstep:
+            for kind, agents in self.late.items():
+                if kind not in unused and self.lockstep:
                     read.append((agents, now))
                 else:
                     own.append(agents)
@@ -306,10 +311,10 @@ class LaneOrder:
 
     def _over(self, clock: Clock, bits: int, rows: tuple[int, ...]) -> None:
         """Accesses of these lanes are over: writes and reads, or reads alone. Loads that nothing has used yet are not."""
-        over = [self.agents, *([self.parts] if self.parts else [])]
+        unused = self.warp.in_flight.get(self.warp.line, frozenset())
+        over = [] if OTHERS in unused else [self.agents, *([self.parts] if self.parts else [])]
         if self.late:
-            unused = self.warp.in_flight.get(self.warp.line, frozenset())
-            over += [agents for line, agents in self.late.items() if line not in unused]
+            over += [agents for kind, agents in self.late.items() if kind not in unused]
         told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
         clock.fit(self._width())
         for entries, when in told:

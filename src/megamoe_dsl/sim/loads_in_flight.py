@@ -12,7 +12,10 @@ from functools import cached_property
 from .parser import ParsedKernel, PtxInstruction
 
 _REGISTER = re.compile(r"%?[A-Za-z_$][\w$@%.]*")
-_TELL = ("bar", "barrier", "mbarrier", "red", "atom", "st", "cp", "elect", "shfl", "vote", "match", "redux", "fence", "tcgen05", "wgmma")
+_RELEASES = {"arrive", "release", "acq_rel", "bulk", "sync", "fence"}
+_SHUFFLES = ("shfl", "vote", "match", "redux")
+OTHERS = -1
+"""The kind of loads that are under way at shuffles only."""
 _ORDERED = {"acquire", "relaxed", "volatile", "mmio", "param", "const", "local", "nc"}
 
 
@@ -92,16 +95,28 @@ class LoadsInFlight:
                             work.append(other)
         return before
 
-    @cached_property
-    def by_line(self) -> dict[int, frozenset[int]]:
-        """PTX lines of the loads that may be under way at the instructions of a PTX line which tell other threads something, where there
-        are any; for line 0 all of those."""
+    def _at(self, shuffles: bool) -> list[tuple[int, int]]:
+        """PTX lines with instructions that release something or wait for lanes, shuffles or others, and the loads that may be under way."""
         masks: dict[int, int] = {}
         for ins, mask in zip(self.code, self._under_way, strict=True):
-            if mask and ins.parts[0] in _TELL:
-                masks[0] = masks.get(0, 0) | mask
+            if mask and (shuffles if ins.parts[0] in _SHUFFLES else _RELEASES.intersection(ins.parts) or ins.parts[0] in ("red", "atom")):
                 masks[ins.line] = masks.get(ins.line, 0) | mask
+        return list(masks.items())
+
+    @cached_property
+    def kinds(self) -> dict[int, int]:
+        """PTX line of every load that may be under way at more than shuffles: its kind. Those of a kind may be at the same places."""
+        told = self._at(shuffles=False)
+        places = {load.line: tuple(line for line, mask in told if mask >> bit & 1) for bit, load in enumerate(self.loads)}
+        numbers = {where: number for number, where in enumerate(dict.fromkeys(where for where in places.values() if where))}
+        return {line: numbers[where] for line, where in places.items() if where}
+
+    @cached_property
+    def by_line(self) -> dict[int, frozenset[int]]:
+        """PTX line of what releases something or waits for lanes: kinds of the loads that may be under way there."""
         sets: dict[int, frozenset[int]] = {}
-        for mask in set(masks.values()):
-            sets[mask] = frozenset(load.line for bit, load in enumerate(self.loads) if mask >> bit & 1)
-        return {line: sets[mask] for line, mask in masks.items()}
+        told = self._at(shuffles=True)
+        for _, mask in told:
+            if mask not in sets:
+                sets[mask] = frozenset(self.kinds.get(load.line, OTHERS) for bit, load in enumerate(self.loads) if mask >> bit & 1)
+        return {line: sets[mask] for line, mask in told}

@@ -58,9 +58,10 @@ class Race:
         self.names.append(name)
         self.places.append(place)
         check_agents(len(self.names) - self.single, lanes=self.single)
-        while len(self.names) > self.width:
-            self.warps = np.concatenate([self.warps, np.arange(self.width, 2 * self.width, dtype=np.int32)])
-            self.width *= 2
+        if len(self.names) > self.width:
+            wider = self.width + max(64, self.width // 8)
+            self.warps = np.concatenate([self.warps, np.arange(self.width, wider, dtype=np.int32)])
+            self.width = wider
         return len(self.names) - 1
 
     def agent_of_lanes(self, name: str, place: Place) -> LaneAgents:

@@ -69,8 +69,13 @@ class Warp:
 
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
-        """By PTX line: lines of loads whose value may not have been used yet."""
+        """By PTX line: kinds of loads whose value may not have been used yet."""
         return self.program.loads.by_line
+
+    @property
+    def kinds_of_loads(self) -> Mapping[int, int]:
+        """By PTX line: the kind of a load that may be among them."""
+        return self.program.loads.kinds
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

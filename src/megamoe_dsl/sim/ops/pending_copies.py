@@ -48,16 +48,17 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
-    """The copies between a load of `names` and its wait, in the same basic block, and the first use that no wait precedes, in words.
+    """The copies between a load of `names` and its wait, and the first use that no wait precedes, in words.
 
-    Such a use is any other in that block, or one elsewhere in a kernel without waits.
+    Such a use is any other on the way that takes no branch, or one elsewhere in a kernel without waits.
     """
     code, names = b.kernel.code, set(names)
     at = next(i for i, other in enumerate(code) if other is ins)
     copies = []
     waits = any(other.opcode.startswith("tcgen05.wait::ld") for other in code)
     for other in code[at + 1 :]:
-        if (waits and other.parts[0] in ("bra", "ret", "exit")) or other.opcode.startswith("tcgen05.wait::ld"):
+        leaves = other.parts[0] in ("bra", "ret", "exit") and other.predicate is None
+        if (waits and leaves) or other.opcode.startswith("tcgen05.wait::ld"):
             break
         used = [any(name in names for name in _REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:

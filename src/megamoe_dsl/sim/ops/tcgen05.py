@@ -2,8 +2,8 @@
 
 Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
 access itself also happens at the wait, so an arrive before the wait does not cover it. A kernel that uses a result register before the
-wait in the same basic block, except to copy it (see `pending_copies`), is refused, unless `Simulator(assume_tensor_waits=True)` has every
-load deliver at once. Stores take effect at `wait::st`.
+wait on the way that takes no branch, except to copy it (see `pending_copies`), is refused, unless `Simulator(assume_tensor_waits=True)`
+has every load deliver at once. Stores take effect at `wait::st`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES
+from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
@@ -53,6 +53,12 @@ def _shared(w: WarpLike, address: int) -> tuple[CtaLike, slice]:
     return cta, slice(offset, offset + DESCRIPTOR_BYTES)
 
 
+def _read_shared(cta: CtaLike, start: int) -> Bytes:
+    """A map in shared memory, whose fields at least must have been written."""
+    cta.shared.read(start, FIELD_BYTES)
+    return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialised_ok=True)
+
+
 @register("tensormap.replace")
 def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
     """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
@@ -69,7 +75,7 @@ def build_replace(ins: PtxInstruction, b: Binder) -> Straight:
             at, which = int(where[lane]), int(ordinal(w)[lane]) if ordinal else 0
             if space == "shared" or (space == "generic" and at >= SHARED_BASE):
                 cta, piece = _shared(w, at)
-                new = replace_field(cta.shared.read(piece.start, DESCRIPTOR_BYTES), name, which, int(values[lane]))
+                new = replace_field(_read_shared(cta, piece.start), name, which, int(values[lane]))
                 if w.world.race:
                     w.world.race.write_shared(cta, piece, 1, w)
                 cta.shared.write(piece.start, new)
@@ -91,7 +97,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Handler:
             return w.block("convergence")
         lane = w.first(mask)
         cta, piece = _shared(w, int(source(w)[lane]))
-        values = cta.shared.read(piece.start, DESCRIPTOR_BYTES)
+        values = _read_shared(cta, piece.start)
         if w.world.race:
             w.world.race.read_shared(cta, piece, 1, w)
         _write_global(w, int(destination(w)[lane]), values, released=True)
