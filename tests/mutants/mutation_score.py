@@ -85,6 +85,13 @@ def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: b
             print(f"{kernel} {number}/{len(todo)} {time.monotonic() - start:.0f} s  {named['name']}: {how}", flush=True)
 
 
+def page_of(record: Path) -> str:
+    """docs/mutants.md, of a record."""
+    names = [kernel.name for kernel in KERNELS]
+    reasons = {name: declared(name).why_unnoticed for name in names if hasattr(declared(name), "why_unnoticed")}
+    return page(record.stem, json.loads(record.read_text())["records"], {name: mutants_of(name) for name in names}, reasons)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Which mistakes in a kernel some check notices.")
     modes = parser.add_subparsers(dest="mode", required=True)
@@ -99,9 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     names = [kernel.name for kernel in KERNELS]
     if given.mode == "table":
-        mutants = {name: mutants_of(name) for name in names}
-        reasons = {name: declared(name).why_unnoticed for name in names if hasattr(declared(name), "why_unnoticed")}
-        print(page(json.loads(given.record.read_text())["records"], mutants, reasons), end="")
+        print(page_of(given.record), end="")
         return
     given.record.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -60,11 +60,13 @@ def source_tables(kernel: str, mutants: Iterable[Mutant], entries: list[dict[str
     tried = len(caught) + len(equivalent) + len(escaping)
     score = f"{len(caught)} of {tried} caught, {len(equivalent)} equivalent, {len(escaping)} not caught; {len(untried)} not tried yet."
     sections = [f"## {kernel}: sources\n", f"{score}\n"]
-    for title, heads, rows in (
-        ("Caught", SOURCE_HEADS, caught),
-        ("Equivalent", WHY_HEADS, equivalent),
-        ("Not caught", WHY_HEADS, escaping),
-    ):
+    tables = {
+        "Caught": (SOURCE_HEADS, caught),
+        "Equivalent": (WHY_HEADS, equivalent),
+        "Not caught": (WHY_HEADS, escaping),
+        "Not tried yet": (UNTRIED_HEADS, untried),
+    }
+    for title, (heads, rows) in tables.items():
         if rows:
             sections += [f"### {title}\n", "\n".join([heads, *rows]) + "\n"]
     return sections
@@ -84,9 +86,9 @@ def ptx_table(kernel: str, entries: list[dict[str, Any]], why: Callable[[str], s
     return sections
 
 
-def page(entries: list[dict[str, Any]], mutants: Mapping[str, tuple[Mutant, ...]], why: Reasons) -> str:
-    """The whole page, family by family."""
-    sections = [HEAD]
+def page(record: str, entries: list[dict[str, Any]], mutants: Mapping[str, tuple[Mutant, ...]], why: Reasons) -> str:
+    """The whole page of the record of this name, family by family."""
+    sections = [HEAD, f"Record: `{record}`.\n"]
     for kernel, some in mutants.items():
         if not some:
             sections.append(f"## {kernel}\n\nDeclares no mutants.\n")

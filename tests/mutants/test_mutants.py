@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 from mutant import KINDS, PACKAGE, Mutant, MutantError
 from mutation_ladder import ROOT, climb, sound
-from mutation_score import mutants_of
+from mutation_score import mutants_of, page_of
 from mutation_table import page
 
 from megamoe_dsl.kernels.registry import KERNELS
@@ -55,6 +56,10 @@ def test_the_page_lists_every_mutant() -> None:
     text = PAGE.read_text()
     assert [mutant.name for _, mutant in ALL if f"| {mutant.name} |" not in text] == []
     assert "not explained" not in text
+    record = re.search(r"^Record: `(\S+)`\.$", text, re.M)
+    assert record, "the page says which record it shows"
+    made = page_of(ROOT / "bench" / "results" / f"{record[1]}.json")
+    assert text == made, "python tests/mutants/mutation_score.py table bench/results/RECORD.json > docs/mutants.md"
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(kernel, name) for kernel, names in SAMPLE.items() for name in names])
@@ -87,9 +92,13 @@ def test_a_page_says_what_escapes() -> None:
     entries += [
         {"level": "ptx", "kernel": "k", "arch": "sm_90a", "name": name, "sign": sign} for name, sign in (("a", "race: x"), ("b", ""))
     ]
-    text = page(entries, {"k": (caught, same, lost, new), "empty": ()}, {"k": lambda name: f"why {name}"})
+    text = page("a-record", entries, {"k": (caught, same, lost, new), "empty": ()}, {"k": lambda name: f"why {name}"})
     assert "1 of 3 caught, 1 equivalent, 1 not caught; 1 not tried yet." in text
     assert "| one | off by one | `arch.py` | simulation on SM90: race |" in text
     assert "| two | `arch.py` | nothing \\| changes |" in text
-    assert "| three | `arch.py` | **not explained** |" in text and "| four | off by one | `arch.py` |" in text
+    assert (
+        "| three | `arch.py` | **not explained** |" in text
+        and "| four | off by one | `arch.py` |" in text
+        and "Record: `a-record`." in text
+    )
     assert "| race | 1 |" in text and "| b | why b |" in text and "## empty\n\nDeclares no mutants." in text
