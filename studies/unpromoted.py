@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from megamoe_dsl.blocks.sm90.tokens_as_m import CHUNK_BYTES, CHUNK_ROWS, ROW_BYTES, RowShare
+from megamoe_dsl.blocks.sm90.tokens_as_m import ROW_BYTES, RowShare
 from megamoe_dsl.device import wgmma
 from megamoe_dsl.device.stage import Stage, release_stage
 
@@ -29,24 +29,24 @@ class TensorCoreSums:
 
 
 def zero(me: RowShare) -> TensorCoreSums:
-    return TensorCoreSums((tuple(Float32(0.0) for _ in range(CHUNK_ROWS // 2)),) * me.chunks)
+    return TensorCoreSums((tuple(Float32(0.0) for _ in range(me.chunk_rows // 2)),) * me.chunks)
 
 
 @cute.jit
 def multiply(me: RowShare, stage: Stage, acc: TensorCoreSums, scales: Any, k: Int32, more: cutlass.Boolean):
     """As `RowShare.multiply`; one wait for both chunks, because nothing reads the first before the loop ends."""
     tokens = wgmma.descriptor((stage.shared("tokens") + me.first_token * ROW_BYTES) >> 4)
-    weights = stage.shared("weights") + me.first_chunk * CHUNK_BYTES
+    weights = stage.shared("weights") + me.first_chunk * me.chunk_bytes
     following = stage.next()
     sums = []
     for c in cutlass.range_constexpr(me.chunks):
-        chunk = wgmma.descriptor((weights + c * CHUNK_BYTES) >> 4)
+        chunk = wgmma.descriptor((weights + c * me.chunk_bytes) >> 4)
         sums.extend(wgmma.issue(tokens, chunk, acc.parts[c], accumulate=True))
     if more:
         following.wait_full()
     sums = wgmma.wait(sums)
     release_stage(stage, me.lane)
-    values = CHUNK_ROWS // 2
+    values = me.chunk_rows // 2
     return TensorCoreSums(tuple(tuple(sums[values * c : values * (c + 1)]) for c in range(me.chunks))), following
 
 

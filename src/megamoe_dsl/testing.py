@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     from hypothesis import strategies as st
@@ -29,7 +29,9 @@ from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
-from .sim import Report, arrays_of, run
+
+if TYPE_CHECKING:
+    from .sim import Report
 
 MASKED = -1  # topk_idx of a slot that names no expert
 
@@ -228,6 +230,8 @@ def check_schedules(function_or_ptx: Callable[..., Any] | str, *arguments: Any, 
     Returns the last report; the arrays hold the last result.  AssertionError when a run has findings, or when an array ends with other
     bytes than under the seed before.  Raises as `sim.run` does, and ValueError without seeds.
     """
+    from .sim import arrays_of, run  # with numpy, which strategies do without
+
     arrays = arrays_of(arguments, options.get("buffers", ()))
     before = [one.copy() for one in arrays]
     report: Report | None = None

@@ -27,7 +27,7 @@ class Pair(tuple[Any, ...]):
     address: Any
 
     @classmethod
-    def load(cls, address: Any) -> Pair:
+    def load(cls, stage: Any, address: Any) -> Pair:
         pair = cls(load_shared_f32x2(address))
         pair.address = address
         return pair
@@ -73,7 +73,7 @@ def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: py
     def read_again(sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
         return promote(sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
 
-    monkeypatch.setattr(tokens_as_n, "load_shared_f32x2", Pair.load)
+    monkeypatch.setattr(tokens_as_n, "load_pair", Pair.load)
     monkeypatch.setattr(tokens_as_n, "promote", read_again)
     found = compile_kernel(config_of("flash", block_m)).overtaken_loads
     assert found and {one.by.opcode for one in found} == {"SYNCS.ARRIVE.TRANS64.A1T0"}

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,15 +17,23 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.cli import app
+from megamoe_dsl.kernels.gemm.config import GemmConfig
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
+from megamoe_dsl.target import Target
 
 CONFIGS = {
     "sm_100a": Sm100Config.choose(Problem(256, 128, 4, 2, 2, 64), 16, num_sms=4),
     "sm_90a": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), 16, num_sms=3),
+}
+OTHERS = {
+    "packed weights": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xmxfp4"), 16, num_sms=3),
+    "gemm": GemmConfig.choose(GemmProblem(256, 256), Target.typical("sm_90a"), 64),
 }
 RECORDER = Path(__file__).with_name("launch_recorder.c")
 CHILD = """
@@ -34,6 +42,7 @@ sys.modules["cutlass"] = sys.modules["torch"] = None  # importing either raises 
 if sys.argv[2:]:
     ctypes.CDLL(sys.argv[2], ctypes.RTLD_GLOBAL)
 from megamoe_dsl.runtime.exported_kernel import ExportedKernel
+from megamoe_dsl.target import Target
 kernel = ExportedKernel(sys.argv[1])
 kernel(range(1000, 1000 + len(kernel.argument_names)), 77)
 """
@@ -78,6 +87,14 @@ def test_the_manifest_is_the_configurations(exported: Export) -> None:
     assert kernel.manifest["cluster"] == [config.cluster, 1, 1]
     assert kernel.argument_names[:7] == ["sym", "peers", "maps", "y", "stats", "num_tokens", "rank"]
     assert kernel.argument_names[9:] == ["trace", *(["fc1_sf", "fc2_sf"] if config.arch.name == "sm_90a" else [])]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kinds_of_arguments_are_exported(name: str, tmp_path: Path) -> None:
+    config = OTHERS[name]
+    kernel = ExportedKernel(export_kernel(config, tmp_path, "kernel").manifest)
+    assert kernel.config == config
+    assert kernel.argument_names == [field.name for field in fields(kernel_of(config).arguments_type(config))]
 
 
 def test_the_library_holds_the_cubin_that_compile_gives(exported: Export) -> None:

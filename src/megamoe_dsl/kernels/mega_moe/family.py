@@ -39,9 +39,9 @@ class MegaMoeKernel(Kernel):
     def launcher(self, config: MegaMoeConfig) -> Callable[..., Any]:
         """The `mega_moe` of the configuration's architecture.  Imports the DSL."""
         if isinstance(config, Sm90Config):
-            from .sm90.kernel import mega_moe as launch_sm90
+            from .sm90 import kernel as sm90
 
-            return launch_sm90
+            return sm90.mega_moe_packed if config.packed else sm90.mega_moe
         from .sm100.kernel import mega_moe as launch_sm100
 
         return launch_sm100

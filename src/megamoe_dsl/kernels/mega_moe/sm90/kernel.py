@@ -19,7 +19,7 @@ import cutlass.cute as cute
 
 from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Arguments
+from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
@@ -94,8 +94,21 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
 
 
 @cute.jit
-def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Arguments, stream: Any):
+def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
     """Launches the kernel on one rank."""
+    launch(config, args, stream)
+
+
+@cute.jit
+def mega_moe_packed(config: cutlass.Constexpr[Sm90Config], args: Arguments, stream: Any):
+    """As `mega_moe`, with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
+    signature.
+    """
+    launch(config, args, stream)
+
+
+def launch(config: Sm90Config, args: Arguments, stream: Any) -> None:
+    """With the configuration's grid."""
     mega_moe_kernel(config, args).launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
