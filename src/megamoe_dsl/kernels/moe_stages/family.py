@@ -13,6 +13,7 @@ from ...target import Target
 from ..kernel import Kernel
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
+from ..mega_moe.sm90.config import Sm90Config
 from ..mega_moe.sm90.maps import tensor_maps
 from .arguments import ScaledStageArguments, StageArguments
 from .config import LinearConfig, MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, StageConfig
@@ -108,3 +109,8 @@ class MoeCombineKernel(StageKernel):
 
 STAGES: tuple[StageKernel, ...] = (MoeDispatchKernel(), MoeFc1Kernel(), MoeSwigluKernel(), MoeFc2Kernel(), MoeCombineKernel())
 """In the order of their launches."""
+
+
+def stage_configs(fused: Sm90Config) -> tuple[StageConfig, ...]:
+    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches."""
+    return tuple(stage.configs[fused.arch.name].of(fused) for stage in STAGES)
