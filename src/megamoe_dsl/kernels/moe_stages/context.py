@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import cutlass
+
 from ...layouts.region import Region
 from ...schedule import FC1
 from ..mega_moe.sm90.context import Sm90Context
@@ -16,6 +18,8 @@ class StageContext(Sm90Context):
     """`config` is the stage's, `args` are `StageArguments`."""
 
     operands_arrive: ClassVar[bool] = False
+
+    config: cutlass.Constexpr[Any]
 
     @property
     def results(self) -> Region:

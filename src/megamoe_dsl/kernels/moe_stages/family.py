@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from ...arch import SM90
 from ...hardware.tensor_map import TensorMap
 from ...layouts.region import Region
-from ...problem import Problem
+from ...problem import Problem, ProblemError
 from ...target import Target
 from ..kernel import Kernel
+from ..mega_moe.config import MegaMoeConfig
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
 from ..mega_moe.sm90.config import Sm90Config
@@ -111,6 +112,10 @@ STAGES: tuple[StageKernel, ...] = (MoeDispatchKernel(), MoeFc1Kernel(), MoeSwigl
 """In the order of their launches."""
 
 
-def stage_configs(fused: Sm90Config) -> tuple[StageConfig, ...]:
-    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches."""
+def stage_configs(fused: MegaMoeConfig) -> tuple[StageConfig, ...]:
+    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches.
+
+    Raises `ProblemError` for an architecture that has none."""
+    if not isinstance(fused, Sm90Config):
+        raise ProblemError("fused", False, f"True on {fused.arch}: stages are written for {SM90}")
     return tuple(stage.configs[fused.arch.name].of(fused) for stage in STAGES)

@@ -33,7 +33,7 @@ class LinearOrder(GroupedOrder):
     config: cutlass.Constexpr[LinearConfig]
     table: SharedTable
 
-    def block(self, step: Any, local: Any, sizes: Any) -> Block:
+    def block(self, step: Any, local: Any, sizes: Any) -> Any:
         """The tile at this place."""
         one = super().block(step, local, sizes)
         return Block(self.config.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
