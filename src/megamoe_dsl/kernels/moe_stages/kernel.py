@@ -50,7 +50,8 @@ from .push import push_results
 from .swiglu import activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, DECODED_WARP = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
+LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
 
 
 def context(config: StageConfig, args: Any) -> StageContext:
@@ -105,12 +106,9 @@ def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)
-        if warp == TOKENS_WARP:
-            load_tokens(ctx)
-        elif warp == WEIGHTS_WARP:
-            load_weights(ctx)
-        elif warp == SCHEDULER_WARP:
-            schedule_tiles(ctx)
+        for index in cutlass.range_constexpr(len(LOADERS)):
+            if warp == index:
+                LOADERS[index](ctx)
     else:
         set_max_registers(config.registers.epilogue, grow=True)
         index = warp - LOADER_WARPS
