@@ -145,7 +145,7 @@ class Layer:
         return kernel
 
     def bind_stages(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> UnfusedKernel:
-        """The stages of the unfused layer that compute what a kernel does; once that has been bound, whose copy of the weights they share."""
+        """The stages that compute what a kernel does, which has been bound before: they share the rank's copy of the weights."""
         stages = [store.load(one, any_sources=True) for one in stage_configs(config)]
         return UnfusedKernel(stages, symmetric, self.shared[config.problem.recipe], watchdog_ns)
 
