@@ -20,14 +20,14 @@ from stage_runs import stages_of, unfused_layer
 from megamoe_dsl.artifact.artifact import Artifact
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
-TOKENS = (9, 4)
+TOKENS = (6, 3)
 
 
 @cache
 def subject() -> tuple[list[Artifact], HopperCase]:
     """Kernels whose CTAs work on several tiles, whose rings wrap, and whose workspace is used again."""
-    moe = problem(max(TOKENS), num_experts=4, hidden=512, intermediate=256)
-    return stages_of(config(moe, block_m=8, num_sms=2)), hopper_case(moe, TOKENS, 0)
+    moe = problem(max(TOKENS), num_experts=4, hidden=512, intermediate=384)
+    return stages_of(config(moe, block_m=8, num_sms=2), num_stages=2), hopper_case(moe, TOKENS, 0)
 
 
 def how_noticed(fault: Sm90Fault | None, name: str | None, seed: int = 0) -> str | None:
