@@ -22,7 +22,7 @@ from .point import SEED, Layer, Point
 from .timing import launches_of, over_ranks, synchronize, time_back_to_back, time_graphs
 from .unfused import UNFUSED, compare_kernels, mixed_batches
 
-ENERGY_S = 0.3  # of each candidate: the driver's counter moves every few tens of milliseconds
+ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
 FUSED = "fused"
 
 
