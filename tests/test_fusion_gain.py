@@ -13,6 +13,7 @@ from megamoe_dsl.bench import unfused
 from megamoe_dsl.bench.fusion import line_of
 from megamoe_dsl.bench.fusion_report import WIDTH, markdown, picture
 from megamoe_dsl.bench.unfused import Agreement, compare_kernels, unequal_bits
+from megamoe_dsl.cases import TokenInputs
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("fusion_gain-20261122-132824", "fusion_gain-20261122-132847")
@@ -53,7 +54,7 @@ def test_agreement_needs_launches_and_equal_bits() -> None:
 
 def test_every_element_of_every_launch_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that are stood in for: one of them is wrong in one element of its second launch."""
-    batch = (torch.zeros(2, 4), torch.zeros(2, 1), torch.zeros(2, 2), torch.zeros(2, 2))
+    batch = TokenInputs(torch.zeros(2, 4), torch.zeros(2, 1), torch.zeros(2, 2), torch.zeros(2, 2))
     monkeypatch.setattr(unfused, "synchronize", lambda: None)
     empty, zeros = torch.empty, torch.zeros
     monkeypatch.setattr(unfused.torch, "empty", lambda *shape, device, **given: empty(*shape, **given))
