@@ -213,7 +213,8 @@ class LaneOrder:
         return self._tell(bits, False)
 
     def _tell(self, bits: int | None, starting: bool) -> Clock:
-        key = self.lanes() if bits is None else bits, starting, self._unused() if self.late else _NOTHING
+        some_late = bool(self.late)  # else they say the same to everybody, everywhere
+        key = self.lanes() if bits is None else bits, starting and some_late, self._unused() if some_late else _NOTHING
         if (clock := self._told.get(key)) is None:
             clock = self._told[key] = self.known(key[0], starting)
             self.time += 1
@@ -374,6 +375,4 @@ class LaneOrder:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
         if agents is self.agents:
             return True
-        clock = self.known()
-        clock.fit(self._width())
-        return bool((clock.rows[HAPPENED, agents.entries] >= until).any())
+        return bool((self.released().rows[HAPPENED, agents.entries] >= until).any())

@@ -117,6 +117,11 @@ class Race:
         clock.own()[:, agents] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
 
+    def forget(self) -> None:
+        """Give back all but the findings: the run has ended."""
+        for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
+            kept.clear()
+
     # ---- accesses
 
     def read_shared(self, cta: Place, where: Places, size: int, actor: Accessor, parts: bool = False) -> None:
@@ -171,13 +176,10 @@ class Race:
         self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
-        if isinstance(index, slice):
-            last = shadow.read[index]
-            if len(last) == 1 and isinstance(records, int):
-                self._read_one(shadow, index.start, rows, records, actor)
-                return
-        else:
-            last = shadow.read.take(index)
+        if isinstance(index, slice) and index.stop - index.start == 1 and isinstance(records, int):
+            self._read_one(shadow, index.start, rows, records, actor)
+            return
+        last = shadow.read[index] if isinstance(index, slice) else shadow.read.take(index)
         bad = unordered(last, rows[READS])
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
@@ -191,15 +193,12 @@ class Race:
     def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
         """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
-        return cta.shared.holds(chunks.low, chunks.end) and self.read_if_known(shadow, shadow.index(chunks, CHUNK), actor)
-
-    def read_if_known(self, shadow: Shadow, index: Any, actor: Actor) -> bool:
-        """The same for locations `index`."""
-        rows, record = self._stamp(index, actor, None, reading=True)
-        if shadow.has_strong is not None and b"\1" in shadow.has_strong[index].tobytes():
+        index = shadow.index(chunks, CHUNK) if cta.shared.holds(chunks.low, chunks.end) else None
+        if index is None or (shadow.has_strong is not None and b"\1" in shadow.has_strong[index].tobytes()):
             return False
-        last = shadow.write[index]
-        if any(unordered(last, rows[level]) is not None for level in {HAPPENED, shadow.space}):
+        rows, record = self._stamp(index, actor, None, reading=True)
+        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
+        if any(unordered(last, rows[level]) is not None for level in (HAPPENED, shadow.space)):
             return False
         if unordered(shadow.read[index], rows[READS]) is not None:
             return False

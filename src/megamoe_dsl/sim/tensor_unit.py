@@ -138,7 +138,7 @@ class TensorThread:
         """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
             order = self.warp.order
-            for clock in (order.known(), *order.put_off_clocks()):
+            for clock in (order.released(), *order.put_off_clocks()):
                 self.clock.join(clock)
 
 
