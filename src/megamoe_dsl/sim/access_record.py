@@ -14,7 +14,7 @@ ASYNC_BIT = 0x4000
 LINE_SHIFT = 15
 LINE_MASK = 0x3FFFF
 CLOCK_SHIFT = 39
-_FEW = 128  # records: up to here Python is faster than numpy
+_SHORT, _FEW = 128, 8  # so many records, of which so many differ: up to here Python is faster than numpy
 
 Records = NDArray[np.int64]
 
@@ -33,7 +33,8 @@ def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | N
     if raw == raw[:8] * len(records):
         first = int.from_bytes(raw[:8], "little")
         return None if first >> CLOCK_SHIFT <= row.item(first & AGENT_MASK) else np.ones(len(records), np.bool_)
-    if len(records) <= _FEW and all(one >> CLOCK_SHIFT <= row.item(one & AGENT_MASK) for one in set(records.tolist())):
+    few = set(records.tolist()) if len(records) <= _SHORT else ()
+    if 0 < len(few) <= _FEW and all(one >> CLOCK_SHIFT <= row.item(one & AGENT_MASK) for one in few):
         return None
     bad: NDArray[np.bool_] = (records >> CLOCK_SHIFT) > row.take(records & AGENT_MASK)
     return bad if b"\x01" in bad.tobytes() else None

@@ -18,6 +18,7 @@ from .readers import PAGE, Readers
 BYTES_SHIFT = 10
 BYTES = 1 << BYTES_SHIFT
 """Bytes of a page of memory, all of whose records are equally fine."""
+_REMEMBERED = 1024  # indices
 
 Index = NDArray[np.int64] | slice
 Places = NDArray[np.int64] | slice | Chunks
@@ -38,6 +39,7 @@ class Shadow:
         self._first = np.arange(0, self._used, self._per_page)  # of every page, its first record
         self._shifts = np.full(pages, self._shift, np.uint8)  # of every page, log2 of the bytes of a record
         self._refined: dict[int, int] = {}  # first record: page
+        self._indices: dict[object, Index] = {}  # those of accesses to pages as they are now
         self.write: Records = np.zeros(self._used, np.int64)
         self.read: Records = np.zeros(self._used, np.int64)
         self.readers: Readers | None = None
@@ -57,8 +59,20 @@ class Shadow:
     def index(self, start: Places, size: int) -> Index:
         """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs).
 
-        Every access has as many records as every other, one after the other.
+        Every access has as many records as every other, one after the other. Kernels go round in rings: most are looked up again.
         """
+        if isinstance(start, slice):
+            key: object = start.start, start.stop
+        else:
+            key = start if isinstance(start, Chunks) else (start.tobytes(), size)
+        if (index := self._indices.get(key)) is None:
+            if len(self._indices) >= _REMEMBERED:
+                self._indices.clear()
+            index = self._find(start, size)
+            self._indices[key] = index
+        return index
+
+    def _find(self, start: Places, size: int) -> Index:
         if isinstance(start, Chunks):
             pages = slice(start.low >> BYTES_SHIFT, (start.end - 1 >> BYTES_SHIFT) + 1)
             if not self._refined or self._settle(pages, CHUNK) == self._shift:
@@ -103,6 +117,7 @@ class Shadow:
         return shift
 
     def _refine(self, page: int, shift: int) -> None:
+        self._indices.clear()
         count, before = BYTES >> shift, int(self._shifts[page])
         old = int(self._first[page]) + (np.arange(count) << shift >> before)
         first = self._used = -(-self._used // count) * count  # aligned, so that it lies in one page of `readers`
