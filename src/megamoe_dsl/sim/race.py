@@ -113,8 +113,7 @@ class Race:
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
         clock.fit(self.width)
-        agents = [i for i, place in enumerate(self.places) if place.rank == rank]
-        clock.own()[:, agents] = ALL
+        clock.own()[:, [i for i, place in enumerate(self.places) if place.rank == rank]] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
 
     def forget(self) -> None:
