@@ -77,6 +77,11 @@ class SmemPlan(ABC):
         """All mbarriers, in SMEM order."""
 
     @property
+    def more_operands(self) -> tuple[Field, ...]:
+        """Fields that the architecture adds to the ring."""
+        return ()
+
+    @property
     def before_barriers(self) -> tuple[Field, ...]:
         """Fields that the architecture adds to the tail, before the mbarriers."""
         return ()
@@ -100,6 +105,7 @@ class SmemPlan(ABC):
             "main",
             Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT),
+            *self.more_operands,
             self.staging,
             *self.scales,
             Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
