@@ -11,6 +11,7 @@ def sm90_barrier_table(
     """All mbarriers of a CTA on SM90, in SMEM order."""
     readers = 32 * (3 + math_warps + decode_warps) * cluster
     operands = "operands and token scales, from either CTA"
+    ring: tuple[MBarrier, ...]
     if decode_warps:
         ring = (
             MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),

@@ -20,7 +20,7 @@ from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
-from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -174,12 +174,12 @@ class Sm90Config(MegaMoeConfig):
         """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
         With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
         partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
-        return self.smem_plan(1).swap_ab
+        return self.block_m <= most_columns(self.packed)
 
     @property
     def decoded(self) -> bool:
         """Whether packed weights are decoded into shared memory by warps of their own."""
-        return self.smem_plan(1).decoded
+        return self.packed and not self.swap_ab
 
     @property
     def part_tokens(self) -> int:

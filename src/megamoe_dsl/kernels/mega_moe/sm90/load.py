@@ -3,7 +3,9 @@
 | role         | waits                                                                     | signals                     |
 |---|---|---|
 | load_tokens  | work_tile_full and an arrival count or mask per tile; empty per stage     | work_tile_empty per tile; full per stage |
-| load_weights | work_tile_full per tile; empty, or codes_empty, per stage                 | work_tile_empty per tile; full, or codes_full, per stage |
+| load_weights | work_tile_full per tile; empty per stage                                  | work_tile_empty per tile; full per stage |
+
+Where weights are decoded, codes_empty and codes_full take the places of load_weights' empty and full.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def store_decoded(ctx: Sm90Context):
 @cute.jit
 def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = None if ctx.config.packed else weight_scales(ctx, tile, me)
+    scales = None if isinstance(me, PackedShare | DecodedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
     if cutlass.const_expr(isinstance(me, PackedShare)):

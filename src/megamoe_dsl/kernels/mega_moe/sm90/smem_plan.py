@@ -16,10 +16,14 @@ from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
 WORK_TILES = 1  # places for tiles that were fetched for a CTA and that not all of its roles have read yet
-MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows
-MOST_PACKED_COLUMNS = 64  # the same where the weights come packed: more have them decoded first
+MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
+
+
+def most_columns(packed: bool) -> int:
+    """Tokens of the largest tile that has them as the wgmma's columns; with more of them `packed` weights are decoded first."""
+    return 64 if packed else MOST_COLUMNS
 
 
 def pull_chunk(hidden: int) -> int:
@@ -43,9 +47,14 @@ class Sm90SmemPlan(SmemPlan):
         return WARPS_PER_GROUP * MATH_WARPGROUPS
 
     @property
+    def swap_ab(self) -> bool:
+        """Whether tokens are the wgmma's columns."""
+        return self.block_m <= most_columns(self.packed)
+
+    @property
     def decoded(self) -> bool:
         """Whether packed weights are decoded into the stages, once for all tokens of a tile."""
-        return self.packed and self.block_m > MOST_PACKED_COLUMNS
+        return self.packed and not self.swap_ab
 
     @property
     def fetched_weight_bytes(self) -> int:
@@ -56,11 +65,6 @@ class Sm90SmemPlan(SmemPlan):
     def weight_bytes(self) -> int:
         """Of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
         return TILE_ROWS * BLOCK_K if self.decoded else self.fetched_weight_bytes
-
-    @property
-    def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns."""
-        return self.block_m <= (MOST_PACKED_COLUMNS if self.packed else MOST_COLUMNS)
 
     @property
     def more_operands(self) -> tuple[Field, ...]:
