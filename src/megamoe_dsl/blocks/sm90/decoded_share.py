@@ -4,8 +4,8 @@ K block has one weight scale, its tile's.
 waits     full, per stage
 signals   empty, per warp and stage
 
-What is left of the scales, a power of two per weight row, is applied once at the end; so the last stage is given back when its exponents
-have been read.
+What is left of the scales, a power of two per weight row, is applied once at the end if it is not 1; so the last stage is given back when
+its exponents have been read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from cutlass import Float32, Int32, Uint32
 from ...device.memory import load_shared_f32, load_shared_v2
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
+from ...device.warp import ballot
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, CHUNKS, RowShare
 
 WARPS = 4
+ONES = 0x7F7F7F7F
+"""Four exponents of powers of two that are 1."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,38 @@ class DecodedShare(RowShare):
     @cute.jit
     def scale_rows(self, parts: Any, last: Stage):
         """Sums times the powers of two of their weight rows, which are in the tile's `last` stage; gives that back."""
-        exponents = last.shared("row_exponents")
+        words = self.exponents(last)
+        others = Uint32(0)
+        for word in words:
+            others = others | (word ^ Uint32(ONES))
+        if ballot(others) != 0:
+            parts = self.scaled(parts, words)
+        release_stage(last, self.lane)
+        return parts
+
+    def exponents(self, last: Stage) -> list[Any]:
+        """Words of four weight rows: of each chunk and warp's 16 rows, rows `pair` and `pair + 1` with the three 8, 64 and 72 further."""
+        address = last.shared("row_exponents")
+        words: list[Any] = []
+        for c in range(self.chunks):
+            for w in range(WARPS):
+                words += load_shared_v2(address + 4 * record_index(self.first_chunk + c, w, self.pair))
+        return words
+
+    def scaled(self, parts: Any, words: list[Any]) -> tuple[tuple[Any, ...], ...]:
+        """All sums times the powers of `exponents`."""
         out = []
-        for c in cutlass.range_constexpr(self.chunks):
-            values = list(parts[c])
-            for w in cutlass.range_constexpr(WARPS):
-                # Of rows 64 b + 16 w + 8 h + pair + e, byte 2 b + h of word e.
-                words = load_shared_v2(exponents + 4 * record_index(self.first_chunk + c, w, self.pair))
-                for b in cutlass.range_constexpr(2):
-                    for h in cutlass.range_constexpr(2):
-                        factors = [power_of_byte(word, 2 * b + h) for word in words]
+        for c, part in enumerate(parts):
+            values = list(part)
+            for w in range(WARPS):
+                pair = words[2 * (c * WARPS + w) :][:2]
+                for b in range(2):
+                    for h in range(2):
+                        factors = [power_of_byte(word, 2 * b + h) for word in pair]
                         first = 4 * (8 * b + 2 * w + h)
-                        for i in cutlass.range_constexpr(4):
+                        for i in range(4):
                             values[first + i] = values[first + i] * factors[i % 2]
             out.append(tuple(values))
-        release_stage(last, self.lane)
         return tuple(out)
 
 
