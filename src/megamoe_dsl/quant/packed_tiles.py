@@ -8,7 +8,7 @@ in every 128 x 128 block so that FP8 kernels can use it, needs the shifts alone.
 
 Where the scales of a tile's 256 rows are within 2^11 of one another in every 128 of K, as published ones are, its rows have no power of
 their own, and no E4M3 number is subnormal. Else whether powers exist is a system of difference constraints, a <= row + block <= b for every
-row and block of 128, and `split_exponents` solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any exponent.
+row and block of 128, and `split_exponents` solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any power.
 """
 
 import torch
