@@ -14,14 +14,16 @@ from ....blocks.sm90.math_thread import MathThread
 from .context import Sm90Context
 from .tile_scheduler import next_tile
 
+PHASE_AND_TOKENS = (0, 3)  # words of a work tile
+
 
 @cute.jit
 def decode_weights(ctx: Sm90Context, warp: Int32):
     """One of the four warps."""
     me = MathThread(Int32(0), warp, cute.arch.lane_idx())
     table = ctx.shared("decoded")
-    tile, tiles = next_tile(ctx.first_tile)
+    tile, tiles = next_tile(ctx.first_tile, PHASE_AND_TOKENS)
     stage = ctx.first_stage
     while tile.valid():
         stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
-        tile, tiles = next_tile(tiles)
+        tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)
