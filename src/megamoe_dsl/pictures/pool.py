@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.pool import pool_blocks
-from ..kernels.mega_moe.layouts.workspace import pool_tokens
+from ..kernels.mega_moe.layouts.pool import pool_blocks, pool_tokens
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
 

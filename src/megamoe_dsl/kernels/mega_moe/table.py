@@ -24,6 +24,7 @@ from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
+from ...schedule.ring import RingOrder, RingPlan
 from .context import Context
 from .layouts.watchdog import Wait
 
@@ -48,6 +49,14 @@ class TracedOrder(FusedMoeOrder):
     """The order in a kernel: the DSL is told which fields are compile-time."""
 
     config: cutlass.Constexpr[FusedMoePlan]
+    table: SharedTable
+
+
+@dataclass(frozen=True)
+class TracedRingOrder(RingOrder):
+    """The same on a ring."""
+
+    config: cutlass.Constexpr[RingPlan]
     table: SharedTable
 
 
@@ -84,7 +93,7 @@ def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Wal
     wait(ctx.barrier("counts"), Int32(0))
     number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch
     stride = every * config.num_clusters * config.blocks_per_fetch
-    order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
+    order = (TracedRingOrder if config.ring_blocks else TracedOrder)(config, SharedTable(ctx.shared("expert_table")))
     return advance_to_valid(Walk.start(order, number, stride, Int32))
 
 

@@ -28,6 +28,7 @@ PACKED_BLOCK_M = (8, 16, 32, 64)
 REGISTERS = RegisterBudget(40, 40, 216)
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
+WINDOW_QUARTERS = 3  # of a ring's blocks
 NUM_SMS = 132  # of an H200
 
 
@@ -181,7 +182,7 @@ class Sm90Config(MegaMoeConfig):
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """The row itself."""
-        return pool_block * self.block_m + row_in_block
+        return self.first_row(pool_block) + row_in_block
 
     # --- threads and registers
     @property
@@ -195,6 +196,11 @@ class Sm90Config(MegaMoeConfig):
         return REGISTERS
 
     # --- tiles
+    @property
+    def window(self) -> int:
+        """Of a ring: places that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
+        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+
     @property
     def blocks_per_fetch(self) -> int:
         """One for each CTA."""
