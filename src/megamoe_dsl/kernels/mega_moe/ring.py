@@ -14,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import fence_async_global, reduce_add_u32
+from ...device.memory import reduce_add_u32
 from ...device.sync import Equals32, spin
 from ...device.warp import ballot
 from ...layouts.arith import select
@@ -45,5 +45,3 @@ def wait_rows(ctx: Context, pool_block: Int32):
             readers = config.fc2_n_blocks * config.epilogue_warps
             count = Equals32(ctx.at("fc2_read_count", before), Int32(readers), "gpu")
             spin(count, ctx.watchdog, Wait.ROWS, pool_block)
-            # The acquire is of the generic proxy, and TMA writes the row.
-            fence_async_global()

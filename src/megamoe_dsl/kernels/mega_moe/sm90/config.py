@@ -46,8 +46,12 @@ def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens)."""
-    need = expected + 1.5 * expected**0.5
-    return next((m for m in tiles if need <= m), tiles[-1])
+    return next((m for m in tiles if expected_blocks(expected, m) == 1), tiles[-1])
+
+
+def expected_blocks(expected: float, block_m: int) -> int:
+    """Tiles that hold the expected tokens of an expert and one and a half standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + 1.5 * expected**0.5) / block_m))
 
 
 def has_long_tiles(problem: Problem) -> bool:
