@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ring_model import Launch, Overwritten, RingPlan, Stuck, sequence
 
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.mega_moe.layouts.pool import is_ring, pool_tokens, whole_pool
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.kernels.mega_moe.sm90.pool_size import with_pool_rows
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.schedule import FC1, FC2, FusedMoeOrder, HostTable, RingOrder, Scheduler
 from megamoe_dsl.testing import token_counts
 
@@ -88,6 +94,45 @@ def test_a_pair_gets_blocks_of_one_phase_with_common_weights_or_tokens(local, ri
     blocks = sequence(config, data.draw(token_counts(local, 128, max_blocks=12)))
     for a, b in zip(blocks[::2], blocks[1::2], strict=True):
         assert (a.phase, a.expert) == (b.phase, b.expert) and (a.m_block == b.m_block or a.n_block == b.n_block)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 8), st.sampled_from((8, 16, 32, 128)), st.integers(1, 40))
+def test_a_ring_has_as_many_blocks_as_the_pool_has_rows_for(local, block_m, granules):
+    problem = Problem(512, 256, local, 1, max_tokens_per_rank=2048, recipe="fp8xfp8", pool_rows=128 * granules)
+    config = Sm90Config(problem, block_m, 1, 4)
+    most = max(sum(-(-n // block_m) for n in counts) for counts in ([2048 - local + 1, *[1] * (local - 1)], [2048]))
+    assert config.ring_blocks == (128 * granules // block_m if 128 * granules // block_m < most else 0)
+    rows = [config.first_row(place) for place in range(most)]
+    assert max(rows) + block_m <= pool_tokens(problem)
+    assert all(rows[p] == rows[p - config.ring_blocks] for p in range(config.ring_blocks, most) if config.ring_blocks)
+    assert len(set(rows)) == (config.ring_blocks or most)
+
+
+@pytest.mark.parametrize("preset", ["flash", "pro"])
+@pytest.mark.parametrize("tokens", [1, 8, 64, 512, 2048, 8192])
+def test_the_chosen_ring_holds_what_uniform_routing_fills_or_64_blocks(preset, tokens):
+    problem = PRESETS[preset].problem(tokens, recipe="fp8xfp8")
+    ring = with_pool_rows(problem, 0)
+    config = Sm90Config.choose(ring, tokens)
+    each = problem.expected_tokens_per_expert(tokens)
+    filled = problem.experts_per_rank * ceil(each / config.block_m)
+    assert ring.pool_rows % 128 == 0 and ring.pool_rows // config.block_m >= min(filled, 64)
+    assert pool_tokens(ring) <= min(max(64 * 128, filled * config.block_m * 2), whole_pool(problem))
+    assert with_pool_rows(problem, None) == problem and with_pool_rows(problem, 256).pool_rows == 256
+
+
+@pytest.mark.parametrize("rows", [0, -128, 100, 129, 1.5, "128", True])
+def test_pool_rows_are_refused_with_what_is_allowed(rows):
+    with pytest.raises(ProblemError, match=r"pool_rows = .*: must be None or a multiple of 128"):
+        Problem(512, 256, 4, 1, recipe="fp8xfp8", pool_rows=rows)
+
+
+def test_no_ring_on_blackwell():
+    problem = Problem(512, 256, 4, 1, pool_rows=128)
+    with pytest.raises(ConfigError, match=r"problem\.pool_rows = 128: must be None, or at least 1152, on sm_100a"):
+        Sm100Config.choose(problem, 128)
+    assert not is_ring(replace(problem, pool_rows=1152)) and Sm100Config.choose(replace(problem, pool_rows=1152), 128)
 
 
 def test_worked_order():
