@@ -26,6 +26,8 @@ def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
         f"another, never shared by two experts. All {len(counts)} experts use {used:,} of {rows:,} rows, {used - sum(counts):,} of them "
         "padding."
     )
+    if used > rows:
+        note += " The pool is a ring: rows are used again when the results of their tokens have left."
     if shown < len(counts):
         rest, padding = sum(counts[shown:]), used - first[shown] * block_m - sum(counts[shown:])
         lanes.append(Lane(f"{len(counts) - shown} more", (), (str(rest), str(first[shown]), str(padding))))
