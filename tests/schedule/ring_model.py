@@ -6,8 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
-from megamoe_dsl.schedule import FC1, FC2, Block, HostTable, RingOrder, Scheduler
+from megamoe_dsl.schedule import FC1, FC2, Block, FusedMoeOrder, HostTable, RingOrder, Scheduler, fused_moe
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,10 @@ class RingPlan:
         return Experts(self.experts)
 
 
-def sequence(plan: RingPlan, counts: Sequence[int], order: type[RingOrder] = RingOrder) -> list[Block]:
-    """All blocks of a launch in the order of their numbers."""
-    return list(Scheduler.blocks(order(plan, HostTable.of(counts, plan.block_m))))
+def sequence(plan: RingPlan, counts: Sequence[int], order: type[FusedMoeOrder] = RingOrder, run: int = 1) -> list[Block]:
+    """All blocks of a launch in the order of their numbers; so many fetches of a phase follow one another."""
+    with patch.object(fused_moe, "INTERLEAVE", run):
+        return list(Scheduler.blocks(order(plan, HostTable.of(counts, plan.block_m))))
 
 
 class Stuck(Exception):

@@ -74,8 +74,7 @@ def test_where_all_fits_the_order_is_that_of_a_whole_pool(launch):
     blocks = HostTable.of(counts, plan.block_m).first_block(plan.experts)
     most = max(-(-n // plan.block_m) for n in counts)
     plan = replace(plan, ring_blocks=max(blocks, 1), window=max(most, 1), group_m=max(most, 1))  # bands are whole experts
-    whole = list(Scheduler.blocks(FusedMoeOrder(plan, HostTable.of(counts, plan.block_m))))
-    assert sequence(plan, counts) == whole
+    assert sequence(plan, counts) == sequence(plan, counts, FusedMoeOrder)
 
 
 @settings(max_examples=50)
@@ -162,9 +161,8 @@ def test_a_window_larger_than_the_ring_is_stuck():
 
 
 def test_the_order_of_a_whole_pool_is_stuck_on_a_ring():
-    whole = list(Scheduler.blocks(FusedMoeOrder(PLAN, HostTable.of(COUNTS, PLAN.block_m))))
     with pytest.raises(Stuck):
-        Launch(PLAN, COUNTS, whole, 4).run(0)
+        Launch(PLAN, COUNTS, sequence(PLAN, COUNTS, FusedMoeOrder), 4).run(0)
 
 
 def test_rows_freed_by_one_tile_of_several_are_overwritten():

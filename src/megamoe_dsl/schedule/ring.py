@@ -5,8 +5,8 @@ Token blocks have places in the order of experts, 0, 1, 2 ...; place p takes the
 the next band of Linear1, the next band of Linear2, or both, in alternating runs:
 
 - Linear1, if with it no more than `window` places lie between the first that Linear2 has yet to come to and the last of Linear1's;
-- Linear2, if the band of Linear1 does not fit, or is `lookahead` experts ahead, or if there is none left; and only if an earlier step had
-  Linear1 of all of it.
+- Linear2, if the band of Linear1 does not fit, or is `lookahead` experts ahead, or if there is none left.  In each case Linear1 is past
+  all of Linear2's band.
 
 A launch whose blocks all fit in the ring has no window: its order is the one of a pool that holds everything.
 
@@ -98,8 +98,7 @@ class RingOrder(FusedMoeOrder):
         room = fc2_place + select(blocks <= config.ring_blocks, blocks, config.window)
         crowded = fc1_place + fc1_rows > room
         late = (fc1_expert == last) | (fc1_expert - fc2_expert >= config.lookahead)
-        ready = (crowded | late) & (fc2_place + fc2_rows <= fc1_place)
-        fc1_rows, fc2_rows = select(crowded, 0, fc1_rows), select(ready, fc2_rows, 0)
+        fc1_rows, fc2_rows = select(crowded, 0, fc1_rows), select(crowded | late, fc2_rows, 0)
         tiles = fc1_rows * config.fc1_n_blocks, fc2_rows * config.fc2_n_blocks
         return RingStep(fc1_expert, fc1_first, fc1_rows, fc2_expert, fc2_first, fc2_rows, *tiles)
 
