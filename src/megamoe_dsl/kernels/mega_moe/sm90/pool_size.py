@@ -9,7 +9,7 @@ from ....problem import POOL_GRANULE, Problem
 from ..layouts.pool import most_blocks
 from .config import choose_block_m, expected_blocks, tiles_of
 
-LARGEST = 64  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
+LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
 
 
 def choose_pool_rows(problem: Problem) -> int:
