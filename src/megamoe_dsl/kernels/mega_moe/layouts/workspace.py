@@ -64,7 +64,7 @@ def pool_tokens(problem: Problem) -> int:
 def workspace(problem: Problem, arch: Arch) -> Region:
     """The workspace of one rank."""
     local, ranks, pool = problem.experts_per_rank, problem.num_ranks, pool_tokens(problem)
-    blocks = max_pool_blocks(pool, arch)
+    blocks = max_pool_blocks(pool, arch, problem.formats)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),
