@@ -56,10 +56,9 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
         stage.wait_full()
         tcgen05.fence_after_sync()
         if elect():
-            sfb, sfa = stage.shared("sfb") >> 4, stage.shared("sfa") >> 4
-            weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
             for word in cutlass.range_constexpr(tile.k_block.words):
-                copy_word(columns, sfb, sfa, word)
+                copy_word(stage, columns, word)
+                weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
                 for i, scale_id in enumerate(kind.scale_ids):
                     step = word * len(kind.scale_ids) + i
                     tcgen05.mma(
@@ -77,10 +76,12 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
     return stage
 
 
-def copy_word(columns: ScaleColumns, sfb: Any, sfa: Any, word: int) -> None:
-    """A word of the scales of all rows to TMEM; `sfb` and `sfa` are where a stage has them, in units of 16 bytes."""
+def copy_word(stage: Stage, columns: ScaleColumns, word: int) -> None:
+    """A word of the scales of all rows to TMEM."""
     atom_size = SF_ATOM_BYTES >> 4
+    sfb = stage.shared("sfb") >> 4
     tcgen05.copy_scales(columns.sfb, tcgen05.descriptor(sfb + word * atom_size, tcgen05.SCALE_HIGH))
+    sfa = stage.shared("sfa") >> 4
     for atom in range(columns.atoms):
         source = tcgen05.descriptor(sfa + (word * columns.atoms + atom) * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfa + 4 * atom, source)

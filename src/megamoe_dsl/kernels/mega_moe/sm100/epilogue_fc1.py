@@ -29,7 +29,7 @@ from .outputs_e2m1 import E2m1Outputs
 from .outputs_e4m3 import E4m3Outputs
 from .tile import CLUSTER
 
-OUTPUTS = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
+OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
 
 
 @cute.jit

@@ -52,7 +52,7 @@ def load_weights(ctx: Sm100Context):
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
         rows = select(block.phase == FC1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))
-        scale_k = block.expert * k_blocks * k_block.words
-        tile = PairOperand(weights, scales, block.expert * rows + channel, channel, scale_k, k_block, config.smem.weight_transaction)
+        row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
+        tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)
         blocks = next_block(blocks)
