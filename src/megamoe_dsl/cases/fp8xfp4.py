@@ -45,6 +45,7 @@ def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeight
 
 
 def draw_bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    """uint8, low <= value < high."""
     return draw_integers(shape, low, high, generator).to(torch.uint8)
 
 

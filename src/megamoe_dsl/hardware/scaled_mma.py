@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..recipe import E2M1, E4M3
 from .scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 
 
@@ -28,5 +27,7 @@ class ScaledMma:
         return tuple(range(0, CHANNELS_PER_WORD // CHANNELS_PER_SCALE, self.channels // CHANNELS_PER_SCALE))
 
 
-SCALED_MMA = {E4M3: ScaledMma("mxf8f6f4", 5, 0, 32), E2M1: ScaledMma("mxf4", 1, 1, 64)}
-"""By the element of the tokens.  Of `mxf8f6f4` E2M1 is unpacked, a byte per value; `mxf4` has two values in a byte."""
+MXF8F6F4 = ScaledMma("mxf8f6f4", 5, 0, 32)
+"""E4M3 tokens; the weights are unpacked, a byte per value."""
+MXF4 = ScaledMma("mxf4", 1, 1, 64)
+"""E2M1 tokens; two values in a byte."""

@@ -59,7 +59,7 @@ class MegaMoeKernel(Kernel):
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
         """Tile, epilogue, schedule, grid, ring and registers."""
         if isinstance(config, Sm100Config):
-            tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
+            tile = f"256 weight rows x {config.block_m} tokens x {config.block_k} channels over two CTAs"
             epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
         else:
             assert isinstance(config, Sm90Config)

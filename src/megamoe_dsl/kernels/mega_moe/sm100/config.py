@@ -15,7 +15,7 @@ from ....config_error import require, require_integer, require_integers
 from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
-from ....hardware.scaled_mma import SCALED_MMA, ScaledMma
+from ....hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
 from ....layouts.arith import Int, align
 from ....problem import Problem
 from ....recipe import E2M1
@@ -58,6 +58,11 @@ TIERS = (
 )
 
 
+def packs_tokens(problem: Problem) -> bool:
+    """Whether activations are E2M1, two values in a byte."""
+    return problem.formats.activations.element == E2M1
+
+
 def tiers_of(problem: Problem) -> tuple[Tier, ...]:
     """Those of its recipe: E2M1 activations begin with tiles of 32 tokens."""
     smallest = smallest_block_m(SM100, problem.formats)
@@ -72,13 +77,12 @@ def choose_tier(problem: Problem, num_tokens: int) -> Tier:
 
 def block_ks(problem: Problem) -> tuple[int, ...]:
     """BLOCK_K that a problem can have: with E2M1 activations also 256, in which both linears' K come out whole."""
-    packed = problem.formats.activations.element == E2M1
-    return (BLOCK_K, 2 * BLOCK_K) if packed and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+    return (BLOCK_K, 2 * BLOCK_K) if packs_tokens(problem) and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
 
 
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
     """Tokens that a pass of the epilogue can have: E2M1 outputs are put together from 32."""
-    return (32,) if problem.formats.hidden.element == E2M1 else (16, 32)
+    return (32,) if packs_tokens(problem) else (16, 32)
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
@@ -167,12 +171,12 @@ class Sm100Config(MegaMoeConfig):
     @property
     def k_block(self) -> KBlock:
         """K of a stage."""
-        return packed_values(self.block_k) if self.problem.formats.activations.element == E2M1 else BYTE_VALUES
+        return packed_values(self.block_k) if packs_tokens(self.problem) else BYTE_VALUES
 
     @property
     def mma(self) -> ScaledMma:
         """The kind of the MMAs."""
-        return SCALED_MMA[self.problem.formats.activations.element]
+        return MXF4 if packs_tokens(self.problem) else MXF8F6F4
 
     @property
     def cluster(self) -> int:
