@@ -57,6 +57,7 @@ def spoil(sym: torch.Tensor) -> torch.Tensor:
     [
         (["--launches", "1"], "--launches = 1: must be left out with --kernel pre_dispatch"),
         (["--block-m", "32"], "--block-m = 32: must be left out with --kernel pre_dispatch"),
+        (["--block-k", "128"], "--block-k = 128: must be left out with --kernel pre_dispatch"),
         (["--lookahead", "1"], "--lookahead = 1: must be left out with --kernel pre_dispatch"),
         (["--stages", "3"], "--stages = 3: must be left out with --kernel pre_dispatch"),
         (["--clamp", "10"], "--clamp = 10.0: must be left out with --kernel pre_dispatch"),

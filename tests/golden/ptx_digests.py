@@ -44,6 +44,10 @@ def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
     return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
 
 
+def _packed_inputs(preset: str) -> PreDispatchConfig:
+    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe="mxf4xmxf4"), Target.typical("sm_100a"))
+
+
 PROJECTION = GemmProblem(2112, 7168)
 
 
@@ -81,6 +85,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
+    "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

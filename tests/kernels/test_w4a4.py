@@ -104,7 +104,7 @@ FAULTS = {
     "scale copy dropped 3": ("wrong result", "simulator error"),
     "bytes too many 0": ("deadlock",),
     "tcgen05 commit dropped 0": ("deadlock",),
-    "named barrier skipped 5": ("race", "wrong result"),
+    "named barrier skipped 9": ("race", "simulator error"),
 }
 """A fault of the kernel's PTX, and what may show it."""
 
