@@ -159,8 +159,12 @@ def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: as `encode_ue8m0`.
     """
+    return _scale_byte(amax, E4M3_MAX)
+
+
+def _scale_byte(amax: torch.Tensor, largest: float) -> torch.Tensor:
     _require_dtype("amax", amax, torch.float32)
-    return encode_ue8m0(amax * torch.tensor(1.0 / E4M3_MAX, dtype=torch.float32, device=amax.device))
+    return encode_ue8m0(amax * torch.tensor(1.0 / largest, dtype=torch.float32, device=amax.device))
 
 
 def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,21 +275,11 @@ def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
 
 
 def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
-    """UE8M0 byte of an E2M1 block whose largest magnitude is `amax`, 2^ceil(log2(amax / 6)); as `e4m3_scale_byte` with float32(1/6).
+    """UE8M0 byte of an E2M1 block whose largest magnitude is `amax`, 2^ceil(log2(amax / 6)): `e4m3_scale_byte` with float32(1/6).
 
-    An amax of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).
-
-    Args:
-        amax: float32 of any shape, finite and not negative.
-
-    Returns:
-        uint8 of the same shape, 0 for amax 0.
-
-    Raises:
-        ValueError: as `encode_ue8m0`.
+    An amax of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).  Arguments, result and errors are the same.
     """
-    _require_dtype("amax", amax, torch.float32)
-    return encode_ue8m0(amax * torch.tensor(1.0 / E2M1_MAX, dtype=torch.float32, device=amax.device))
+    return _scale_byte(amax, E2M1_MAX)
 
 
 def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
