@@ -181,8 +181,28 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
 
     torch.Generator = Generator  # type: ignore[misc]
     custom_op = torch.library.custom_op
-    torch.library.custom_op = lambda *a, device_types=None, **k: custom_op(*a, **k)  # type: ignore[assignment]
+
+    def define(name: str, function: Any = None, /, *, device_types: object = None, **options: Any) -> Any:
+        """An operator for every device."""
+        if function is None:
+            return lambda given: define(name, given, **options)
+        operator = custom_op(name, function, **options)
+        operator.register_kernel("cpu", _within(function, show))
+        return operator
+
+    torch.library.custom_op = define  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = _within(torch.autograd._engine_run_backward, show)  # type: ignore[attr-defined]
     OnHost(show).__enter__()
+
+
+def _within(function: Callable[..., Any], show: Show) -> Callable[..., Any]:
+    """A function that torch calls with all modes off, on the stand-in all the same."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with OnHost(show):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _nothing(*_: Any, **__: Any) -> None:
