@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from megamoe_dsl.sim.host.device_array import claim_cuda
 
 GPU = torch.device("cuda", 0)
-Show = Callable[[int, int, object], None]
+Show = Callable[[int, int, Callable[[], bool]], None]
 _ALIGNMENT = 512  # of allocations on a GPU
 _MAKERS = {
     getattr(torch, name)
@@ -84,10 +85,10 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def show_storage(tensor: torch.Tensor, show: Show) -> None:
-    """Make all memory of a tensor's storage visible."""
+    """Make all memory of a tensor's storage visible, as long as it lives."""
     with torch._C.DisableTorchFunction():
         storage = tensor.untyped_storage()
-        show(storage.data_ptr(), storage.nbytes(), storage)
+        show(storage.data_ptr(), storage.nbytes(), StorageWeakRef(storage).expired)
 
 
 def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
