@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Self
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
-from ...layouts.arith import Int
+from ...layouts.arith import Int, div
 from ...problem import Problem
+from ...schedule import FusedMoeOrder, RingOrder
+from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
 from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
@@ -127,6 +129,22 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Word index of a pool row in the M-major scale buffers."""
+
+    @property
+    def ring_blocks(self) -> int:
+        """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
+        return ring_blocks(self.problem, self.block_m)
+
+    @property
+    def order(self) -> type[FusedMoeOrder]:
+        """The order of the blocks."""
+        return RingOrder if self.ring_blocks else FusedMoeOrder
+
+    def first_row(self, pool_block: Int) -> Int:
+        """First pool row of a token block."""
+        if self.ring_blocks:
+            pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
+        return pool_block * self.block_m
 
     @property
     def num_clusters(self) -> int:

@@ -35,8 +35,9 @@ class StageConfig(Sm90Config):
     num_warps: ClassVar[int]
 
     def check_fields(self) -> None:
-        """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
+        """As of the fused kernel, with a whole pool; no stamps are left.  Raises `ConfigError`."""
         super().check_fields()
+        require(not self.ring_blocks, "problem.pool_rows", self.problem.pool_rows, "None, or enough for any routing, in stages")
         require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
 
     @classmethod
