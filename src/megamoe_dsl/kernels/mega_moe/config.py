@@ -26,6 +26,7 @@ class RegisterBudget:
     dispatch: int
     loader: int
     epilogue: int
+    decode: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,26 @@ class MegaMoeConfig(ABC):
         """Per thread, of each role."""
 
     @property
+    def decode_warps(self) -> int:
+        """Warps that decode weights for the others."""
+        return 0
+
+    @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps + self.decode_warps)
+
+    @property
+    def dispatch_epilogue_threads(self) -> int:
+        """Those of dispatch and epilogue together."""
+        return 32 * (DISPATCH_WARPS + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
         """Registers of all threads of a CTA."""
         budget = self.registers
-        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
+        shares = [(DISPATCH_WARPS, budget.dispatch), (LOADER_WARPS, budget.loader), (self.epilogue_warps, budget.epilogue)]
+        return 32 * sum(warps * registers for warps, registers in [*shares, (self.decode_warps, budget.decode)])
 
     # --- tiles
     @property

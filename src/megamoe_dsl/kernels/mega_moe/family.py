@@ -100,7 +100,8 @@ class MegaMoeKernel(Kernel):
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
         """Per thread of the roles dispatch, loader and epilogue."""
         budget = config.registers
-        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue}
+        decode = {"decode": budget.decode} if budget.decode else {}
+        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
         """Of the roles of the configuration's architecture.  Raises `InspectionError`."""

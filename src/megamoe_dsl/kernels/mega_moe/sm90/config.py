@@ -20,12 +20,14 @@ from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
-from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
 BLOCK_M = (8, 16, 32, 128)
-PACKED_BLOCK_M = (8, 16, 32, 64)
-"""Of packed weights, whose tokens always are columns."""
+PACKED_BLOCK_M = (8, 16, 32, 64, 128)
+"""Of packed weights, whose tokens are columns up to 64."""
 REGISTERS = RegisterBudget(40, 40, 216)
+DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
+"""640 threads begin with 96 each: what the others leave the math warps."""
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 NUM_SMS = 132  # of an H200
@@ -73,7 +75,7 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     one phase."""
     weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
-    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
+    return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
@@ -165,14 +167,19 @@ class Sm90Config(MegaMoeConfig):
     @property
     def weight_lines(self) -> int:
         """Rows of 128 bytes that TMA sees of a tile of weights."""
-        return self.smem.weight_bytes // BLOCK_K
+        return self.smem.fetched_weight_bytes // BLOCK_K
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which must be the rows.
+        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
         With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
         partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
-        return self.packed or self.block_m <= MOST_COLUMNS
+        return self.block_m <= most_columns(self.packed)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether packed weights are decoded into shared memory by warps of their own."""
+        return self.packed and not self.swap_ab
 
     @property
     def part_tokens(self) -> int:
@@ -192,7 +199,12 @@ class Sm90Config(MegaMoeConfig):
     @property
     def registers(self) -> RegisterBudget:
         """Per thread, of each role; the same for all shapes."""
-        return REGISTERS
+        return DECODE_REGISTERS if self.decoded else REGISTERS
+
+    @property
+    def decode_warps(self) -> int:
+        """A warpgroup, for tiles of packed weights with many tokens."""
+        return WARPS_PER_GROUP if self.decoded else 0
 
     # --- tiles
     @property

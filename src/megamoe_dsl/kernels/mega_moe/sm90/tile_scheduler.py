@@ -86,7 +86,7 @@ def publish_blocks(ctx: Sm90Context, blocks: Walk, queue: TileQueue):
 
 
 @cute.jit
-def next_tile(queue: TileQueue) -> tuple[WorkTile, TileQueue]:
-    """A warp that works on tiles: its next one, and the place of the one after it."""
-    (which, n_block, pool_block, valid_m), following = read_tile(queue)
+def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
+    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
+    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
     return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
