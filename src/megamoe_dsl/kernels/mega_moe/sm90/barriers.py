@@ -6,10 +6,18 @@ from ....layouts.mbarrier import MBarrier
 
 
 def sm90_barrier_table(
-    *, num_stages: int, work_tiles: int, dispatch_warps: int, pull_slots: int, math_warps: int, cluster: int, decode_warps: int
+    *,
+    num_stages: int,
+    work_tiles: int,
+    dispatch_warps: int,
+    pull_slots: int,
+    math_warps: int,
+    cluster: int,
+    tile_readers: int,
+    decode_warps: int,
 ) -> tuple[MBarrier, ...]:
-    """All mbarriers of a CTA on SM90, in SMEM order."""
-    readers = 32 * (3 + math_warps + decode_warps) * cluster
+    """All mbarriers of a CTA on SM90, in SMEM order; `tile_readers` counts the warps that read work tiles."""
+    readers = 32 * tile_readers * cluster
     operands = "operands and token scales, from either CTA"
     ring: tuple[MBarrier, ...]
     if decode_warps:

@@ -120,6 +120,16 @@ class Sm90SmemPlan(SmemPlan):
         """amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the warp's 16."""
         return Field("amax", (self.epilogue_warps, 16 if self.decoded else self.block_m), U32, 16)
 
+    @property
+    def tile_readers(self) -> int:
+        """Warps that read work tiles: both loaders, the store warp, the math warps, those that decode."""
+        return 3 + self.epilogue_warps + self.decode_warps
+
+    @property
+    def decode_warps(self) -> int:
+        """Warps that decode packed weights into the stages."""
+        return WARPS_PER_GROUP if self.decoded else 0
+
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (sm90/barriers.py)."""
@@ -130,7 +140,8 @@ class Sm90SmemPlan(SmemPlan):
             pull_slots=self.pull_slots,
             math_warps=self.epilogue_warps,
             cluster=self.cluster,
-            decode_warps=WARPS_PER_GROUP if self.decoded else 0,
+            tile_readers=self.tile_readers,
+            decode_warps=self.decode_warps,
         )
 
     @property
