@@ -28,6 +28,7 @@ from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
 from .roofline import bound_of
 from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
+from .unfused import LAUNCHES, compare_kernels, mixed_batches
 from .variant import variant_name
 
 CLAMP = 10.0
@@ -161,13 +162,24 @@ def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
 
 
 def measure_point(
-    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, graphs: bool = True
+    point: Point,
+    layer: Layer,
+    store: ArtifactStore,
+    configs: list[MegaMoeConfig],
+    watchdog_ns: int,
+    graphs: bool = True,
+    unfused: bool = False,
 ) -> dict[str, Any]:
-    """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
+    """Checks and times all kernels and the baseline; with `unfused` compares them with the unfused layer first.  All ranks together; the
+    record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
+    agreements = {}
+    for name, kernel in kernels.items() if unfused else ():
+        stages = layer.bind_stages(store, kernel.config, symmetric, watchdog_ns)
+        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote, LAUNCHES), LAUNCHES).record()
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
     run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
@@ -179,6 +191,8 @@ def measure_point(
         kernel.buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
+        if name in agreements:
+            record["variants"][name]["unfused"] = agreements[name]
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
     if layer.baseline is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
