@@ -7,6 +7,7 @@ from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem
 from stage_runs import prove_equal, stages_of, unfused_layer
 
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
 from megamoe_dsl.problem import ProblemError
@@ -77,6 +78,15 @@ def test_stages_follow_the_fused_choice() -> None:
         stages = stage_configs(fused)
         assert {(one.block_m, one.num_sms) for one in stages} == {(fused.block_m, fused.num_sms)}
         assert all(one.num_stages >= fused.num_stages for one in stages[1::2])
+
+
+def test_stages_have_no_warps_that_decode() -> None:
+    """Where the fused kernel decodes packed weights once for 128 tokens, stages take tiles of 64."""
+    fused = config(problem(256, recipe="fp8xmxfp4"), block_m=128)
+    stages = stage_configs(fused)
+    assert fused.decode_warps and {(one.block_m, one.decoded) for one in stages} == {(64, False)}
+    with pytest.raises(ConfigError, match="block_m = 128: must be at most 64 with packed weights"):
+        stages[1].replace(block_m=128)
 
 
 def test_stages_in_another_order_are_refused() -> None:
