@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Self
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
-from ...layouts.arith import Int
+from ...layouts.arith import Int, div
 from ...problem import Problem
+from ...schedule import FusedMoeOrder, RingOrder
+from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
 from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
@@ -141,6 +143,22 @@ class MegaMoeConfig(ABC):
         """Word index of a pool row in the M-major scale buffers."""
 
     @property
+    def ring_blocks(self) -> int:
+        """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
+        return ring_blocks(self.problem, self.block_m)
+
+    @property
+    def order(self) -> type[FusedMoeOrder]:
+        """The order of the blocks."""
+        return RingOrder if self.ring_blocks else FusedMoeOrder
+
+    def first_row(self, pool_block: Int) -> Int:
+        """First pool row of a token block."""
+        if self.ring_blocks:
+            pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
+        return pool_block * self.block_m
+
+    @property
     def num_clusters(self) -> int:
         """Of the grid."""
         return self.num_sms // self.cluster
@@ -156,14 +174,19 @@ class MegaMoeConfig(ABC):
         return self.problem.hidden // TILE_ROWS
 
     @property
+    def block_k(self) -> int:
+        """Channels of K of a stage."""
+        return BLOCK_K
+
+    @property
     def fc1_k_blocks(self) -> int:
         """Blocks of K of a Linear1 tile (hidden channels)."""
-        return self.problem.hidden // BLOCK_K
+        return self.problem.hidden // self.block_k
 
     @property
     def fc2_k_blocks(self) -> int:
         """Blocks of K of a Linear2 tile (intermediate channels)."""
-        return self.problem.intermediate // BLOCK_K
+        return self.problem.intermediate // self.block_k
 
     # --- plans
     @property

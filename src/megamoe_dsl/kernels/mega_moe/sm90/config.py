@@ -30,6 +30,7 @@ DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
 """640 threads begin with 96 each: what the others leave the math warps."""
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
+WINDOW_QUARTERS = 3  # of a ring's blocks
 NUM_SMS = 132  # of an H200
 
 
@@ -47,8 +48,12 @@ def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens)."""
-    need = expected + 1.5 * expected**0.5
-    return next((m for m in tiles if need <= m), tiles[-1])
+    return next((m for m in tiles if expected_blocks(expected, m) == 1), tiles[-1])
+
+
+def expected_blocks(expected: float, block_m: int) -> int:
+    """Tiles that hold the expected tokens of an expert and one and a half standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + 1.5 * expected**0.5) / block_m))
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -188,7 +193,7 @@ class Sm90Config(MegaMoeConfig):
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """The row itself."""
-        return pool_block * self.block_m + row_in_block
+        return self.first_row(pool_block) + row_in_block
 
     # --- threads and registers
     @property
@@ -207,6 +212,11 @@ class Sm90Config(MegaMoeConfig):
         return WARPS_PER_GROUP if self.decoded else 0
 
     # --- tiles
+    @property
+    def window(self) -> int:
+        """Of a ring: places that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
+        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+
     @property
     def blocks_per_fetch(self) -> int:
         """One for each CTA."""

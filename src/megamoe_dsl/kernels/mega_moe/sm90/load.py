@@ -45,7 +45,7 @@ def load_tokens(ctx: Sm90Context):
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
         rows = select(half, config.part_tokens, config.block_m)
         scales = ctx.map(Sm90Map.SFA, tile.phase)
-        row = tile.pool_block * config.block_m
+        row = config.first_row(tile.pool_block)
         k_blocks = ctx.k_blocks(tile)
         stage = load.load_tokens(stage, TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))

@@ -122,12 +122,12 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def tile_readers(self) -> int:
-        """Warps that read work tiles: both loaders, the store warp, the math warps, those that decode."""
+        """Warps that read work tiles: both loaders, the store warp, the math warps and those that decode."""
         return 3 + self.epilogue_warps + self.decode_warps
 
     @property
     def decode_warps(self) -> int:
-        """Warps that decode packed weights into the stages."""
+        """Warps that decode packed weights for the math warps."""
         return WARPS_PER_GROUP if self.decoded else 0
 
     @cached_property

@@ -21,7 +21,7 @@ from cutlass import Int32
 
 from ....blocks.walk import Walk, advance_to_valid
 from ....device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
-from ..table import fill_table, start_walk
+from ..table import TracedOrder, TracedRingOrder, fill_table, start_walk
 from .context import Sm90Context
 
 
@@ -54,7 +54,7 @@ def schedule_tiles(ctx: Sm90Context):
     """The scheduler warp.  The first tile of a CTA is the one with the CTA's own number, so that work starts without an atomic."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, Int32(0), 1))
+        publish_tiles(ctx, start_walk(ctx, Int32(0), 1, TracedRingOrder if ctx.config.ring_blocks else TracedOrder))
 
 
 @cute.jit
