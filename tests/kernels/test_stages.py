@@ -82,12 +82,6 @@ def test_stages_follow_the_fused_choice() -> None:
         assert all(one.num_stages >= fused.num_stages for one in stages[1::2])
 
 
-def test_stages_take_tiles_that_need_no_decode_warps() -> None:
-    """Where the fused kernel decodes packed weights once for 128 tokens, stages take tiles of 64."""
-    fused = config(problem(256, recipe="fp8xmxfp4"), block_m=128)
-    assert fused.decode_warps and {(one.block_m, one.decoded) for one in stage_configs(fused)} == {(64, False)}
-
-
 def test_stages_in_another_order_are_refused() -> None:
     moe = problem(4, num_ranks=1)
     case = hopper_case(moe, (4,), 0)
