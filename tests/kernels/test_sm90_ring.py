@@ -44,10 +44,10 @@ def test_four_ranks():
 
 
 def test_packed_weights():
-    """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts."""
-    moe = problem(150, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)
+    """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
+    moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4", pool_rows=128)
     kernel = config(moe, block_m=64, num_sms=2)
-    assert turns(kernel, prove(kernel, [(150,)], target_expert=0, exact=False)) > 1
+    assert turns(kernel, prove(kernel, [(190,)], target_expert=0, exact=False)) > 1
 
 
 @pytest.mark.parametrize("seed", range(2))
