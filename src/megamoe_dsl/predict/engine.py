@@ -10,143 +10,20 @@ Times follow from one another by maxima and sums, so nothing waits in a queue of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-from .server import Floats, Server
+from .machine import Machine
+from .pool_table import PoolTable
+from .run import Run
+from .server import Floats, Ints, Server
+from .tile_table import TileTable
 
-Ints = NDArray[np.int64]
 NEVER = np.inf
 STAMPS = 5
 ACCUMULATORS = 2
 HISTORY = 16  # tiles of a worker that are remembered: the loaders are at most a ring ahead of the tensor core
 NVLINK_SLACK = 3.0
 """Microseconds of results that may be on their way over NVLink before an epilogue waits."""
-OPERANDS = 4
-"""Of a worker's K block: weights, the weights of a second CTA, tokens, the tokens of a second CTA."""
-
-
-@dataclass(frozen=True)
-class TileTable:
-    """Tiles of a launch in the order of the schedule, and what each takes; arrays with an entry per tile.
-
-    is_fc2     whether it is of Linear2
-    k_blocks   of the tile
-    keys       [tiles, 4]: number of the first K block of each operand, the K blocks of an operand in a row; -1 for none
-    pools      [tiles, 2]: blocks of the pool that it needs, or fills if it is of Linear1; the same one twice for a single CTA
-    arrivals   finished Linear1 tiles it counts as, in each of its pool blocks
-    l2_bytes   [tiles, 2]: of a K block of weights and of one of tokens
-    hbm_bytes  the same where it is not in L2
-    multiply   us of a K block in the tensor core
-    epilogue   us
-    nvlink     bytes of results for other ranks
-    written    bytes that go to memory
-    energy     of a K block, in K blocks of 128 x 256 x 128
-    """
-
-    is_fc2: Ints
-    k_blocks: Ints
-    keys: Ints
-    pools: Ints
-    arrivals: Ints
-    l2_bytes: Floats
-    hbm_bytes: Floats
-    multiply: Floats
-    epilogue: Floats
-    nvlink: Floats
-    written: Floats
-    energy: Floats
-
-    def __len__(self) -> int:
-        return len(self.k_blocks)
-
-
-@dataclass(frozen=True)
-class PoolTable:
-    """Blocks of the token pool: when each is pulled, its bytes, and the Linear1 tiles that fill its intermediate; `weight_keys` K blocks of
-    weights come before those of tokens, `key_blocks` of each block, `fc1_keys` of them of Linear1."""
-
-    pulled: Floats
-    num_bytes: Floats
-    arrivals: Ints
-    weight_keys: int
-    key_blocks: int
-    fc1_keys: int
-
-    def __len__(self) -> int:
-        return len(self.pulled)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a launch runs on, at one clock; rates in bytes per microsecond, times in microseconds.
-
-    stages          of the ring
-    handed_out      whether tiles are handed out at run time, rather than every so-many-th to a worker
-    overlaps        whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
-    groups          of epilogue warps, which take alternate tiles
-    hbm, l2, nvlink, port    bandwidths; `port` is one worker's
-    hbm_latency, l2_latency  of a load
-    spread          further latency of each worker
-    l2_kept         bytes that may come into L2 before what was touched has left it
-    fill            L2 bandwidth that filling takes, beside reading
-    kept            share of the weights that is still in L2 from the launch before
-    pulled_from     bytes that other ranks pull from here, of those that are pulled
-    issue, release, flag, tile    times: between K blocks of a loader, of a stage given back, of a signal, between tiles
-    window          see the module
-    """
-
-    stages: int
-    handed_out: bool
-    overlaps: bool
-    groups: int
-    hbm: float
-    l2: float
-    nvlink: float
-    port: float
-    hbm_latency: float
-    l2_latency: float
-    spread: Floats
-    l2_kept: float
-    fill: float
-    kept: float
-    pulled_from: float
-    issue: float
-    release: float
-    flag: float
-    tile: float
-    window: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """What came out: `end`, and of each tile whether it is of Linear2, its worker, and when its tensor core was free, began and
-    ended, and when its epilogue began and ended.
-
-    workers                              tensor cores, or pairs of them
-    hbm_bytes, l2_bytes, nvlink_bytes    read, or sent
-    written                              to memory
-    multiplying, waiting, first_wait     us of all tensor cores: at work, waiting within a tile, and before one
-    epilogues                            us of all epilogues
-    energy                               K blocks of 128 x 256 x 128
-    """
-
-    end: float
-    workers: int
-    is_fc2: Ints
-    worker: Ints
-    stamps: Floats
-    hbm_bytes: float
-    l2_bytes: float
-    nvlink_bytes: float
-    written: float
-    multiplying: float
-    waiting: float
-    first_wait: float
-    epilogues: float
-    energy: float
 
 
 class Engine:

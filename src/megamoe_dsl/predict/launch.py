@@ -10,7 +10,8 @@ from ..hardware.operand_tile import BLOCK_K
 from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS, TILE_ROWS
 from ..problem import Problem
 from .calibration import Calibration
-from .engine import Ints, PoolTable
+from .pool_table import PoolTable
+from .server import Ints
 from .tiles import Tiles, TokenBlocks
 
 LATER_PULLS = 1.6

@@ -18,8 +18,9 @@ from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .engine import Machine, TileTable
 from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
+from .machine import Machine
+from .tile_table import TileTable
 from .tiles import Tiles
 
 MMA_TOKENS = 16

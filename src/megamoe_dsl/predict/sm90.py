@@ -8,9 +8,10 @@ from ..hardware.operand_tile import BLOCK_K
 from ..kernels.mega_moe.layouts.tile import TILE_ROWS
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from .calibration import Calibration
-from .engine import Ints, Machine, TileTable
 from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
-from .server import Floats
+from .machine import Machine
+from .server import Floats, Ints
+from .tile_table import TileTable
 from .tiles import Tiles, tiles_of
 
 ROWS = 128  # tokens that are the M of a wgmma

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..problem import Problem
+from ..problem import Problem, ProblemError
 from . import sm90, sm100
 from .calibration import Calibration
 from .clock import Launched, at_power, power
-from .engine import Engine, Machine, TileTable
+from .engine import Engine
 from .launch import KBlocks, RankLoad, combine_bytes, counted, pull_warps
+from .machine import Machine
 from .sm100 import Shape
+from .tile_table import TileTable
 from .tiles import Tiles, TokenBlocks, tiles_of
 
+RECIPES = ("fp8xfp8", "fp8xfp4")
 Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
 """What tiles take, and what they run on, at a clock."""
 
@@ -33,7 +36,9 @@ class Subject:
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
-        """Of one of this package's kernels."""
+        """Of one of this package's kernels.  Raises `ProblemError` for a recipe that nothing was fitted to."""
+        if config.problem.recipe not in RECIPES:
+            raise ProblemError("recipe", config.problem.recipe, "one that the model was fitted to: " + ", ".join(RECIPES))
         if isinstance(config, Sm90Config):
             return cls.of_sm90(config, load)
         assert isinstance(config, Sm100Config)

@@ -13,8 +13,7 @@ import numpy as np
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..layouts.arith import ceil_div
 from ..schedule import Block, FusedMoeOrder, Scheduler
-from .engine import Ints
-from .server import Floats
+from .server import Floats, Ints
 
 
 @dataclass(frozen=True)
