@@ -15,12 +15,14 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.work import Load
+from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
 from ..problem import Problem
 from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
+from ..runtime.unfused_kernel import UnfusedKernel
 from .baselines import Baseline, load_baseline
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
@@ -141,6 +143,11 @@ class Layer:
         if recipe not in self.shared:  # without the symmetric buffer, which is freed at the end of a point
             self.shared[recipe] = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
         return kernel
+
+    def bind_stages(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> UnfusedKernel:
+        """The stages that compute what a kernel does, which has been bound before: they share the rank's copy of the weights."""
+        stages = [store.load(one, any_sources=True) for one in stage_configs(config)]
+        return UnfusedKernel(stages, symmetric, self.shared[config.problem.recipe], watchdog_ns)
 
 
 def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
