@@ -2,6 +2,7 @@
 
     python bench/fusion_gain.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/fusion_gain.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
+    python bench/fusion_gain.py table FILE                    anywhere: the table and the picture of docs/moe_stages.md
 
 Before it times a point, it compares y of both, every element, over launches with masked, skewed and empty routing.
 """
@@ -9,6 +10,7 @@ Before it times a point, it compares y of both, every element, over launches wit
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from typing import Any
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.fusion import fusion_point, line_of
+from megamoe_dsl.bench.fusion_report import markdown, picture
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import Layer, Point
@@ -51,8 +54,8 @@ def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run"))
-    parser.add_argument("folder", type=Path, help="of compiled kernels")
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path, help="of compiled kernels; of table, what a run wrote")
     parser.add_argument("--preset", default="flash,pro", help="shapes by name")
     parser.add_argument("--experts-per-rank", type=at_least(1), help="instead of all")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
@@ -63,6 +66,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
+    if given.what == "table":
+        found = json.loads(given.folder.read_text())["records"]
+        print(markdown(found), picture(found), sep="\n\n")
+        return
     options = RunOptions(
         preset=given.preset, experts_per_rank=given.experts_per_rank, recipe=given.recipe, tokens=given.tokens, ranks=given.ranks
     )

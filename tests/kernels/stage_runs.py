@@ -11,13 +11,15 @@ from mega_moe_runs import Layer, artifact, inputs, received
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe_stages.config import LinearConfig
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 
 
-def stages_of(fused: Sm90Config) -> list[Artifact]:
-    """Compiled, in the order of their launches."""
-    return [artifact(config) for config in stage_configs(fused)]
+def stages_of(fused: Sm90Config, num_stages: int = 0) -> list[Artifact]:
+    """Compiled, in the order of their launches; rings of so many stages, or the deepest."""
+    configs = stage_configs(fused)
+    return [artifact(one.replace(num_stages=num_stages) if isinstance(one, LinearConfig) else one) for one in configs]
 
 
 def unfused_layer(stages: Sequence[Artifact], case: Case, **options: Any) -> Layer:

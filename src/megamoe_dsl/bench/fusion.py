@@ -20,10 +20,10 @@ from .energy_meter import EnergyMeter
 from .history import run_earlier_batches
 from .point import SEED, Layer, Point
 from .timing import launches_of, over_ranks, synchronize, time_back_to_back, time_graphs
-from .unfused import compare_kernels, mixed_batches
+from .unfused import UNFUSED, compare_kernels, mixed_batches
 
-ENERGY_S = 0.3  # of each candidate: the driver's counter moves every few tens of milliseconds
-FUSED, UNFUSED = "fused", "unfused"
+ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
+FUSED = "fused"
 
 
 def fusion_point(point: Point, layer: Layer, store: ArtifactStore, config: Sm90Config, watchdog_ns: int, launches: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
 from ..kernels.mega_moe.work import Load
 from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
@@ -28,6 +29,7 @@ from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
 from .roofline import bound_of
 from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
+from .unfused import LAUNCHES, compare_kernels, mixed_batches
 from .variant import variant_name
 
 CLAMP = 10.0
@@ -53,6 +55,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
+    pool_rows         of the problem; 0 for what is chosen (kernels/mega_moe/sm90/pool_size.py)
     """
 
     preset: str | None
@@ -65,6 +68,7 @@ class Point:
     experts: int | None = None
     topk: int | None = None
     recipe: str = FP8
+    pool_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -74,7 +78,8 @@ class Point:
         remote = [] if self.remote is None else [f"R{self.remote:g}"]
         preset = [] if self.preset is None else [self.preset]
         formats = [] if self.recipe == FP8 else [self.recipe]
-        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, f"M={self.tokens}"])
+        pool = [] if self.pool_rows is None else [f"P{self.pool_rows}"]
+        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, *pool, f"M={self.tokens}"])
 
     @property
     def all_experts(self) -> int | None:
@@ -92,12 +97,15 @@ class Point:
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         capacity = max(1, self.tokens)
-        return Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
+        problem = (
+            Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
+        )
+        return with_pool_rows(problem, self.pool_rows)
 
     @property
     def layer(self) -> Problem:
         """What points of one layer have in common: the problem for one token."""
-        return replace(self.problem, max_tokens_per_rank=1)
+        return replace(self.problem, max_tokens_per_rank=1, pool_rows=None)
 
     @property
     def load(self) -> Load:
@@ -161,13 +169,24 @@ def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
 
 
 def measure_point(
-    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, graphs: bool = True
+    point: Point,
+    layer: Layer,
+    store: ArtifactStore,
+    configs: list[MegaMoeConfig],
+    watchdog_ns: int,
+    graphs: bool = True,
+    unfused: bool = False,
 ) -> dict[str, Any]:
-    """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
+    """Checks and times all kernels and the baseline; with `unfused` compares them with the unfused layer first.  All ranks together; the
+    record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
+    agreements = {}
+    for name, kernel in kernels.items() if unfused else ():
+        stages = layer.bind_stages(store, kernel.config, symmetric, watchdog_ns)
+        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote, LAUNCHES), LAUNCHES).record()
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
     run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
@@ -179,6 +198,8 @@ def measure_point(
         kernel.buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
+        if name in agreements:
+            record["variants"][name]["unfused"] = agreements[name]
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
     if layer.baseline is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")

@@ -16,6 +16,8 @@ from ..runtime.unfused_kernel import LayerKernel
 from .timing import synchronize
 
 SEED = 4000
+UNFUSED = "unfused"
+LAUNCHES = 40
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,14 @@ def compare_kernels(fused: LayerKernel, unfused: LayerKernel, batches: Callable[
     if dist.is_initialized():
         dist.all_reduce(counted)
     return Agreement(launches, *counted.tolist())
+
+
+def unequal_bits(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Elements of all ranks whose bits differ; all ranks together."""
+    counted = (one.view(torch.int16) != other.view(torch.int16)).sum()
+    if dist.is_initialized():
+        dist.all_reduce(counted)
+    return int(counted)
 
 
 def mixed_batches(problem: Problem, tokens: int, remote: float | None, launches: int, kinds: int = 8) -> Callable[[int], TokenInputs]:
