@@ -130,6 +130,15 @@ SM90_ROLES = (
         archs=ON_SM90,
     ),
     Mutant(
+        "the last block of rows reads the tokens' scales again",
+        "missing order",
+        "blocks/sm90/tokens_as_n.py",
+        "if cutlass.const_expr(b == 0):",
+        "if cutlass.const_expr(b in (0, self.blocks - 1)):",
+        ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
+        archs=ON_SM90,
+    ),
+    Mutant(
         "the staging buffer is written while the store warp reads it",
         "stale buffer",
         f"{SM90}/math.py",
