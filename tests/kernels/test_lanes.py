@@ -1,16 +1,38 @@
-"""The kernels with all that the simulator can ask of lanes: another leader, late loads, lanes that need not go together."""
+"""The kernels with all that the simulator can ask of lanes: another leader, late loads, lanes that need not go together, no warp barrier.
+
+`make test` runs a sample; one to eight ranks on both architectures, and the SM90 kernels without each of their warp barriers, with
+
+    python -m pytest -m faults -k "ranks or warp_barrier" tests/kernels/test_lanes.py
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import mega_moe_runs
 import pytest
 import sm90_runs
+from fault_runs import LEADERS
 from mega_moe_runs import Layer, artifact
+from test_sm90_faults import ORDERS, PAIRS
+from warp_barriers import WarpBarrier, how_noticed_without, warp_barriers
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Finding
 
 TOKENS = (24, 5)
+LAUNCHES = 3  # another schedule and another leader each
+EXPLAINED = {
+    "pull_tokens": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
+    "load_chunk": "after the loads of a token: they tell the mbarrier that every lane waits for",
+    "fill_table": "what a lane has acquired it tells itself, by its own arrival at `counts`",
+    "publish_blocks": "lane 0 alone writes a tile and says that it is there",
+    "next_tile": "every lane waits for a tile, reads it and gives it back on its own",
+    "store_tiles": "lane 0 alone waits for its stores and says that they are done",
+    "start_loads": "after the loads of a piece: they tell the mbarrier that every lane waits for",
+    "combine_tokens": "the end of the kernel: nothing follows lane 0's wait for its last store",
+}
+"""Warp barriers of the SM90 kernel that order no accesses of different lanes, by the function that they stand in: what does instead."""
 
 
 def layer_of(arch: str, **options: object) -> tuple[Layer, Case]:
@@ -50,3 +72,65 @@ def test_sm90_gives_stages_back_for_lanes_that_go_together() -> None:
     """
     found = {(one.kind, " smem+" in one.where, one.second.split(" mbarrier")[0]) for one in apart("sm90")}
     assert found == {("WAR race", True, "TMA load for")}
+
+
+def explained(order: str) -> list[WarpBarrier]:
+    """The barriers that show nowhere.  Of those after a pass of Linear2 the last is one: its reads have been used, and the wgmma of the
+    next tile waits for all lanes before the buffer is written."""
+    found = warp_barriers(order)
+    after_passes = max((one.line for one in found if one.function == "finish_fc2"), default=0)
+    last = {
+        here
+        for here, following in pairwise(found)
+        if (here.function, here.line) == ("finish_fc2", after_passes) and following.function != "finish_fc2"
+    }
+    return [one for one in found if one.function in EXPLAINED or one in last]
+
+
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
+def test_warp_barriers_are_known(order: str) -> None:
+    """Every explanation has its barriers, and what it leaves are those that one lane's arrival or store comes after."""
+    left = {one.function for one in warp_barriers(order)} - set(EXPLAINED)
+    assert left == {"pull_token", "finish_fc1", "finish_piece"} | (set() if order == "columns" else {"finish_fc2"})
+    assert {one.function for one in warp_barriers(order)} >= set(EXPLAINED)
+
+
+def test_a_warp_barrier_that_is_explained_shows_nowhere() -> None:
+    """Not even when all of them are dropped at once."""
+    assert how_noticed_without("columns", explained("columns")) is None
+
+
+@pytest.mark.parametrize("function", ["pull_token", "finish_fc1", "finish_piece"])
+def test_a_dropped_warp_barrier_is_noticed(function: str) -> None:
+    last = [one for one in warp_barriers("columns") if one.function == function][-1]
+    assert (how_noticed_without("columns", [last]) or "").startswith("race")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
+def test_every_dropped_warp_barrier_is_noticed(order: str) -> None:
+    silent = explained(order)
+    assert how_noticed_without(order, silent) is None
+    wanted = [one for one in warp_barriers(order) if one not in silent]
+    assert [one for one in wanted if not (how_noticed_without(order, [one]) or "").startswith("race")] == []
+
+
+def check_ranks(arch: str, ranks: int, **choice: int) -> None:
+    """Launches over so many ranks: bits of the reference, no finding, whichever lane leads; then loads that take their values late."""
+    runs = sm90_runs if arch == "sm90" else mega_moe_runs
+    moe = runs.problem(9, num_experts=2 * ranks, num_ranks=ranks)
+    kernel = artifact(runs.config(moe, num_sms=2, **choice))
+    make_case = sm90_runs.hopper_case if arch == "sm90" else random_case
+    layer: Layer | None = None
+    for number in range(LAUNCHES + 1):
+        case = make_case(moe, [(5 * rank + 7 * number) % 10 for rank in range(ranks)], number, mask=0.1)
+        layer = layer or Layer.of(kernel, case)
+        layer.moe.simulator.leader, layer.moe.simulator.late_loads = LEADERS[number % LAUNCHES], number == LAUNCHES
+        layer.check(case, number)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize(("arch", "block_m"), [("sm90", 8), ("sm90", 128), ("sm100", 16), ("sm100", 64)])
+def test_no_finding_on_one_to_eight_ranks(arch: str, block_m: int, ranks: int) -> None:
+    check_ranks(arch, ranks, block_m=block_m)

@@ -22,13 +22,13 @@ from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("", "kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
 
-from first_finding import first_sign  # noqa: E402
 from mutant import Mutant, MutantError  # noqa: E402
 from mutation_ladder import climb, sound  # noqa: E402
 from mutation_table import page  # noqa: E402
 
+from first_finding import first_sign  # noqa: E402
 from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
