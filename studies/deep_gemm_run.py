@@ -10,7 +10,7 @@ import torch
 from megamoe_dsl.arch import Arch
 from megamoe_dsl.cases import Case
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator
+from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, Simulator
 
 ALIGNMENT = 1024
 
@@ -93,7 +93,7 @@ def run_peer(peer: Peer, case: Case, launches: int = 1, seed: int = 0, race: boo
         args = peer.arguments(addresses, rank, y[rank].data_ptr(), stats[rank].data_ptr(), tokens[rank], weights[rank])
         return Launch(**shape, dynamic_smem=peer.dynamic_smem, args=args, rank=rank)
 
-    report = Simulator(peer.ptx(), memory, seed=seed, race=race, store_uninitialised=True).run(
+    report = Simulator(peer.ptx(), memory, seed=seed, race=race, assumptions=Assumptions(store_uninitialised=True)).run(
         [launch(rank, y) for y in outputs for rank in ranks]
     )
     return [[y[:n] for y, n in zip(some, tokens, strict=True)] for some in outputs], report

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from megamoe_dsl.sim import Finding, GlobalMemory, Launch, SimError, Simulator, agents_needed
+from megamoe_dsl.sim import Assumptions, Finding, GlobalMemory, Launch, SimError, Simulator, agents_needed
 from megamoe_dsl.sim.agents import MAX_AGENTS
 from megamoe_dsl.sim.host.device_array import ByteSpan
 from megamoe_dsl.sim.host.visible_memory import bytes_of
@@ -37,7 +37,7 @@ class Launches:
     seed: int = 0
     races: bool = True
     resident: int | None = None
-    assume_tensor_fences: bool = False
+    assumptions: Assumptions = field(default_factory=Assumptions)
     record: Record = field(default_factory=Record)
     _spans: dict[int, tuple[int, object]] = field(default_factory=dict)
 
@@ -60,10 +60,7 @@ class Launches:
             self.seed,
             races,
             resident=self.resident,
-            assume_tensor_fences=self.assume_tensor_fences,
-            assume_tensor_waits=bool(unwaited),
-            store_uninitialised=True,
-            load_uninitialised=True,
+            assumptions=replace(self.assumptions, tensor_waits=bool(unwaited), store_uninitialised=True, load_uninitialised=True),
         )
         try:
             report = simulator.run([launch])

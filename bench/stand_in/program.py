@@ -56,13 +56,14 @@ def main(arguments: list[str]) -> None:
     os.environ.update(
         CUTE_DSL_ARCH=asked.arch, CUTE_DSL_DISABLE_FILE_CACHING="1", CUTE_DSL_NO_CACHE="0", TVM_FFI_DISABLE_TORCH_C_DLPACK="1"
     )
+    from megamoe_dsl.sim import Assumptions
     from megamoe_dsl.sim.host.compiler_hooks import launches_on
     from megamoe_dsl.sim.host.simulated_device import CAPABILITIES, SimulatedDevice
 
     from . import driver, dsl, torch_cuda
     from .launches import Launches
 
-    launches = Launches(asked.seed, not asked.no_races, asked.resident, asked.assume_tensor_fences)
+    launches = Launches(asked.seed, not asked.no_races, asked.resident, Assumptions(tensor_fences=asked.assume_tensor_fences))
     device = SimulatedDevice(asked.arch, asked.num_sms, launches.take)
     torch_cuda.install(launches.show, CAPABILITIES[asked.arch], asked.num_sms)
     driver.install(launches.show, device.attribute)

@@ -12,7 +12,7 @@ from mega_moe_runs import Layer, artifact, config, problem
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.sim import Deadlock, SimError
+from megamoe_dsl.sim import Assumptions, Deadlock, SimError
 
 SUBJECTS = 3
 SEEDS = range(2)  # schedules tried before a fault counts as unnoticed
@@ -71,7 +71,7 @@ def sign_of(compiled: Artifact, case: Case, launches: Sequence[Sequence[int]], s
     layer = None
     try:
         layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
-        layer.moe.simulator.leader = LEADERS[seed % len(LEADERS)]
+        layer.moe.simulator.assumptions = Assumptions(leader=LEADERS[seed % len(LEADERS)])
         ranks, report = layer.stream(case, launches)
     except Deadlock as error:
         return f"deadlock: {error}"

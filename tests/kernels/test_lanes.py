@@ -18,7 +18,7 @@ from test_sm90_faults import ORDERS, PAIRS
 from warp_barriers import WarpBarrier, how_noticed_without, warp_barriers
 
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.sim import Finding
+from megamoe_dsl.sim import Assumptions, Finding
 
 TOKENS = (24, 5)
 LAUNCHES = 3  # another schedule and another leader each
@@ -35,27 +35,26 @@ EXPLAINED = {
 """Warp barriers of the SM90 kernel that order no accesses of different lanes, by the function that they stand in: what does instead."""
 
 
-def layer_of(arch: str, **options: object) -> tuple[Layer, Case]:
-    """A layer of one architecture on a simulator with these attributes, and its data. It has more K blocks than stages."""
+def layer_of(arch: str, assumptions: Assumptions) -> tuple[Layer, Case]:
+    """A layer of one architecture on a simulator that takes this for granted, and its data. It has more K blocks than stages."""
     runs = sm90_runs if arch == "sm90" else mega_moe_runs
     moe = runs.problem(max(TOKENS), num_experts=4, hidden=512)
     case = sm90_runs.hopper_case(moe, TOKENS, 0) if arch == "sm90" else random_case(moe, TOKENS, 0)
     layer = Layer.of(artifact(runs.config(moe, num_sms=2, num_stages=2)), case)
-    for name, value in options.items():
-        setattr(layer.moe.simulator, name, value)
+    layer.moe.simulator.assumptions = assumptions
     return layer, case
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
-@pytest.mark.parametrize("options", [{"leader": 9}, {"late_loads": True}], ids=["another leader", "late loads"])
-def test_a_launch_is_right_with(arch: str, options: dict[str, object]) -> None:
-    layer, case = layer_of(arch, **options)
+@pytest.mark.parametrize("assumptions", [Assumptions(leader=9), Assumptions(late_loads=True)], ids=["another leader", "late loads"])
+def test_a_launch_is_right_with(arch: str, assumptions: Assumptions) -> None:
+    layer, case = layer_of(arch, assumptions)
     layer.check(case)
 
 
 def apart(arch: str) -> list[Finding]:
     """What is found when lanes need not go together."""
-    layer, case = layer_of(arch, assume_lockstep=False)
+    layer, case = layer_of(arch, Assumptions(lockstep=False))
     ranks, report = layer.launch(case)
     assert [one.violations for one in ranks] == [0] * len(ranks)
     return report.findings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ptx_cases import module, run
 
-from megamoe_dsl.sim import GlobalMemory, Launch, SimError, Simulator
+from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, SimError, Simulator
 
 
 def aligned(words: int) -> np.ndarray:
@@ -184,8 +184,8 @@ def test_uninitialised_shared_memory_may_be_loaded_when_told():
     """It gives NaNs and a warning; global memory stays an error."""
     out = np.zeros(32, np.float32)
     body = "mov.b32 %r1, buf; ld.shared.b32 %r2, [%r1+8]; mad.wide.u32 %rd1, %r50, 4, %rd50; st.global.b32 [%rd1], %r2;"
-    report = run(body, [out], shared=SHARED, load_uninitialised=True)
+    report = run(body, [out], shared=SHARED, assumptions=Assumptions(load_uninitialised=True))
     assert np.isnan(out).all()
     assert [text.split(": ")[1] for text in report.warnings] == ["load of uninitialised shared memory"]
     with pytest.raises(SimError, match="uninitialised global memory"):
-        run("ld.global.b32 %r2, [%rd50];", [out], initialised=False, load_uninitialised=True)
+        run("ld.global.b32 %r2, [%rd50];", [out], initialised=False, assumptions=Assumptions(load_uninitialised=True))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_cases import run
 
-from megamoe_dsl.sim import Deadlock, Finding, SimError
+from megamoe_dsl.sim import Assumptions, Deadlock, Finding, SimError
 
 SHARED = ".shared .align 16 .b8 buf[1024];"
 OWN = "mov.u32 %r1, buf; mad.lo.u32 %r2, %r50, 4, %r1; xor.b32 %r3, %r50, 1; mad.lo.u32 %r3, %r3, 4, %r1;\n"
@@ -105,7 +105,7 @@ def test_one_lane_tells_that_others_have_read(between: str, ordered: bool, order
     first = f"ld.shared.b32 %r5, [%r2]; {between} {ARRIVE} st.global.b32 [%rd50], %r5;"
     text = WAITER.format(count=1, first=first, second=f"{WAIT} st.shared.b32 [%r2], 2;")
     for lockstep, fine in ((True, ordered), (False, ordered_without_lockstep)):
-        kinds = {one for one in findings(text, 64, assume_lockstep=lockstep) if one[0] == "WAR race"}
+        kinds = {one for one in findings(text, 64, assumptions=Assumptions(lockstep=lockstep)) if one[0] == "WAR race"}
         assert bool(kinds) == (not fine), (between, lockstep, kinds)
 
 
@@ -118,13 +118,15 @@ def test_the_elected_lane_need_not_be_the_lowest(leader: int, sync: str, ordered
     ON: {sync} elect.sync _|%p2, -1; @%p2 st.shared.b32 [%r1], 5;"""
     raw = np.zeros(64, np.uint32)
     out = raw[-raw.ctypes.data % 16 // 4 :][:32]
-    kinds = {f.kind for seed in range(3) for f in run(text, [out], shared=SHARED, seed=seed, leader=leader).findings}
+    kinds = {
+        f.kind for seed in range(3) for f in run(text, [out], shared=SHARED, seed=seed, assumptions=Assumptions(leader=leader)).findings
+    }
     assert kinds == (set() if ordered else {"WAR race"})
 
 
 def test_a_leader_is_a_lane() -> None:
     with pytest.raises(SimError, match="leader 32: a lane, 0 to 31"):
-        run("", [np.zeros(1, np.uint32)], leader=32)
+        Assumptions(leader=32)
 
 
 def test_stored_matrices_are_parts_of_all_lanes() -> None:

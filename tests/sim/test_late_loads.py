@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_cases import run
 
-from megamoe_dsl.sim import Report
+from megamoe_dsl.sim import Assumptions, Report
 
 SEEDS = range(6)
 STEPS = 6
@@ -49,7 +49,7 @@ def ring(release: str, arrivals: int, **options: object) -> tuple[bool, Report]:
 def test_right_forms_have_no_finding_and_no_late_value(name: str) -> None:
     for seed in SEEDS:
         for late_loads in (False, True):
-            right, report = ring(*RIGHT[name], seed=seed, late_loads=late_loads)
+            right, report = ring(*RIGHT[name], seed=seed, assumptions=Assumptions(late_loads=late_loads))
             assert right
             assert [str(finding) for finding in report.findings] == []
 
@@ -63,13 +63,13 @@ def test_a_warp_barrier_does_not_speak_for_reads_that_nothing_has_used() -> None
         assert finding.kind == "WAR race"
         assert finding.first == "rank 0 CTA (0,0,0) warp 0"
         assert finding.second == "rank 0 CTA (0,0,0) warp 1 lane 0"
-    assert not all(ring(EARLY, 1, seed=seed, late_loads=True)[0] for seed in SEEDS)
+    assert not all(ring(EARLY, 1, seed=seed, assumptions=Assumptions(late_loads=True))[0] for seed in SEEDS)
 
 
 def test_seeds_repeat_late_values() -> None:
     def sums(seed: int) -> list[int]:
         out = np.zeros(32, np.uint32)
-        run(RING.format(release=EARLY, arrivals=1), [out], block=64, shared=SHARED, seed=seed, late_loads=True)
+        run(RING.format(release=EARLY, arrivals=1), [out], block=64, shared=SHARED, seed=seed, assumptions=Assumptions(late_loads=True))
         return out.tolist()
 
     assert sums(3) == sums(3)
@@ -81,7 +81,7 @@ def test_a_lane_s_own_release_waits_for_its_loads() -> None:
     st.shared.b32 [%r2], %r50; ld.shared.b32 %r3, [%r2]; st.shared.b32 [%r2], 77; st.global.b32 [%rd1], %r3;"""
     for seed in SEEDS:
         out = np.zeros(32, np.uint32)
-        run(text, [out], shared=SHARED, seed=seed, late_loads=True)
+        run(text, [out], shared=SHARED, seed=seed, assumptions=Assumptions(late_loads=True))
         assert out.tolist() == list(range(32))
 
 
@@ -89,5 +89,5 @@ def test_a_load_of_some_lanes_lands_in_those_only() -> None:
     text = """mov.u32 %r1, buf; mad.lo.u32 %r2, %r50, 4, %r1; mul.wide.u32 %rd1, %r50, 4; add.s64 %rd1, %rd50, %rd1; mov.u32 %r3, 5;
     st.shared.b32 [%r2], %r50; setp.lt.u32 %p1, %r50, 8; @%p1 ld.shared.b32 %r3, [%r2]; add.u32 %r3, %r3, 100; st.global.b32 [%rd1], %r3;"""
     out = np.zeros(32, np.uint32)
-    run(text, [out], shared=SHARED, late_loads=True)
+    run(text, [out], shared=SHARED, assumptions=Assumptions(late_loads=True))
     assert out.tolist() == [100 + i for i in range(8)] + [105] * 24

@@ -21,7 +21,7 @@ from tcgen05_cases import (
     copies,
 )  # fmt: skip
 
-from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim import Assumptions, SimError
 from megamoe_dsl.sim.umma import multiply_accumulate
 
 LAYOUTS = [(kind, m, n, group) for kind in KINDS for m, n, group in ((128, 64, 1), (256, 96, 2))]
@@ -159,7 +159,7 @@ def test_fences_can_be_assumed():
     """An acquiring wait without the fence is a finding, unless the run assumes fences; a missing wait stays one."""
     without = WAIT_COMMIT.replace("tcgen05.fence::after_thread_sync;", "")
     assert kinds_of(START + COPY + COMMIT + without + END) == {"RAW race"}
-    assert kinds_of(START + COPY + COMMIT + without + END, assume_tensor_fences=True) == set()
+    assert kinds_of(START + COPY + COMMIT + without + END, assumptions=Assumptions(tensor_fences=True)) == set()
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(True, True, set()), (False, True, {"WAR race"}), (True, False, {"WAR race"})])

@@ -7,7 +7,7 @@ import pytest
 from ptx_cases import run
 from tcgen05_cases import A_AT, ALLOC, B_AT, BASE, DUMP, FREE, LOAD_IMAGE, SCALE_LAYOUT, SFA_AT, SHARED, SWIZZLE_128, WAIT_COMMIT, Case
 
-from megamoe_dsl.sim import SimError, formats
+from megamoe_dsl.sim import Assumptions, SimError, formats
 
 # Every register of a warp goes to TMEM with one shape and comes back with 32x32b.
 SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}
@@ -215,7 +215,7 @@ def test_a_use_behind_a_branch_that_is_not_taken_is_refused():
 
 def test_waits_can_be_assumed():
     used = "add.u32 %r40, %r30, 1; mov.b64 %rd9, {%r40, %r31};"
-    np.testing.assert_array_equal(pairs(used, "", assume_tensor_waits=True), THREADS + np.where([True, False], 1, 0))
+    np.testing.assert_array_equal(pairs(used, "", assumptions=Assumptions(tensor_waits=True)), THREADS + np.where([True, False], 1, 0))
 
 
 def test_dealloc_before_a_commit_that_nobody_waits_for_is_a_warning():

@@ -5,7 +5,7 @@ import pytest
 from ptx_cases import REGISTERS, run
 
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from megamoe_dsl.sim import GlobalMemory, Launch, Report, SimError, Simulator
+from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, SimError, Simulator
 from megamoe_dsl.sim.swizzle import swizzle
 from megamoe_dsl.sim.tma_box import PADDING_POISON
 
@@ -274,7 +274,7 @@ def test_store_of_uninitialised_memory_is_an_error():
     tensor = Tensor((20, 96), (4, 32))
     with pytest.raises(SimError, match="TMA store reads uninitialised shared memory"):
         launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32))
-    report = launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32), store_uninitialised=True)
+    report = launch(SETUP + store_text(tensor, (0, 0)), tensor, np.zeros(32, np.uint32), assumptions=Assumptions(store_uninitialised=True))
     assert [text.split(":")[0] for text in report.warnings] == ["TMA store reads uninitialised shared memory"]
 
 

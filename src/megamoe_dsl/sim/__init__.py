@@ -5,6 +5,7 @@ our kernels.
 """
 
 from .agents import agents_needed
+from .assumptions import Assumptions
 from .errors import Deadlock, SimError
 from .geometry import Geometry
 from .host.device_array import DeviceArray
@@ -18,6 +19,7 @@ from .report import Finding, Report
 from .simulator import Simulator
 
 __all__ = [
+    "Assumptions",
     "Deadlock",
     "DeviceArray",
     "Finding",

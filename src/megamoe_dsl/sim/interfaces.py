@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .accessor import Thread
+from .assumptions import Assumptions
 from .clock import Clock
 from .fragment import Fragment
 from .geometry import Dim3, Geometry
@@ -33,11 +34,7 @@ class WorldLike(Protocol):
     memory: GlobalMemory
     kernels: KernelNames
     race: Race | None
-    assume_tensor_fences: bool
-    leader: int
-    assume_tensor_waits: bool
-    store_uninitialised: bool
-    load_uninitialised: bool
+    assumptions: Assumptions
     instructions: int
     sweeps: int
     progress: int

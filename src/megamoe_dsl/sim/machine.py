@@ -10,6 +10,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 
+from .assumptions import Assumptions
 from .cta import Cluster, Cta
 from .deadlock import describe_deadlock
 from .errors import Deadlock, SimError
@@ -32,10 +33,10 @@ IDLE_LIMIT = 300
 class World:
     """One run: state that all launches share."""
 
-    def __init__(self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames) -> None:
-        self.memory, self.race, self.max_delay, self.kernels = memory, race, max_delay, kernels
-        self.assume_tensor_fences = self.assume_tensor_waits = self.store_uninitialised = self.load_uninitialised = False
-        self.leader = 0
+    def __init__(
+        self, memory: GlobalMemory, seed: int, race: Race | None, max_delay: int, kernels: KernelNames, assumptions: Assumptions
+    ) -> None:
+        self.memory, self.race, self.max_delay, self.kernels, self.assumptions = memory, race, max_delay, kernels, assumptions
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()

@@ -4,7 +4,7 @@ Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations
 what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
 did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
 for tensor memory. `tcgen05.commit` implies the fence. Arrives and waits may be relaxed ("Canonical synchronization patterns").
-With `Simulator(assume_tensor_fences=True)` every tcgen05 operation has both fences around it.
+With `Assumptions(tensor_fences=True)` every tcgen05 operation has both fences around it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PipeIssue:
         race = w.world.race
         self.shared: Clock | None = race.snapshot(w) if race else None
         thread = tensor_thread(w)
-        if w.world.assume_tensor_fences:
+        if w.world.assumptions.tensor_fences:
             thread.after_thread_sync()
         self.tensor: Clock | None = thread.clock.copy() if race else None
 
@@ -116,7 +116,7 @@ class TensorThread:
         if race is None:
             return None
         self.count += 1
-        if self.warp.world.assume_tensor_fences:
+        if self.warp.world.assumptions.tensor_fences:
             self.after_thread_sync()
             self.before_thread_sync()
         self.clock.fit(race.width)

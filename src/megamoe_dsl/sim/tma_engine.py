@@ -135,7 +135,7 @@ def read_shared_chunks(cta: CtaLike, chunks: Chunks, what: str, actor: Actor | N
             shared.initialised.add(chunks)
         else:
             text = f"{what} reads uninitialised shared memory: {shared.label} smem+{bad - SMEM_RESERVED}"
-            if what != TMA_STORE or not cta.world.store_uninitialised:
+            if what != TMA_STORE or not cta.world.assumptions.store_uninitialised:
                 raise SimError(text)
             cta.world.warnings[text] += 1
     if actor is not None and cta.world.race:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..assumptions import STRICT, Assumptions
 from ..errors import SimError
 from ..geometry import Geometry
 from ..launch import Launch
@@ -37,10 +38,7 @@ def run(
     outputs: Sequence[Any] = (),
     max_delay: int = 3,
     resident: int | None = None,
-    assume_tensor_fences: bool = False,
-    assume_tensor_waits: bool = False,
-    store_uninitialised: bool = False,
-    load_uninitialised: bool = False,
+    assumptions: Assumptions = STRICT,
 ) -> Report:
     """Runs a host function of CuTe DSL, or one kernel of a PTX text, on simulated GPUs. Arrays are changed in place.
 
@@ -59,7 +57,7 @@ def run(
         arch, num_sms: what a host function is compiled for, and the SMs that it is told of.
         buffers: arrays that kernels reach through pointers only; kernels may touch these and the arguments, and nothing else.
         outputs: arrays among both that hold nothing before the run, so that reading what was not written is an error.
-        max_delay, resident, assume_tensor_fences, assume_tensor_waits, store_uninitialised, load_uninitialised: as `Simulator` has them.
+        max_delay, resident, assumptions: as `Simulator` has them.
 
     Returns:
         Instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
@@ -86,10 +84,7 @@ def run(
         races,
         max_delay,
         resident=resident,
-        assume_tensor_fences=assume_tensor_fences,
-        assume_tensor_waits=assume_tensor_waits,
-        store_uninitialised=store_uninitialised,
-        load_uninitialised=load_uninitialised,
+        assumptions=assumptions,
     )
     return simulator.run(launches)
 

@@ -71,7 +71,7 @@ def _uninitialised(w: WarpLike, store: ByteStore, offset: int) -> None:
     """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning."""
     if not isinstance(store, SharedMemory):
         raise SimError(f"read of uninitialised global memory: {store!r}+{offset}")
-    if not w.world.load_uninitialised:
+    if not w.world.assumptions.load_uninitialised:
         raise SimError(f"read of uninitialised shared memory: {store.label} smem+{offset - SMEM_RESERVED}")
     w.world.warnings[f"{line_of(w)}: load of uninitialised shared memory"] += 1
 
@@ -93,7 +93,7 @@ def gather(
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
         index = _row_index(store, offsets, total)
         bad = store.first_uninitialised(index, total)
-        if bad is not None and not (seen and cta is not None and w.world.load_uninitialised):
+        if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
             _uninitialised(w, store, bad)
         if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
@@ -119,7 +119,7 @@ def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, part
     race, total = w.world.race, size * count
     store, offset, cta = find(w, space, address, total)
     unwritten = store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes()
-    if unwritten and not (seen and cta is not None and w.world.load_uninitialised):
+    if unwritten and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
         _uninitialised(w, store, offset)
     if race is not None and not seen:
         if cta is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError
-from ..operands import UNSIGNED, Binder, vector
+from ..operands import UNSIGNED, Binder, immediate, vector
 from ..parser import TYPE_BYTES, PtxInstruction
 from . import Inline, register
 from .floating import build_float, is_float
@@ -99,14 +99,18 @@ def _high64(x: Any, y: Any, t: type) -> Any:
     return np.array(products, np.uint64).view(t)
 
 
+def _widened(b: Binder, operand: str, t: type) -> str:
+    """An operand of type t in twice its bits; a literal at once, and as t reads it: -1 as u32 is 0xffffffff."""
+    if operand[0] in "-0123456789":
+        return b.expression(str(immediate(operand, t)), _WIDE[t])
+    return f"{b.expression(operand, t)}.astype({b.dtype_name(_WIDE[t])})"
+
+
 def _product(ins: PtxInstruction, b: Binder) -> tuple[str, type]:
     t = b.dtype(ins)
     x, y = ins.operands[1:3]
     if "wide" in ins.parts:
-        wide = _WIDE[t]
-        name = b.dtype_name(wide)
-        sources = [f"{b.expression(o, t)}.astype({name})" if o in b.index else b.expression(o, wide) for o in (x, y)]
-        return " * ".join(sources), wide
+        return f"{_widened(b, x, t)} * {_widened(b, y, t)}", _WIDE[t]
     if "hi" in ins.parts:
         if t in (np.uint64, np.int64):
             return f"{b.name(_high64)}({b.expression(x, t)}, {b.expression(y, t)}, {b.dtype_name(t)})", t

@@ -2,7 +2,7 @@
 
 Source: PTX ISA, "TensorCore 5th Generation Family Instructions". A load delivers its registers at `wait::ld` and holds poison before; the
 access itself also happens at the wait, so an arrive before the wait does not cover it. A kernel that uses a result register before the
-wait on the way that takes no branch, except to copy it (see `pending_copies`), is refused, unless `Simulator(assume_tensor_waits=True)`
+wait on the way that takes no branch, except to copy it (see `pending_copies`), is refused, unless `Assumptions(tensor_waits=True)`
 has every load deliver at once. Stores take effect at `wait::st`.
 """
 
@@ -239,7 +239,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
         for index, poison in registers:
             w.R[index] = poison
-        if w.world.assume_tensor_waits:
+        if w.world.assumptions.tensor_waits:
             access.load(w)
         else:
             tensor_thread(w).loads.append(access)

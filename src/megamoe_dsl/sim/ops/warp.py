@@ -134,7 +134,7 @@ def elect(ins: PtxInstruction, b: Binder) -> Any:
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
         if (wait := members.missing(w, mask)) is not None:
             return wait
-        lane = w.world.leader
+        lane = w.world.assumptions.leader
         if mask is not None and not mask[lane]:
             lane = w.first(mask)
         write(w, LANE[lane : lane + 1].repeat(32), mask)
