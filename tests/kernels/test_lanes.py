@@ -86,7 +86,7 @@ def explained(order: str) -> list[WarpBarrier]:
     return [one for one in found if one.function in EXPLAINED or one in last]
 
 
-@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
+@pytest.mark.parametrize("order", [*ORDERS, pytest.param(PAIRS, marks=pytest.mark.faults)])
 def test_warp_barriers_are_known(order: str) -> None:
     """Every explanation has its barriers, and what it leaves are those that one lane's arrival or store comes after."""
     left = {one.function for one in warp_barriers(order)} - set(EXPLAINED)
@@ -124,7 +124,7 @@ def check_ranks(arch: str, ranks: int, **choice: int) -> None:
     for number in range(LAUNCHES + 1):
         case = make_case(moe, [(5 * rank + 7 * number) % 10 for rank in range(ranks)], number, mask=0.1)
         layer = layer or Layer.of(kernel, case)
-        layer.moe.simulator.leader, layer.moe.simulator.late_loads = LEADERS[number % LAUNCHES], number == LAUNCHES
+        layer.moe.simulator.assumptions = Assumptions(leader=LEADERS[number % LAUNCHES], late_loads=number == LAUNCHES)
         layer.check(case, number)
 
 
