@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -58,9 +59,11 @@ def jobs(kernel: str, levels: list[str], before: dict[str, str]) -> Iterator[Job
             named = {"level": "source", "kernel": kernel, "name": mutant.name, "digest": mutant.digest}
             yield named, lambda mutant=mutant: climb(kernel, mutant, before.get(mutant.name, "")).record()
     if "ptx" in levels and hasattr(module, "ptx_faults"):
-        for arch, name, notice in module.ptx_faults():
+        faults = list(module.ptx_faults())
+        of_arch = Counter(arch for arch, _, _ in faults)
+        for arch, name, notice in faults:
             named = {"level": "ptx", "kernel": kernel, "arch": arch, "name": name}
-            yield named, lambda named=named, notice=notice: {**named, "sign": first_sign(notice) or ""}
+            yield named, lambda named=named, notice=notice: {**named, "of": of_arch[named["arch"]], "sign": first_sign(notice) or ""}
 
 
 def noticed(record: Path, kernel: str) -> dict[str, str]:
