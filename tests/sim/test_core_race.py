@@ -156,6 +156,23 @@ def test_fence_mbarrier_init_with_a_relaxed_arrive_publishes_the_barrier():
     assert kinds == {"fence": set(), "release": set(), "neither": {"atomic vs unordered weak write"}}
 
 
+ELECTED = """setp.ne.u32 %p2, %r50, {lane}; mov.b32 %r1, buf; @%p2 bra JOIN;
+mbarrier.init.shared::cta.b64 [%r1], 1; mbarrier.init.shared::cta.b64 [%r1+8], 1; {fence}
+JOIN: barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned; setp.ne.u32 %p2, %r50, 40; @%p2 bra END;
+mbarrier.arrive.shared::cta.b64 _, [%r1]; mbarrier.arrive.shared::cta.b64 _, [%r1+8];
+END:"""
+
+
+@pytest.mark.parametrize("lane", [0, 9])
+def test_a_lane_that_fences_alone_publishes_in_the_arrive_of_its_warp(lane):
+    fence = "fence.mbarrier_init.release.cluster;"
+    kinds = {
+        text: {f.kind for f in run(ELECTED.format(lane=lane, fence=text), [np.zeros(1, np.uint32)], block=64, shared=SHARED).findings}
+        for text in (fence, "")
+    }
+    assert kinds == {fence: set(), "": {"atomic vs unordered weak write"}}
+
+
 def test_atomics_race_with_weak_writes_but_not_with_each_other():
     data = np.zeros(1, np.uint32)
     assert run("red.global.add.u32 [%rd50], 1;", [data], block=64, grid=2).findings == []

@@ -20,18 +20,14 @@ FRACTION_BITS = 13
 """Bits below the leading one that survive in the tensor core: 14 significant bits."""
 
 INSTRUCTION_K = 32
-_MAX_PRODUCTS = 1 << 26  # held at a time
-_NO_EXPONENT = -100  # of a zero, and of its products: below all others, whose exponents reach down to -18
+_MAX_PRODUCTS = {True: 1 << 20, False: 1 << 26}  # held at a time, on a CPU or not: what its cache holds, what keeps a GPU busy
+_EXPONENT = 0x7F800000  # the bits of it in float32
+_SMALLEST = 2.0**-100  # stands for zero: below all products, which reach down to 2^-18
 
 
-def _exponent(values: torch.Tensor) -> torch.Tensor:
-    """floor(log2(|value|)) as int32, `_NO_EXPONENT` for zero."""
-    return torch.where(values == 0, _NO_EXPONENT, torch.frexp(values).exponent - 1)
-
-
-def _power(exponent: torch.Tensor) -> torch.Tensor:
-    """2^exponent as float32, by its bits: exp2 need not be exact on every device."""
-    return ((exponent + 127) << 23).view(torch.float32)
+def _power(values: torch.Tensor) -> torch.Tensor:
+    """2^floor(log2(|value|)) of float32 values, zero for zero; none is subnormal."""
+    return values.view(torch.int32).bitwise_and(_EXPONENT).view(torch.float32)
 
 
 def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -55,15 +51,16 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """
     if a.shape[-1] % INSTRUCTION_K:
         raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {INSTRUCTION_K}")
-    a, b = a.float(), b.float()
-    total = torch.zeros(*a.shape[:-1], b.shape[-2], device=a.device)
-    for left, right in zip(a.split(INSTRUCTION_K, dim=-1), b.split(INSTRUCTION_K, dim=-1), strict=True):
-        left, right = left.unsqueeze(-2), right.unsqueeze(-3)
-        largest = (_exponent(left) + _exponent(right)).amax(dim=-1)
-        unit = _power(torch.maximum(largest, _exponent(total)).clamp(min=_NO_EXPONENT) - FRACTION_BITS)
-        units = (left * right).div_(unit.unsqueeze(-1)).trunc_().sum(dim=-1) + (total / unit).trunc_()
-        coarse = _power(_exponent(units).clamp(min=FRACTION_BITS) - FRACTION_BITS)  # integers up to 14 bits stay
-        total = (units / coarse).trunc_() * coarse * unit
+    # K comes first: operations then run along the rows of b.
+    a, b = (values.float().movedim(-1, 0).contiguous() for values in (a, b))
+    total = torch.zeros(*a.shape[1:], b.shape[-1], device=a.device)
+    for left, right in zip(a.split(INSTRUCTION_K), b.split(INSTRUCTION_K), strict=True):
+        left, right = left.unsqueeze(-1), right.unsqueeze(-2)
+        largest = torch.maximum((_power(left) * _power(right)).amax(dim=0), _power(total)).clamp_(min=_SMALLEST)
+        per_unit = 2.0**FRACTION_BITS / largest
+        units = (left * right).mul_(per_unit).trunc_().sum(dim=0) + (total * per_unit).trunc_()
+        coarse = (_power(units) / 2.0**FRACTION_BITS).clamp_(min=1.0)  # integers up to 14 bits stay
+        total = (units / coarse).trunc_() * coarse / per_unit
     return total
 
 
@@ -73,7 +70,7 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
     if accumulate == "hopper":
         # The blocks side by side, and as many tokens at a time as memory allows.
         left, right = (t.float().unflatten(1, (-1, block)).transpose(0, 1) for t in (x, w))
-        tokens = max(1, _MAX_PRODUCTS // (w.numel() // block * INSTRUCTION_K))
+        tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // (w.numel() // block * INSTRUCTION_K))
         yield from torch.cat([hopper_dot(part, right) for part in left.split(tokens, dim=1)], dim=1)
     else:
         for left, right in zip(x.to(accumulate).split(block, dim=1), w.to(accumulate).split(block, dim=1), strict=True):

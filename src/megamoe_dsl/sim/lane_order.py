@@ -367,9 +367,9 @@ class LaneOrder:
         self.light[name] = bits, clock
 
     def light_fences(self, bits: int | None = None) -> list[Clock]:
-        """What light fences let a relaxed arrive of lanes (default: those that execute) publish."""
+        """What light fences let a relaxed arrive of lanes (default: those that execute) publish: of lanes that are among these, or more."""
         bits = self.lanes() if bits is None else bits
-        return [clock for lanes, clock in self.light.values() if lanes & bits == bits]
+        return [clock for lanes, clock in self.light.values() if lanes & bits in (lanes, bits)]
 
     def relaxed_release(self, scope: int) -> list[Clock]:
         """What a relaxed arrive of the executing lanes at `scope` publishes: only what an earlier fence has released."""
