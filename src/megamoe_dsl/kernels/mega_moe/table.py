@@ -10,6 +10,7 @@ scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; ac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
+from ...schedule import Order
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
 from .context import Context
 from .layouts.watchdog import Wait
@@ -78,13 +80,14 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table.  Returns a walk over this cluster's fetches: it begins at fetch `first` and takes every `every`-th."""
+def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int], kind: Callable[..., Order] = TracedOrder) -> Walk:
+    """Waits for the table.  Returns a walk over this cluster's fetches: it begins at fetch `first` and takes every `every`-th.  `kind` is
+    the order of blocks, made of the configuration and the table."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
     number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch
     stride = every * config.num_clusters * config.blocks_per_fetch
-    order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
+    order = kind(config, SharedTable(ctx.shared("expert_table")))
     return advance_to_valid(Walk.start(order, number, stride, Int32))
 
 

@@ -54,16 +54,22 @@ def schedule_tiles(ctx: Sm90Context):
     """The scheduler warp.  The first tile of a CTA is the one with the CTA's own number, so that work starts without an atomic."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        blocks, number = start_walk(ctx, Int32(0), 1), ctx.sm
-        queue = ctx.first_tile
+        publish_tiles(ctx, start_walk(ctx, Int32(0), 1))
+
+
+@cute.jit
+def publish_tiles(ctx: Sm90Context, blocks: Walk):
+    """The tiles of a cluster, from its first block on."""
+    number = ctx.sm
+    queue = ctx.first_tile
+    publish_blocks(ctx, blocks, queue)
+    while blocks.valid():
+        queue = queue.next()
+        queue.wait_empty()
+        # The counter counts from 0; the numbers below num_sms are the first tiles of the CTAs.
+        fetched = fetch_numbers(ctx.at("tile_counter"), ctx.config.cluster) + ctx.config.num_sms
+        blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
         publish_blocks(ctx, blocks, queue)
-        while blocks.valid():
-            queue = queue.next()
-            queue.wait_empty()
-            # The counter counts from 0; the numbers below num_sms are the first tiles of the CTAs.
-            fetched = fetch_numbers(ctx.at("tile_counter"), ctx.config.cluster) + ctx.config.num_sms
-            blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
-            publish_blocks(ctx, blocks, queue)
 
 
 @cute.jit
