@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem
 from stage_runs import prove_equal, stages_of, unfused_layer
 
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
 from megamoe_dsl.problem import ProblemError
@@ -86,3 +89,18 @@ def test_stages_in_another_order_are_refused() -> None:
     with pytest.raises(ProblemError, match="stages = "):
         SimulatedStages(stages[::-1], case.weights)
     assert [one.kernel.name for one in stages] == [stage.name for stage in STAGES]
+
+
+def test_what_stages_do_not_take_is_named() -> None:
+    """A pool that is a ring, whose rows Linear2 gives back while dispatch waits for them; stamps; warps that decode for others."""
+    moe = problem(2048, num_experts=8, topk=4)
+    ring = config(moe, block_m=128).replace(problem=replace(moe, pool_rows=1024))
+    with pytest.raises(ConfigError, match=r"problem\.pool_rows = 1024: must be None, or enough for any routing, in stages"):
+        stage_configs(ring)
+    stage = stage_configs(config(moe, block_m=128))[1]
+    with pytest.raises(ConfigError, match=r"trace = True: must be False: stages leave no stamps"):
+        stage.replace(trace=True)
+    packed = config(problem(2048, recipe="fp8xmxfp4"), block_m=128)
+    assert packed.decoded and {one.block_m for one in stage_configs(packed)} == {64}
+    with pytest.raises(ConfigError, match=r"block_m = 128: must be at most 64"):
+        stage_configs(packed)[1].replace(block_m=128)

@@ -23,8 +23,8 @@ SM100_ROLES = (
         "scales of every expert's weights are the first one's",
         "wrong base",
         f"{SM100}/load.py",
-        "block.expert * k_blocks, config.smem.weight_transaction",
-        "0, config.smem.weight_transaction",
+        "block.expert * k_blocks * k_block.words, k_block",
+        "0, k_block",
         archs=ON_SM100,
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..arch import SM100, Arch
@@ -12,6 +12,7 @@ from ..bench.options import option
 from ..bench.shape_options import PROBLEM, ShapeOptions
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..presets import preset as find_preset
@@ -32,7 +33,7 @@ def either(values: Sequence[object]) -> str:
 
 
 OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
-TILE = ("block_m", "lookahead", "stages")
+TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
 
@@ -45,9 +46,12 @@ class ConfigOptions(ShapeOptions):
     clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
-    arch: str | None = option(None, "sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
+    arch: str | None = option(
+        None, "sm_100a (FP8 x FP4, FP4 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
+    )
 
     @property
     def architecture(self) -> Arch:
@@ -62,19 +66,23 @@ class ConfigOptions(ShapeOptions):
         given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
-            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
+            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
         for name in shape:
             if name not in given:
                 raise ProblemError(name, None, "given, or taken from a --preset")
-        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
 
-        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture.
+        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field.
         """
-        found, tile = find_kernel(kernel), {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
-        config_type(found, self.architecture)
+        found = find_kernel(kernel)
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        known = {field.name for field in fields(config_type(found, self.architecture))}
+        for name, value in given_only(tile).items():
+            if name not in known:
+                raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
         return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
 
 
@@ -91,7 +99,7 @@ class KernelOptions(ConfigOptions):
         """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
         option that does not go with it."""
         layer = is_layer(find_kernel(self.kernel))
-        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "ranks", "clamp", *TILE)
+        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "pool_rows", "ranks", "clamp", *TILE)
         for name in names:
             if getattr(self, name) is not None:
                 raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")

@@ -6,7 +6,7 @@ each with the stage as its first index:
 
 | field         | what it holds |
 |---|---|
-| tokens        | rows of the activations, K-major under SW128 |
+| tokens        | rows of the activations, K-major, swizzled over a row's width |
 | weights       | rows of the weights, likewise |
 | sfa, sfb      | scales of the tokens and of the weights that come with the stage |
 | full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |
@@ -50,6 +50,10 @@ class Stage:
     def next(self) -> Stage:
         """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
+
+    def previous(self) -> Stage:
+        """The stage before it, for its addresses."""
+        return replace(self, ring=self.ring.previous())
 
     def shared(self, name: str) -> Any:
         """Shared address of a field of the plan, in this stage."""

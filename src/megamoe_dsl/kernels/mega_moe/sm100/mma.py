@@ -32,7 +32,7 @@ def issue_mma(ctx: Sm100Context):
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
         block = blocks.block()
-        tile = PairTile(accumulator, tcgen05.instruction(block.mma_n), columns)
+        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), config.mma, config.k_block, columns)
         stage = multiply(stage, tile, ctx.k_blocks(block))
         if elect():
             tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))

@@ -21,7 +21,7 @@ from cutlass import Int32
 
 from ....blocks.walk import Walk, advance_to_valid
 from ....device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
-from ..table import fill_table, start_walk
+from ..table import TracedOrder, TracedRingOrder, fill_table, start_walk
 from .context import Sm90Context
 
 
@@ -54,7 +54,7 @@ def schedule_tiles(ctx: Sm90Context):
     """The scheduler warp.  The first tile of a CTA is the one with the CTA's own number, so that work starts without an atomic."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, Int32(0), 1))
+        publish_tiles(ctx, start_walk(ctx, Int32(0), 1, TracedRingOrder if ctx.config.ring_blocks else TracedOrder))
 
 
 @cute.jit
@@ -86,7 +86,7 @@ def publish_blocks(ctx: Sm90Context, blocks: Walk, queue: TileQueue):
 
 
 @cute.jit
-def next_tile(queue: TileQueue) -> tuple[WorkTile, TileQueue]:
-    """A warp that works on tiles: its next one, and the place of the one after it."""
-    (which, n_block, pool_block, valid_m), following = read_tile(queue)
+def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
+    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
+    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
     return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
