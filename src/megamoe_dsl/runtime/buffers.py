@@ -289,12 +289,10 @@ class RankBuffers:
         inputs.check(self.config.problem, self.sym.device)
         self.store(inputs)
 
-    def store(self, inputs: Inputs, rows: int = 0) -> None:
-        """`load` without the check; rows from the last token up to `rows` are masked."""
+    def store(self, inputs: Inputs) -> None:
+        """`load` without the check."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
-        if rows > inputs.num_tokens:
-            self.view("topk_idx")[inputs.num_tokens : rows] = -1
 
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""
