@@ -1,8 +1,8 @@
 """The per-expert table of a CTA, and the scheduler warp that fills it.
 
 A walk over the blocks needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for the counts,
-scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  On SM100 every role then walks the
-blocks of its cluster; on SM90 the scheduler warp alone walks, over the numbers that it fetches (sm90/tile_scheduler.py).
+scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  The scheduler warp alone then walks,
+over the numbers that it fetches (tile_scheduler.py).
 
 scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what every rank's dispatch wrote before)
                  signals: counts barrier, once
@@ -78,14 +78,18 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int]) -> Walk:
-    """Waits for the table.  Returns a walk over this cluster's fetches: it begins at fetch `first` and takes every `every`-th."""
+def start_walk(ctx: Context) -> Walk:
+    """Waits for the table.  Returns a walk that begins with this cluster's first fetch."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
-    number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch
-    stride = every * config.num_clusters * config.blocks_per_fetch
     order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
-    return advance_to_valid(Walk.start(order, number, stride, Int32))
+    return advance_to_valid(Walk.start(order, first_number(ctx), config.num_clusters * config.blocks_per_fetch, Int32))
+
+
+def first_number(ctx: Context) -> Int32:
+    """Of the blocks that this cluster takes before it fetches any."""
+    config = ctx.config
+    return ctx.sm if config.blocks_per_fetch == config.cluster else div(ctx.sm, config.cluster) * config.blocks_per_fetch
 
 
 def as_signed64(value: int) -> Any:

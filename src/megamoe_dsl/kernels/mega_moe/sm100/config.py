@@ -143,6 +143,11 @@ class Sm100Config(MegaMoeConfig):
         return 1
 
     @property
+    def alternating_groups(self) -> int:
+        """All epilogue warpgroups."""
+        return self.epilogue_warpgroups
+
+    @property
     def fc2_arrival_bits(self) -> int:
         """One per 64 intermediate channels, which one CTA of a pair stores."""
         return self.problem.intermediate // 64

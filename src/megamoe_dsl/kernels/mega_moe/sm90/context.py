@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import cutlass
 
-from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
-from .smem_plan import MATH_WARPGROUPS, WORK_TILES
+from .smem_plan import MATH_WARPGROUPS
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
 
@@ -26,11 +25,6 @@ class Sm90Context(Context):
 
     config: cutlass.Constexpr[Sm90Config]
     args: Any
-
-    @property
-    def first_tile(self) -> TileQueue:
-        """Of the queue of work tiles."""
-        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
 
 def sync_math_warps() -> None:

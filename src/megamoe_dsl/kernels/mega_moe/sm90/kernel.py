@@ -23,13 +23,13 @@ from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
+from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math, store_decoded
 from .store import store_tiles
-from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
