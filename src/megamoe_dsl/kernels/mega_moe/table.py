@@ -82,14 +82,9 @@ def start_walk(ctx: Context) -> Walk:
     """Waits for the table.  Returns a walk that begins with this cluster's first fetch."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
+    number = div(ctx.sm, config.cluster) * config.blocks_per_fetch
     order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
-    return advance_to_valid(Walk.start(order, first_number(ctx), config.num_clusters * config.blocks_per_fetch, Int32))
-
-
-def first_number(ctx: Context) -> Int32:
-    """Of the blocks that this cluster takes before it fetches any."""
-    config = ctx.config
-    return ctx.sm if config.blocks_per_fetch == config.cluster else div(ctx.sm, config.cluster) * config.blocks_per_fetch
+    return advance_to_valid(Walk.start(order, number, config.num_clusters * config.blocks_per_fetch, Int32))
 
 
 def as_signed64(value: int) -> Any:

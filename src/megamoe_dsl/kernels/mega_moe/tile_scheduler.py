@@ -25,9 +25,10 @@ from cutlass import Int32
 
 from ...blocks.walk import Walk, advance_to_valid
 from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
+from ...layouts.arith import div
 from ...schedule.fused_moe import mma_tokens
 from .context import Context
-from .table import fill_table, first_number, start_walk
+from .table import fill_table, start_walk
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ def schedule_tiles(ctx: Context):
             queue = queue.next()
             queue.wait_empty()
             publish_blocks(ctx, blocks, queue)
+
+
+def first_number(ctx: Context) -> Int32:
+    """Of the blocks that the cluster of this CTA, its first one, takes before it fetches any."""
+    config = ctx.config
+    return ctx.sm if config.blocks_per_fetch == config.cluster else div(ctx.sm, config.cluster) * config.blocks_per_fetch
 
 
 @cute.jit

@@ -24,9 +24,9 @@ from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
 from ..swiglu import activate
+from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
-from .tile_scheduler import WorkTile
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128
