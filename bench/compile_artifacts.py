@@ -24,6 +24,7 @@ from megamoe_dsl.bench.point_options import CompileOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.problem import ProblemError
 
 SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem")
@@ -78,7 +79,9 @@ def main() -> None:
             require_writable("folder", given.folder)
     except ProblemError as error:
         parser.error(str(error))
-    configs = [config for point in points for config in variants(point, settings)]
+    configs: list[Sm90Config] = [config for point in points for config in variants(point, settings)]
+    if options.unfused:
+        configs += dict.fromkeys(stage for config in configs for stage in stage_configs(config))
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(build, itertools.repeat(given.folder), configs):
             print(line, flush=True)

@@ -2,6 +2,7 @@
 
     python bench/public_programs.py --cutlass CHECKOUT --quack CHECKOUT --results FOLDER
     python bench/public_programs.py --results FOLDER --table       the table of what FOLDER holds
+    python bench/public_programs.py --results FOLDER --record bench/results       a record of it
 
 CHECKOUT is a clone of NVIDIA/cutlass, and of Dao-AILab/quack. `public_programs.json` lists the programs with arguments that make them
 small, and those left out with the reason. Each runs in a process of its own on the stand-in host (`stand_in`), one at a time; its result
@@ -12,6 +13,7 @@ at least one launch. quack needs einops.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -21,9 +23,12 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from megamoe_dsl import sim
+from megamoe_dsl.bench.result_file import save
 from stand_in.program import PRELOAD, run_forked
 
 LIST = Path(__file__).with_suffix(".json")
@@ -110,7 +115,24 @@ def run(program: Program, checkout: Path, limit: float) -> dict[str, Any]:
     outcome = "time" if late else "passed" if status == 0 and ran else "nothing launched" if status == 0 else "failed"
     reason = "" if outcome == "passed" else record.get("error") or record.get("call_error") or last_error(said)
     wall = round(time.perf_counter() - began, 1)
-    return {**asdict(program), "outcome": outcome, "reason": reason, "wall_s": wall, **record, "tail": said[-3000:]}
+    judged = {"outcome": outcome, "reason": reason, "wall_s": wall, "simulator": simulator_digest()}
+    return {**asdict(program), **judged, **record, "tail": said[-3000:]}
+
+
+@cache
+def simulator_digest() -> str:
+    """Eight hexadecimal digits of the simulator's and the stand-in's sources."""
+    files = [file for folder in (Path(sim.__file__).parent, Path(__file__).parent / "stand_in") for file in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:8]
+
+
+def recorded(result: dict[str, Any]) -> dict[str, Any]:
+    """What a record keeps of a result: findings by kind and source lines, how many places in PTX each."""
+    kept = ("source", "file", "arch", "arguments", "options", "outcome", "left_out", "simulator", "launches", "instructions", "unchecked")
+    findings = Counter(f"{one['kind']}: {one['first_source']} then {one['second_source']}" for one in result.get("findings", []))
+    reason = " ".join(result.get("reason", "").split())[:300]
+    seconds = round(result.get("seconds", 0.0), 1)
+    return {**{name: result[name] for name in kept if result.get(name)}, "reason": reason, "seconds": seconds, "findings": dict(findings)}
 
 
 def last_error(output: str) -> str:
@@ -147,6 +169,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run also what has a result")
     parser.add_argument("--unpassed", action="store_true", help="run again what has not passed")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--record", type=Path, help="run nothing, write a record of the results into this folder")
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
     os.environ.update(ENVIRONMENT)
@@ -159,7 +182,7 @@ def main() -> None:
             results.append({**asdict(program), "outcome": "left out"})
             continue
         wanted = known is None or asked.again or (asked.unpassed and known["outcome"] != "passed")
-        if wanted and checkout is not None and not asked.table:
+        if wanted and checkout is not None and not (asked.table or asked.record):
             known = run(program, checkout.resolve(), asked.limit)
             file.write_text(json.dumps(known, indent=1))
             print(
@@ -169,6 +192,8 @@ def main() -> None:
             )
         results.append(known or {**asdict(program), "outcome": "not run"})
     print(table(results))
+    if asked.record:
+        print(f"wrote {save(asked.record, 'public_programs', list(map(recorded, results)))}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """DeepGEMM's own kernels beside ours on simulated ranks: its headers, PTX by nvcc, the same data, and the reference.
 
-    python studies/beside_deep_gemm.py SITE [--cutlass FOLDER] [--kernels sm100,sm90,inputs] [--tiles 16,192] [--ranks 1,2]
+    python studies/beside_deep_gemm.py SITE [--cutlass FOLDER] [--kernels sm100,sm90,inputs,gemm] [--tiles 16,192] [--ranks 1,2]
 
 SITE is a folder with the unpacked wheel of sgl-deep-gemm (0.2.5 or 0.1.5), or a checkout of DeepGEMM of June 2026, which has the SM100
 kernel alone and needs CUTLASS's headers.  nvcc of CUDA 13 must be in PATH; no GPU is needed.  All of it takes ten minutes on one core.
@@ -9,6 +9,7 @@ sm100   MegaMoE, fp8xfp4: y must equal ours bit for bit, and the reference; of r
 sm90    MegaMoE, fp8xfp8, of 0.2.5: its numerics are not ours; with tiles of 64 tokens y must equal the reference with them bit for bit, and
         be near it with tiles of 128, which multiply the tensor core's accumulators with quotients of scales instead of promoting sums
 inputs  BF16 tokens to E4M3 on both architectures: every byte must equal ours
+gemm    the SM90 FP8 GEMM, dense, contiguous and masked groups: D must equal ours and the reference with the tensor core's sums bit for bit
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ import torch
 
 from cuda_headers import CudaHeaders, HeadersError
 from deep_gemm_findings import grouped
+from deep_gemm_gemm import HEADER as GEMM_HEADER
+from deep_gemm_gemm import TILES as GEMM_TILES
+from deep_gemm_gemm import GemmTile, run_gemm
 from deep_gemm_headers import find_headers
 from deep_gemm_inputs import has_inputs, run_inputs
 from deep_gemm_run import Peer, run_peer
@@ -33,19 +37,23 @@ from deep_gemm_sm90_reference import their_reference
 from deep_gemm_sm100 import TILES as SM100_TILES
 from deep_gemm_sm100 import DeepGemmSm100
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.bench.gemm.case import gemm_case
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cli.simulate_inputs import FIELDS, draw_inputs
 from megamoe_dsl.cli.simulate_inputs import launch as launch_of_ours
+from megamoe_dsl.kernels.gemm.config import ROWS, GemmConfig
+from megamoe_dsl.kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.layouts.arith import align
+from megamoe_dsl.layouts.arith import align, ceil_div
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import GlobalMemory, SimError, Simulator
 
 LAUNCHES = 2
@@ -53,6 +61,7 @@ CAPACITY = 128  # tokens that the buffer is a multiple of, as its host code has 
 NUM_SMS = 4
 ROUNDED = 1e-4  # relative distance of random data: the reference rounds a sum once, the simulator's tensor core at every step
 RESCALED = 0.05  # that rescaled accumulators of 14 bits may bring
+GEMM_COLUMNS = 480
 SHAPE = Problem(hidden=512, intermediate=512, num_experts=8, topk=2, activation_clamp=10.0)
 DATA: dict[str, dict[str, Any]] = {
     "random": {"exact": False, "target_expert": 1, "mask": 0.1},
@@ -163,17 +172,59 @@ def run_inputs_trial(headers: CudaHeaders, arch: str) -> dict[str, Any]:
     }
 
 
+def gemm_trials() -> Iterator[tuple[str, GemmTile]]:
+    """Kinds of groups, each with the tiles that DeepGEMM's host code may choose for it."""
+    for tile in GEMM_TILES:
+        yield DENSE, tile
+        if tile.block_m == ROW_BLOCK:
+            yield CONTIGUOUS, tile
+        if ceil_div(GEMM_COLUMNS, tile.block_n) % tile.cluster == 0:
+            yield MASKED, tile
+
+
+def run_gemm_trial(headers: CudaHeaders, kind: str, tile: GemmTile) -> dict[str, Any]:
+    """Both GEMMs on random data: 200 rows, or 131 of three groups; our tile has as many rows and columns where we have such."""
+    counts = (200,) if kind == DENSE else (130, 0, 1)
+    case = gemm_case(GemmProblem(n=GEMM_COLUMNS, k=384, kind=kind, num_groups=len(counts)), counts, exact=False)
+    theirs, report = run_gemm(headers, case, tile, NUM_SMS)
+    reference = case.reference("hopper")
+    config = GemmConfig(case.problem, min(tile.block_m, ROWS[-1]), tile.block_n, NUM_SMS, cluster=tile.cluster)
+    our_report = simulate_gemm(compile_kernel(config), case.tensors)
+    rows = [slice(first, first + count) for _, first, count in case.spans]
+    d, ours, wanted = ([one.flatten(0, -2)[part] for part in rows] for one in (theirs, case.tensors.d, reference))
+    return {
+        "kernel": f"gemm {kind}",
+        "ranks": 1,
+        "block_m": tile.block_m,
+        "block_n": tile.block_n,
+        "shared": tile.shared,
+        "data": "random",
+        "tokens": list(counts),
+        "elements": sum(one.numel() for one in d),
+        "unequal_to_ours": unequal(d, ours),
+        "unequal_to_reference": unequal(d, wanted),
+        "from_ours": distance(d, ours),
+        "from_reference": distance(d, wanted),
+        "findings": grouped(report.findings, {}),
+        "our_findings": len(our_report.findings),
+        "instructions": report.instructions,
+        "seconds": round(report.seconds, 1),
+    }
+
+
 def passed(record: dict[str, Any]) -> bool:
     """Whether a record shows what its kernel must."""
     far = record.get("from_reference", 0.0)
     if record["kernel"] == "sm90":
         return far <= (RESCALED if record["block_m"] == 128 else 0.0)
-    return record["unequal_to_ours"] == 0 and far <= (0.0 if record.get("data") == "exact" else ROUNDED)
+    to_the_bit = record.get("data") == "exact" or record["kernel"].startswith("gemm")
+    return record["unequal_to_ours"] == 0 and far <= (0.0 if to_the_bit else ROUNDED)
 
 
 def describe(record: dict[str, Any]) -> str:
     """A record in one line."""
-    tile = f", tiles of {record['block_m']}, {record['data']}" if "block_m" in record else ""
+    columns = f" x {record['block_n']}" if "block_n" in record else ""
+    tile = f", tiles of {record['block_m']}{columns}, {record['data']}" if "block_m" in record else ""
     places = f"{len(record['findings'])} places" if record["findings"] else "no place"
     findings = f"{sum(one['pairs'] for one in record['findings'])} findings in {places} (ours {record['our_findings']})"
     far = {name: f" by {record[name]:.2%}" if record.get(name) else "" for name in ("from_ours", "from_reference")}
@@ -190,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="DeepGEMM's own kernels beside ours on simulated ranks.")
     parser.add_argument("site", type=Path, help="folder with the unpacked wheel, or a checkout")
     parser.add_argument("--cutlass", type=Path, help="CUTLASS's include folder, where the site has none")
-    parser.add_argument("--kernels", default="sm100,sm90,inputs")
+    parser.add_argument("--kernels", default="sm100,sm90,inputs,gemm")
     parser.add_argument("--tiles", default="", help="tokens of a tile, separated by commas; default: all that the kernel has")
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--cache", type=Path, default=Path("build/nvcc"), help="folder of nvcc's products")
@@ -204,6 +255,8 @@ def main() -> None:
         jobs = [lambda trial=trial: run_trial(headers, trial) for trial in trials(headers, kernels, tiles, ranks)]
         if "inputs" in kernels:
             jobs += [lambda arch=arch: run_inputs_trial(headers, arch) for arch in ("sm_100a", "sm_90a") if has_inputs(headers, arch)]
+        if "gemm" in kernels and headers.has(GEMM_HEADER):
+            jobs += [lambda kind=kind, tile=tile: run_gemm_trial(headers, kind, tile) for kind, tile in gemm_trials()]
         for job in jobs:
             records.append({"headers": headers.digest, **job()})
             print(describe(records[-1]), flush=True)

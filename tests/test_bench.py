@@ -77,6 +77,8 @@ BAD = [
     ("--watchdog-ms=0", "--watchdog-ms = 0: must be at least 1"),
     ("--baseline=nowhere", "--baseline = 'nowhere': must be a folder with unpacked wheels, deep_gemm among them"),
     ("--trace --soak=3", "--trace = True: must be False with a soak"),
+    ("--check=reference", "--check = 'reference': must be unfused, or left out"),
+    ("--check=unfused --trace", "--check = 'unfused': must be left out with a trace"),
     (f"--out={__file__}", f"--out = {__file__!r}: must be a folder that can be written ("),
     ("--hidden=512", "--intermediate = None: must be given, or taken from a --preset"),
     ("--hidden=500 --preset=flash", "--hidden = 500: must be a multiple of 256"),
@@ -351,6 +353,8 @@ def test_report_and_verdict() -> None:
     soak = {"name": "flash", "soak": {"mismatches": 0, "wrong_sets": 0}}
     assert passed(soak) and "mismatches 0" in row(soak)
     assert not passed({"name": "flash", "soak": {"mismatches": 1, "wrong_sets": 0}})
+    assert passed({"name": "flash", "soak": {**soak["soak"], "unequal_to_unfused": 0}})
+    assert not passed({"name": "flash", "soak": {**soak["soak"], "unequal_to_unfused": 3}})
 
 
 def test_timing_takes_the_slowest_rank_and_the_median() -> None:

@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.target import Target
@@ -55,6 +56,10 @@ def _packed(block_m: int) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
 
 
+def _stage(number: int) -> Callable[[], KernelConfig]:
+    return lambda: stage_configs(_sm90(8192))[number]
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -81,6 +86,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
+    **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
+    "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
+    "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

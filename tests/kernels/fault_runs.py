@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from kernel_faults import Fault, all_faults
 from mega_moe_runs import Layer, artifact, config, problem
@@ -50,11 +51,12 @@ def how_noticed(name: str | None, seed: int = 0, number: int = 0) -> str | None:
     return sign_of(compiled, case, LAUNCHES, seed)
 
 
-def sign_of(compiled: Artifact, case: Case, launches: Sequence[Sequence[int]], seed: int) -> str | None:
-    """What shows that a kernel is wrong when it runs these launches without a pause, as `kind: text`; None when nothing does."""
+def sign_of(compiled: Any, case: Case, launches: Sequence[Sequence[int]], seed: int, make: Callable[..., Layer] = Layer.of) -> str | None:
+    """What shows that a kernel is wrong when it runs these launches without a pause, as `kind: text`; None when nothing does.  `make` puts
+    what is compiled on simulated ranks."""
     layer = None
     try:
-        layer = Layer.of(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
+        layer = make(compiled, case, seed=seed, watchdog_ns=WATCHDOG_NS)
         layer.moe.simulator.assumptions = Assumptions(leader=LEADERS[seed % len(LEADERS)])
         ranks, report = layer.stream(case, launches)
     except Deadlock as error:

@@ -112,7 +112,8 @@ class Layer:
             if number:
                 for rank, y in enumerate(out):
                     memory.add(y, name=f"y{number}", rank=rank, initialised=False)
-            launches += [self.moe.launch(rank, one.num_tokens, y) for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True))]
+            for rank, (one, y) in enumerate(zip(inputs(part), out, strict=True)):
+                launches += self.moe.launches(rank, one.num_tokens, y)
             for rank, received_now in enumerate(received(part)):
                 self.received[rank] = [a + b for a, b in zip(self.received[rank], received_now, strict=True)]
         self.moe.simulator.memory = memory

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from megamoe_dsl.sim.access_record import pack
 from megamoe_dsl.sim.chunks import CHUNK, Chunks
 from megamoe_dsl.sim.shadow import Index, Shadow
 
@@ -57,12 +58,14 @@ def test_what_else_is_recorded_follows_too() -> None:
     shadow = Shadow(SIZE, CHUNK, "m", "m", 0, 0)
     first, second = shadow.index(np.array([1024]), 16), shadow.index(np.array([1040]), 16)
     assert not isinstance(first, slice) and not isinstance(second, slice)
-    shadow.add_reader(first, np.array([7]))
+    reader = pack(7, 1, 0, False)
+    shadow.concurrent().add(first, reader)
     shadow.add_strong(second, 9, writes=True)
     finer = shadow.index(np.array([1024 + 12, 1040 + 4, 1056]), 4)
     assert not isinstance(finer, slice)
-    [(places, records)] = shadow.readers(finer)
-    assert (places.tolist(), records.tolist()) == ([0], [7])
+    assert shadow.readers is not None
+    [(places, records)] = shadow.readers.unknown(finer, np.zeros(16, np.int32))
+    assert (places.tolist(), records.tolist()) == ([0], [reader])
     assert shadow.strong_at(finer, before_write=True) == [(finer[1], 9, True)]
     assert shadow.strong_at(finer, before_write=True) == []
-    assert shadow.readers(finer) == []
+    assert shadow.readers.unknown(finer, np.zeros(16, np.int32)) == []

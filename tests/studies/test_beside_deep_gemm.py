@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from beside_deep_gemm import DATA, SHAPE, Trial, distance, passed, trials, unequal
+from beside_deep_gemm import DATA, SHAPE, Trial, distance, gemm_trials, passed, trials, unequal
 from cuda_headers import CudaHeaders, HeadersError
 from deep_gemm_buffer import MAX_RANKS, buffer_offsets, kernel_source, peer_table, template_arguments
 from deep_gemm_findings import grouped, place_of
+from deep_gemm_gemm import TILES as GEMM_TILES
+from deep_gemm_gemm import GemmTile, gemm_arguments, gemm_source, row_scales
 from deep_gemm_headers import CUTE, SM100_KERNEL, find_headers
 from deep_gemm_sm90 import SM90_KERNEL, DeepGemmSm90
 from deep_gemm_sm90_reference import requantize, their_reference
 from deep_gemm_sm100 import TILES, DeepGemmSm100
+from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.sim.report import Finding
 
@@ -146,6 +150,41 @@ def test_trials_are_what_the_headers_have(headers: CudaHeaders) -> None:
     assert next(trials(headers, ["sm100"], [192], [2])) == Trial("sm100", 2, 192, "random")
 
 
+def groups_case(kind: str) -> GemmCase:
+    counts = (130, 0, 1)
+    return gemm_case(GemmProblem(n=480, k=384, kind=kind, num_groups=len(counts)), counts)
+
+
+@pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
+def test_gemm_launch(headers: CudaHeaders, tile: GemmTile) -> None:
+    """Arguments in the kernel's order, D's box as wide as its swizzle, all in the SMEM of an SM."""
+    case = groups_case("masked")
+    scales, counts = row_scales(case), case.tensors.groups
+    arguments = gemm_arguments(case, tile, scales, case.tensors.d, counts)
+    assert arguments[:5] == (case.tensors.b_sf.data_ptr(), counts.data_ptr() if counts is not None else 0, 132, 480, 384)
+    a, b, d, a_sf = (TensorMap.decode(one) for one in arguments[5:] if isinstance(one, bytes))
+    assert a.dims == (384, 3 * 132) and b.dims == (384, 3 * 480) and d.dims == (480, 3 * 132) and a_sf.dims == (132, 3 * 3)
+    assert a.box == (128, tile.block_m) and b.box == (128, tile.block_n) and a_sf.box == (tile.block_m, 1)
+    assert 2 * d.box[0] == d.swizzle and tile.block_n % d.box[0] == 0
+    assert tile.dynamic_smem(k_blocks=3) <= 227 << 10
+    source = gemm_source(headers, case, tile, 4)
+    assert f", {tile.block_m}, {tile.block_n}, 128, " in source and "GemmType::MGroupedMasked" in source and "EpilogueIdentity" in source
+
+
+def test_row_scales_go_group_by_group() -> None:
+    masked, contiguous = groups_case("masked"), groups_case("contiguous")
+    assert torch.equal(row_scales(masked)[4, :132], masked.tensors.a_sf[1, :, 1])
+    assert torch.equal(row_scales(contiguous)[2], contiguous.tensors.a_sf[:, 2])
+
+
+def test_gemm_trials_are_what_the_host_code_allows() -> None:
+    """Groups of whole blocks of 128 rows want such tiles, pairs of masked groups an even number of blocks of columns."""
+    found = set(gemm_trials())
+    assert {tile for kind, tile in found if kind == "dense"} == set(GEMM_TILES)
+    assert {tile.block_m for kind, tile in found if kind == "contiguous"} == {128}
+    assert {tile.block_n for kind, tile in found if kind == "masked" and tile.shared} == {128}
+
+
 def test_findings_are_grouped() -> None:
     offsets = {"x": 100, "fc1_acts": 200}
 
@@ -164,6 +203,7 @@ def test_differences_are_counted() -> None:
     assert distance([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 5.0])]) == pytest.approx(1 / 34**0.5)
     record = {"kernel": "sm100", "block_m": 16, "data": "random", "unequal_to_ours": 0, "from_reference": 1e-5}
     assert passed(record) and not passed({**record, "unequal_to_ours": 1}) and not passed({**record, "from_reference": 1e-3})
+    assert not passed({**record, "kernel": "gemm dense"}) and passed({**record, "kernel": "gemm dense", "from_reference": 0.0})
     assert not passed({**record, "data": "exact"}) and passed({**record, "data": "exact", "from_reference": 0.0})
     hopper = {"kernel": "sm90", "block_m": 64, "unequal_to_ours": 9, "from_reference": 0.0}
     assert passed(hopper) and not passed({**hopper, "from_reference": 1e-9}) and passed({**hopper, "block_m": 128, "from_reference": 1e-3})

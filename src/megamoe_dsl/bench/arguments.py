@@ -26,6 +26,7 @@ def session_of(given: BenchOptions) -> Session:
         variants=given.variants,
         graphs=not given.no_graphs,
         soak=given.soak,
+        check=given.check,
         trace=given.trace,
         watchdog_ms=given.watchdog_ms,
         other_sources=given.other_sources,

@@ -14,8 +14,11 @@ def passed(record: dict[str, Any]) -> bool:
     if "trace" in record:
         return True
     if "soak" in record:
-        return not (record["soak"]["mismatches"] or record["soak"]["wrong_sets"])
+        soak = record["soak"]
+        return not (soak["mismatches"] or soak["wrong_sets"] or soak.get("unequal_to_unfused", 0))
     return all(
-        (entry["check"] is None or entry["check"]["passed"]) and entry.get("difference_to_baseline", 0.0) <= BASELINE_TOLERANCE
+        (entry["check"] is None or entry["check"]["passed"])
+        and entry.get("unfused", {"passed": True})["passed"]
+        and entry.get("difference_to_baseline", 0.0) <= BASELINE_TOLERANCE
         for entry in record["variants"].values()
     )

@@ -15,17 +15,20 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.work import Load
+from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
 from ..problem import Problem
 from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
+from ..runtime.unfused_kernel import UnfusedKernel
 from .baselines import Baseline, load_baseline
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
 from .roofline import bound_of
 from .timing import Times, launches_of, synchronize, time_back_to_back, time_graphs
+from .unfused import LAUNCHES, compare_kernels, mixed_batches
 from .variant import variant_name
 
 CLAMP = 10.0
@@ -142,6 +145,11 @@ class Layer:
             self.shared[recipe] = kernel.buffers.rebound(config, torch.empty(0, dtype=torch.uint8, device=symmetric.sym.device))
         return kernel
 
+    def bind_stages(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> UnfusedKernel:
+        """The stages that compute what a kernel does, which has been bound before: they share the rank's copy of the weights."""
+        stages = [store.load(one, any_sources=True) for one in stage_configs(config)]
+        return UnfusedKernel(stages, symmetric, self.shared[config.problem.recipe], watchdog_ns)
+
 
 def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
     """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert."""
@@ -154,13 +162,24 @@ def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
 
 
 def measure_point(
-    point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, graphs: bool = True
+    point: Point,
+    layer: Layer,
+    store: ArtifactStore,
+    configs: list[MegaMoeConfig],
+    watchdog_ns: int,
+    graphs: bool = True,
+    unfused: bool = False,
 ) -> dict[str, Any]:
-    """Checks and times all kernels and the baseline; all ranks together.  The record is complete on rank 0."""
+    """Checks and times all kernels and the baseline; with `unfused` compares them with the unfused layer first.  All ranks together; the
+    record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
     outputs = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
+    agreements = {}
+    for name, kernel in kernels.items() if unfused else ():
+        stages = layer.bind_stages(store, kernel.config, symmetric, watchdog_ns)
+        agreements[name] = compare_kernels(kernel, stages, mixed_batches(problem, tokens, point.remote, LAUNCHES), LAUNCHES).record()
     candidates: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
     buffers = next(iter(kernels.values())).buffers
     run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
@@ -172,6 +191,8 @@ def measure_point(
         kernel.buffers.stats.zero_()
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
+        if name in agreements:
+            record["variants"][name]["unfused"] = agreements[name]
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
     if layer.baseline is not None:
         y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")

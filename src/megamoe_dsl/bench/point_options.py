@@ -38,6 +38,7 @@ class CompileOptions(PointOptions):
 
     preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
     tokens: str = option("1,8,64,512,2048,8192", TOKENS, PROBLEM)
+    unfused: bool = option(False, "Also the kernels of the unfused layer's stages.")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class BenchOptions(RunOptions):
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
     no_graphs: bool = option(False, "Back-to-back launches only.")
     soak: int = option(0, "Compare so many consecutive launches instead of timing.")
+    check: str | None = option(None, "unfused: compare every element of y with the layer in one launch per stage, to the bit.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
     other_sources: bool = option(False, "Take kernels of other sources too, if buffers are laid out alike.")
 

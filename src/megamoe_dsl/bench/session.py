@@ -13,6 +13,7 @@ from ..artifact.cache import require_place, require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.moe_stages.family import stage_configs
 from ..problem import ProblemError
 from .baselines import find_baseline
 from .host import Host
@@ -23,6 +24,7 @@ from .result_file import heading, result_path, write
 from .results import Results
 from .soak import soak_point
 from .trace import trace_point
+from .unfused import UNFUSED
 from .variant import variant_name
 
 POINT_LIMIT_S = 240.0
@@ -37,6 +39,7 @@ class Session:
     baseline       folder with the baseline's wheels, or None
     variants       time every kernel in the folder that fits a point, not only the configured one
     soak           0, or consecutive launches per point to compare instead of timing
+    check          "unfused": compare every element with the unfused layer's (unfused.py); or None
     trace          say where the time of a launch goes, from a traced kernel, instead of timing
     watchdog_ms    limit of every wait in a kernel
     other_sources  take kernels of other sources too: only where those lay out the buffers as the present ones do
@@ -49,6 +52,7 @@ class Session:
     variants: bool = False
     graphs: bool = True
     soak: int = 0
+    check: str | None = None
     trace: bool = False
     watchdog_ms: int = 5000
     other_sources: bool = False
@@ -60,6 +64,10 @@ class Session:
         for point in self.points:
             if self.soak and point.remote is not None:
                 raise ProblemError("remote", point.remote, "None with a soak, which has routings of its own")
+        if self.check not in (None, UNFUSED):
+            raise ProblemError("check", self.check, f"{UNFUSED}, or left out")
+        if self.check is not None and self.trace:
+            raise ProblemError("check", self.check, "left out with a trace")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
         if self.soak and self.trace:
@@ -113,11 +121,11 @@ def work(
             layer = None  # frees the last shape's weights first
             layer, shape = Layer(point.problem, None if session.soak or session.trace else session.baseline), point.layer
         if session.soak:
-            record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak)
+            record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak, session.check is not None)
         elif session.trace:
             record = trace_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.out)
         else:
-            record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs)
+            record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs, session.check is not None)
         report(index, record)
 
 
@@ -145,6 +153,10 @@ def run_session(session: Session, host: Host) -> Results:
     for point in session.points:
         try:
             configs = configs_of(store, point, host, session.variants, session.trace, session.other_sources)
+            if session.check is not None and dsl_version() is not None:
+                for config in configs:
+                    for stage in stage_configs(config):
+                        store.get(stage)
             jobs.setdefault(point.ranks, []).append((point, configs))
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})

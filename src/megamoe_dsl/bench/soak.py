@@ -1,7 +1,7 @@
 """Many consecutive launches on one buffer with changing tokens and kernels; every result is compared to the bit.
 
 A token's result depends on nothing but its inputs and the weights, so each set of inputs has one right y: its first, which is checked
-against the reference on sampled tokens.
+against the reference on sampled tokens, and, where asked for, against the unfused layer on every element.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .check import Check, Expectation, sample_rows
 from .timing import synchronize
+from .unfused import unequal_bits
 from .variant import variant_name
 
 SETS = 16
@@ -41,13 +42,16 @@ def set_options(index: int) -> tuple[float, bool]:
 
 
 def soak_point(
-    point: Any, layer: Any, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, launches: int
+    point: Any, layer: Any, store: ArtifactStore, configs: list[MegaMoeConfig], watchdog_ns: int, launches: int, unfused: bool = False
 ) -> dict[str, Any]:
-    """`launches` launches in a random order of sets and kernels; all ranks together.  The record is complete on rank 0."""
+    """`launches` launches in a random order of sets and kernels; with `unfused` the right y of each set is the unfused layer's, every
+    element.  All ranks together; the record is complete on rank 0."""
     problem, rank = point.problem, dist.get_rank()
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
     kernels = [layer.bind(store, config, symmetric, watchdog_ns) for config in configs]
     buffers = kernels[0].buffers
+    stages = layer.bind_stages(store, configs[0], symmetric, watchdog_ns) if unfused else None
+    unequal = 0
     counts = token_counts(problem.num_ranks, problem.max_tokens_per_rank)
     sets, wanted, checks = [], [], []
     for index, tokens in enumerate(counts):
@@ -59,6 +63,11 @@ def soak_point(
         kernels[0](y)
         kernels[0].synchronize()
         checks.append(expectation.check(y))
+        if stages is not None:
+            other = torch.full_like(y, float("nan"))
+            stages(other)
+            stages.synchronize()
+            unequal += unequal_bits(y, other)
         sets.append(inputs)
         wanted.append(y)
     order = random.Random(7)
@@ -77,6 +86,8 @@ def soak_point(
     dist.all_reduce(mismatches)
     symmetric.close()
     found = facts(launches, len(kernels), checks, int(mismatches))
+    if stages is not None:
+        found["unequal_to_unfused"] = unequal
     made_by = {variant_name(config): store.origin(config) for config in configs}
     return {"point": asdict(point), "made_by": made_by, "soak": found, "checks": [None if one is None else asdict(one) for one in checks]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
+from ..kernels.moe_stages.family import STAGES, stage_configs
 from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
 from ..kernels.registry import find_kernel, kernel_of
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name)
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, *STAGE_NAMES)
 
 
 @takes(KernelOptions)
@@ -61,6 +63,8 @@ def simulate(
     no_race: Annotated[bool, typer.Option("--no-race", help="Without the race detector: faster.", rich_help_panel=RUN)] = False,
 ) -> None:
     """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
+
+    With a stage of the unfused layer as --kernel all stages run, one launch after another.
 
     Exit code 0: equal, no finding.  1: a mismatch or a race finding.  2: bad input, a fault or a deadlock.
     """
@@ -91,6 +95,7 @@ def simulate(
                 raise typer.Exit(FAILED)
             return
         config = given.config(problem, max(counts), sms)
+        configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
         launches = launches or 1
         for launch in range(launches):
             check_draw(problem, rotate(counts, launch), seed + launch, mask)
@@ -99,15 +104,19 @@ def simulate(
         from ..artifact.compile import compile_kernel
         from ..cases import random_case
         from ..runtime.simulated import SimulatedMoE
+        from ..runtime.simulated_stages import SimulatedStages
 
         with console.status("compiling"):
-            artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
-        console.print(artifact_table(artifact))
+            artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines
+        for artifact in artifacts:
+            console.print(artifact_table(artifact))
         with steps(console) as show_step:
             draw = partial(random_case, problem, mask=mask, skew=skew, exact=not random, progress=show_step)
             cases = [draw(rotate(counts, launch), seed + launch) for launch in range(launches)]
         with counting(console) as show:
-            moe = SimulatedMoE(artifact, cases[0].weights, seed=seed, race=not no_race, progress=show)
+            weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
+            stages = given.kernel in STAGE_NAMES
+            moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
             results = run_launches(moe, cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)

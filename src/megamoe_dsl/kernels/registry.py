@@ -11,12 +11,14 @@ from ..problem import ProblemError
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
 from .mega_moe.family import MegaMoeKernel
+from .moe_stages.family import STAGES
 from .pre_dispatch.family import PreDispatchKernel
 
 KERNELS: list[Kernel] = [
     MegaMoeKernel(),
     PreDispatchKernel(),
     GemmKernel(),
+    *STAGES,
 ]
 
 

@@ -168,6 +168,7 @@ class RankBuffers:
     maps      uint8 table of tensor maps, made by `encode`
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
     stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
+    results   memory between the stages of an unfused layer, which share it; empty for the fused kernel
     trace     stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
@@ -222,12 +223,20 @@ class RankBuffers:
         shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape if config.trace else (0,)
         return torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
 
+    @cached_property
+    def results(self) -> torch.Tensor:
+        """What stages of an unfused layer leave for one another (kernels/moe_stages/results.py); empty for the fused kernel."""
+        region = kernel_of(self.config).buffers(self.config).get("results")
+        return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
+
     def rebound(self, config: MegaMoeConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
-        """For another kernel or capacity of the same layer: weights and statistics are shared, and the record when no other is given."""
+        """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
+        capacity is the same, and the record when no other is given."""
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, symmetric_buffer(config.problem, config.arch)
         other.watchdog = self.watchdog if watchdog is None else watchdog
-        for name in ("maps", "trace", "argument_names"):
+        stale = ("maps", "trace", "argument_names", *(() if config.problem == self.problem and len(self.results) else ("results",)))
+        for name in stale:
             other.__dict__.pop(name, None)
         return other
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .rank_kernel import RankKernel
+from .unfused_kernel import LayerKernel
 
 Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""
@@ -22,7 +22,7 @@ MOST = 1 << 14
 class CallPlan:
     """The kernel of a call and its rows of y, padding included."""
 
-    kernel: RankKernel
+    kernel: LayerKernel
     rows: int
 
 

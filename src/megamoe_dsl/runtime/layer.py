@@ -28,9 +28,10 @@ from .call_plan import CallPlan, CallPlans, Numbers, Tensors
 from .custom_op import is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .inputs_stage import InputsStage
-from .rank_kernel import WATCHDOG_NS, RankKernel
+from .rank_kernel import WATCHDOG_NS
 from .selection import Selection
 from .symmetric_memory import SymmetricBuffer, device_arch
+from .unfused_kernel import LayerKernel, bind
 from .watchdog import check_watchdog_ns
 
 
@@ -51,6 +52,8 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantising BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
+    fused         False: every stage of the layer in a launch of its own (docs/moe_stages.md), with the same y to the bit, slower and with
+                  more memory; to compare with
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 
@@ -73,6 +76,7 @@ class MegaMoE(torch.nn.Module):
         bf16_inputs: bool = True,
         reserved_sms: int = 0,
         watchdog_ns: int = WATCHDOG_NS,
+        fused: bool = True,
     ) -> None:
         super().__init__()
         if weights is not None:
@@ -88,12 +92,12 @@ class MegaMoE(torch.nn.Module):
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
         configs = self.selection.configs(target)
-        kernels: dict[Any, RankKernel] = {}
+        kernels: dict[Any, LayerKernel] = {}
         shared: ExpertWeights | TransformedWeights | RankBuffers
         shared = new_weights(problem, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
-                kernels[config] = RankKernel(store.get(config), self.symmetric, shared, watchdog_ns)
+                kernels[config] = bind(store, config, self.symmetric, shared, watchdog_ns, fused)
                 shared = kernels[config].buffers
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers

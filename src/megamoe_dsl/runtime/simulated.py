@@ -12,7 +12,7 @@ from ..integer import as_integer
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from ..quant import ExpertWeights
-from ..sim import GlobalMemory, Launch, Report, Simulator
+from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .watchdog import check_watchdog_ns, naming_the_wait
 
@@ -79,9 +79,8 @@ class SimulatedMoE:
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16, device=CPU) for out in y]
         self.simulator.memory = self.visible(outputs)
         with naming_the_wait(*self.ranks):
-            report = self.simulator.run(
-                [self.launch(rank, one.num_tokens, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))]
-            )
+            launches = [self.launches(rank, one.num_tokens, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))]
+            report = self.simulator.run([launch for rank in launches for launch in rank])
         return list(y), report
 
     def load_weights(self, weights: Sequence[ExpertWeights]) -> None:
@@ -112,15 +111,23 @@ class SimulatedMoE:
             memory.add(out, name="y", rank=index, initialised=False)
         return memory
 
+    def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
+        """What a call launches on a rank, in order."""
+        return [self.launch(rank, num_tokens, y)]
+
     def launch(self, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
         """A rank's launch on so many tokens of its symmetric buffer, into y."""
-        buffers, config = self.ranks[rank], self.artifact.config
-        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns)
+        return self.launch_of(self.artifact, self.ranks[rank], rank, num_tokens, y)
+
+    def launch_of(self, artifact: Artifact, buffers: RankBuffers, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
+        """The same of a kernel with buffers of its own."""
+        config = artifact.config
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),
             cluster=(config.cluster, 1, 1),
-            dynamic_smem=self.artifact.dynamic_smem,
-            args=arguments,
+            dynamic_smem=artifact.dynamic_smem,
+            args=buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns),
             rank=rank,
+            program=load(artifact.ptx),
         )

@@ -51,7 +51,7 @@ class SimulatedLayer:
         for rank, (one, out) in enumerate(zip(given, outputs, strict=True)):
             if one.num_tokens:
                 launches.append(self._quantise(rank, one))
-            launches.append(moe.launch(rank, one.num_tokens, out))
+            launches += moe.launches(rank, one.num_tokens, out)
         moe.simulator.memory = memory
         with naming_the_wait(*moe.ranks):
             report = moe.simulator.run(launches)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .access_record import AGENT_MASK
 from .errors import SimError
 from .geometry import Geometry
-from .shadow import AGENT_MASK
 
 MAX_AGENTS = (AGENT_MASK + 1) // 2
 """Warps and engines; as many numbers are left for lanes that act alone."""

@@ -30,7 +30,7 @@ class AsyncCopy:
             return None
         clock = self.clock.copy()
         if self.destination >= 0:
-            clock.rows[:, self.destination] = 0
+            clock.set(self.destination, 0)
         return clock
 
 

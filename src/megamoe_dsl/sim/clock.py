@@ -4,6 +4,8 @@ One clock per strand of a warp and per synchronisation object. Row HAPPENED coun
 ASYNC_SHARED count what a `fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory
 Consistency Model", "Proxies"). Row READS counts the reads that happened before: a warp barrier passes on writes, but not another
 lane's reads (see `lane_order`).
+
+Most clocks are copies of others that never change, so that a copy shares the entries of the original until one of them does.
 """
 
 from __future__ import annotations
@@ -18,36 +20,53 @@ ROWS = 4
 
 
 class Clock:
-    """A vector clock; widens by itself as agents appear."""
+    """A vector clock; widens by itself as agents appear. `rows` is for reading; who writes asks `own` for it."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("_shared", "rows")
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
         self.rows = rows
+        self._shared = False
+
+    def own(self) -> NDArray[np.int32]:
+        """The entries, which no other clock has now."""
+        if self._shared:
+            self.rows, self._shared = self.rows.copy(), False
+        return self.rows
 
     def fit(self, width: int) -> None:
         """Make room for `width` agents."""
-        if (have := self.rows.shape[1]) < width:
-            self.rows = np.concatenate([self.rows, np.zeros((ROWS, width - have), np.int32)], axis=1)
+        have = self.rows.shape[1]
+        if have < width:
+            rows = np.zeros((ROWS, width), np.int32)
+            rows[:, :have] = self.rows
+            self.rows, self._shared = rows, False
 
     def join(self, other: Clock) -> None:
         """Everything `other` knows is now known here too."""
+        if other.rows is self.rows:
+            return
         have, want = self.rows.shape[1], other.rows.shape[1]
         if have < want:
             self.fit(want)
         elif want < have:
             other.fit(have)
-        np.maximum(self.rows, other.rows, out=self.rows)
+        if self._shared:
+            self.rows, self._shared = np.maximum(self.rows, other.rows), False
+        else:
+            np.maximum(self.rows, other.rows, out=self.rows)
 
     def copy(self) -> Clock:
         """A snapshot."""
-        return Clock(self.rows.copy())
+        out = Clock(self.rows)
+        out._shared = self._shared = True
+        return out
 
     def raise_to(self, rows: Iterable[int], agents: NDArray[np.int64], value: int) -> None:
         """Let rows know these agents up to `value` at least."""
-        one = int(agents[0]) if len(agents) == 1 else None
+        own, one = self.own(), int(agents[0]) if len(agents) == 1 else None
         for row in rows:
-            known = self.rows[row]
+            known = own[row]
             if one is None:
                 known[agents] = np.maximum(known[agents], value)
             elif known[one] < value:
@@ -59,7 +78,7 @@ class Clock:
 
     def set(self, agent: int, value: int) -> None:
         """Let the clock know `agent` up to `value`, in every row (the agent is an engine of the async proxy itself)."""
-        self.rows[:, agent] = value
+        self.own()[:, agent] = value
 
     def knows(self, other: Clock) -> bool:
         """Whether `other` adds nothing."""
@@ -71,7 +90,7 @@ class Clock:
 
     def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
         """`fence.proxy.async`, for either or both spaces."""
-        rows = self.rows
+        rows = self.own()
         if in_global:
             np.maximum(rows[ASYNC_GLOBAL], rows[HAPPENED], out=rows[ASYNC_GLOBAL])
         if in_shared:

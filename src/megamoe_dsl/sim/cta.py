@@ -47,6 +47,14 @@ class Cta:
             if bar.whole and bar.arrived and bar.arrived == self.live_threads():
                 bar.complete()
 
+    def forget(self) -> None:
+        """It has ended: give its memory back now, which is large, and not when somebody looks for circles of references."""
+        for warp in self.warps:
+            warp.forget()
+        for kept in (self.warps, self.state, self.mbarriers, self.barriers, self.exit_checks):
+            kept.clear()
+        del self.shared
+
     def __repr__(self) -> str:
         x, y, z = self.ctaid
         return f"rank {self.rank} CTA ({x},{y},{z})"

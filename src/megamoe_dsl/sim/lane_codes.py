@@ -82,3 +82,8 @@ def _pattern(bits: int, steps: bytes) -> NDArray[np.int64]:
     shared = np.zeros(len(first), np.bool_)
     np.logical_or.at(shared, inverse, codes != codes[first][inverse])
     return np.where(shared[inverse], alike(bits), codes) << CODE_SHIFT
+
+
+def code_of(where: object, parts: bool = False) -> int | None:
+    """Which lanes of a warp make an access: all alike, when it is one slice, each a part, or each its own (None)."""
+    return SEVERAL if parts else ALIKE if isinstance(where, slice) else None

@@ -25,16 +25,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .access_record import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
 from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
 from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of, members
+from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
 from .lanes import Lanes, Mask
 from .loads_in_flight import OTHERS
 from .place import Place
-from .shadow import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
+from .said import Said
+from .strand import Strand
 from .sync import in_scope
 
 Row = NDArray[np.int32]
+_NOTHING: frozenset[int] = frozenset()
 
 
 class Acting(Protocol):
@@ -60,20 +63,6 @@ class Acting(Protocol):
         ...
 
 
-class Strand:
-    """Lanes `bits` of a warp, which know the same."""
-
-    __slots__ = ("bits", "clock")
-
-    def __init__(self, bits: int, clock: Clock) -> None:
-        self.bits, self.clock = bits, clock
-
-    def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
-        """Which accesses are of this strand's lanes alone."""
-        codes = np.asarray(records) >> CODE_SHIFT & LAST
-        return np.array([members(code) & ~self.bits == 0 for code in range(LAST + 1)])[codes]
-
-
 @dataclass
 class Fence:
     """A fence of a strand: what a later relaxed write of its lanes releases."""
@@ -84,35 +73,12 @@ class Fence:
     said: Said
 
 
-@dataclass(frozen=True)
-class Said:
-    """What lanes can say of their warp at one moment.
-
-    `done` says for each agent until when lanes have done its work, each its part, and whether that needs an entry of a single lane;
-    `read` says until when it is known that all lanes have read.
-    """
-
-    done: tuple[tuple[LaneAgents, int, bool], ...]
-    read: tuple[tuple[LaneAgents, int], ...]
-
-    def write(self, clock: Clock, bits: int, width: Callable[[], int]) -> Clock:
-        """Into a clock, as lanes `bits` say it."""
-        entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
-        clock.fit(width())
-        for agents, when in self.read:
-            clock.rows[READS, agents.agent] = max(when, clock.rows[READS, agents.agent])
-        for of_lanes, when in entries:
-            if len(of_lanes):
-                clock.raise_to((HAPPENED, READS), of_lanes, when)
-        return clock
-
-
 class LaneOrder:
     """What the lanes of one warp have done, in `time`, and know.
 
     Accesses of all lanes or of a single one are the warp's (`agents`), others `parts`, loads that may be under way when
     something is released are agents of their own (`late`, by kind). `done` has engines that work for each lane, and until when the
-    warp has waited for them.
+    warp has waited for them. `_told` is what lanes have told since they last did or learned anything.
     """
 
     def __init__(
@@ -127,6 +93,7 @@ class LaneOrder:
         self.met = self.synced = 0  # when all lanes last waited for each other, and met at a barrier
         self.strands = [Strand(FULL, clock)]
         self.done: dict[LaneAgents, int] = {}
+        self._told: dict[tuple[int, bool, frozenset[int]], Clock] = {}
         self.fences: list[Fence] = []
         self.light: dict[int, tuple[int, Clock]] = {}
         self.pending: dict[tuple[Place, int], Clock] = {}
@@ -150,7 +117,8 @@ class LaneOrder:
         return self.strands if len(self.strands) == 1 else [strand for strand in self.strands if strand.bits & bits]
 
     def _focus(self, bits: int) -> list[Strand]:
-        """The strands of exactly these lanes; strands with other lanes too are split."""
+        """The strands of exactly these lanes, which are about to learn something; strands with other lanes too are split."""
+        self._told.clear()
         for strand in list(self.touching(bits)):
             if rest := strand.bits & ~bits:
                 self.strands.append(Strand(rest, strand.clock.copy()))
@@ -164,6 +132,7 @@ class LaneOrder:
 
         `code`: a lane, or what several do with all of it (see `lane_codes`); None: each has its share of the locations, in turn.
         """
+        self._told.clear()
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
         if reading and (kind := self.warp.kinds_of_loads.get(line)) is not None:
@@ -186,6 +155,11 @@ class LaneOrder:
             return rows, codes_of(mask, index) | record
         return rows, record | (alike(mask) if code == ALIKE else code) << CODE_SHIFT
 
+    def own(self, last: NDArray[np.int64], warps: Row) -> bool:
+        """Whether any of the `last` accesses is of this warp, or of an engine that it has waited for."""
+        agents = set((last & AGENT_MASK).tolist())
+        return bool(self.done) or any(warps.item(agent) == self.agents.agent for agent in agents)
+
     def in_order(
         self, last: NDArray[np.int64], records: NDArray[np.int64] | int, warps: Row, reading: bool, level: int
     ) -> NDArray[np.bool_]:
@@ -207,6 +181,10 @@ class LaneOrder:
 
     # ---- what lanes tell
 
+    def _unused(self) -> frozenset[int]:
+        """Kinds of loads whose value may not have been used at this line."""
+        return self.warp.in_flight.get(self.warp.line, _NOTHING)
+
     def _say(self, starting: bool) -> Said:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
         now, clock = self.time, self.strands[0].clock
@@ -215,7 +193,7 @@ class LaneOrder:
         own = [self.agents, self.parts] if self.parts else [self.agents]
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
-            unused = self.warp.in_flight.get(self.warp.line, frozenset())
+            unused = self._unused()
             for kind, agents in self.late.items():
                 if kind not in unused and self.lockstep:
                     read.append((agents, now))
@@ -235,9 +213,19 @@ class LaneOrder:
         return self._tell(bits, False)
 
     def _tell(self, bits: int | None, starting: bool) -> Clock:
-        clock = self.known(bits, starting)
-        self.time += 1
+        some_late = bool(self.late)  # else they say the same to everybody, everywhere
+        key = self.lanes() if bits is None else bits, starting and some_late, self._unused() if some_late else _NOTHING
+        if (clock := self._told.get(key)) is None:
+            clock = self._told[key] = self.known(key[0], starting)
+            self.time += 1
+        clock = clock.copy()
+        clock.fit(self._width())
         return clock
+
+    def now(self) -> int:
+        """The present, which all that lanes tell from now on covers."""
+        self._told.clear()
+        return self.time
 
     def known(self, bits: int | None = None, starting: bool = False) -> Clock:
         """What lanes (default: those that execute) have done and know."""
@@ -267,6 +255,7 @@ class LaneOrder:
 
     def has_done(self, agents: LaneAgents, until: int) -> None:
         """The executing lanes have waited for an engine that works for each lane of the warp."""
+        self._told.clear()
         if (bits := self.lanes()) == FULL:
             self.done[agents] = until
             return
@@ -311,7 +300,7 @@ class LaneOrder:
 
     def _over(self, clock: Clock, bits: int, rows: tuple[int, ...]) -> None:
         """Accesses of these lanes are over: writes and reads, or reads alone. Loads that nothing has used yet are not."""
-        unused = self.warp.in_flight.get(self.warp.line, frozenset())
+        unused = self._unused()
         over = [] if OTHERS in unused else [self.agents, *([self.parts] if self.parts else [])]
         if self.late:
             over += [agents for kind, agents in self.late.items() if kind not in unused]
@@ -361,8 +350,7 @@ class LaneOrder:
         """A light fence: a later relaxed arrive of the executing lanes publishes what an agent has done `until` now, and no more."""
         bits = self.lanes()
         entries, name = (agents.of(bits), agents.agent) if isinstance(agents, LaneAgents) else (np.array([agents]), agents)
-        clock = Clock(np.zeros_like(self.strands[0].clock.rows))
-        clock.fit(self._width())
+        clock = Clock(np.zeros((ROWS, self._width()), np.int32))
         clock.rows[HAPPENED, entries] = clock.rows[READS, entries] = until
         self.light[name] = bits, clock
 
@@ -387,6 +375,4 @@ class LaneOrder:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
         if agents is self.agents:
             return True
-        clock = self.known()
-        clock.fit(self._width())
-        return bool((clock.rows[HAPPENED, agents.entries] >= until).any())
+        return bool((self.released().rows[HAPPENED, agents.entries] >= until).any())

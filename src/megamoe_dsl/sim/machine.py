@@ -41,6 +41,7 @@ class World:
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
         self.live: list[Cluster] = []
+        self.ended: list[Cluster] = []  # those whose memory an action that is under way may still touch
         self.waiting: deque[tuple[Grid, Dim3]] = deque()
         self.streams: dict[int, Grid] = {}
         self.pipes: list[deque[tuple[Origin, Action]]] = []
@@ -121,6 +122,13 @@ class World:
             self.sweeps += 1
             self._asynchronous()
 
+    def forget(self) -> None:
+        """Give back the memory of all that has run."""
+        for cluster in (*self.ended, *self.live):
+            for cta in cluster.ctas:
+                cta.forget()
+        self.ended, self.live = [], []
+
     def cancel(self, cta: InterfaceCta) -> Dim3 | None:
         """Take back a cluster of the grid of `cta` that has not started: the index of its first CTA, None when all have."""
         grid = next(cluster.grid for cluster in self.live if cluster is cta.cluster)
@@ -164,8 +172,13 @@ class World:
             if any(self.pipes):
                 continue  # a pipe may still refer to this cluster's memory
             self.live.remove(cluster)
+            self.ended.append(cluster)
             cluster.grid.left((warp.order.known(FULL) for cta in cluster.ctas for warp in cta.warps), self.race)
             self.progress += 1
             for cta in cluster.ctas:
                 for check in cta.exit_checks:
                     check()
+        if not self._posted:
+            for cta in (cta for cluster in self.ended for cta in cluster.ctas):
+                cta.forget()
+            self.ended = []

@@ -168,9 +168,13 @@ class SharedMemory(ByteStore):
         self.initialised: set[object] = set()  # chunks that were found, or made, initialised: they stay so
         self.shadow: Shadow | None = None
 
+    def holds(self, low: int, end: int) -> bool:
+        """Whether [low, end) lies inside the kernel's shared memory."""
+        return low >= SMEM_RESERVED and end <= self.limit
+
     def check(self, low: int, end: int) -> None:
         """[low, end) must lie inside the kernel's shared memory."""
-        if low < SMEM_RESERVED or end > self.limit:
+        if not self.holds(low, end):
             raise SimError(
                 f"shared access out of bounds: {self.label} smem+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}, "
                 f"size {self.limit - SMEM_RESERVED}"

@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, pack, unordered
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
-from .chunks import CHUNK
+from .chunks import CHUNK, Chunks
 from .clock import HAPPENED, READS, ROWS, Clock
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
-from .lane_codes import ALIKE, CODE_SHIFT, LAST, SEVERAL
+from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .place import Place
 from .report import Finding
-from .shadow import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, Places, Shadow, pack, unordered
+from .shadow import Places, Shadow
 from .sync import SyncPoint, in_scope
 
 Rows = NDArray[np.int32]
@@ -112,9 +113,13 @@ class Race:
     def complete(self, clock: Clock, rank: int) -> None:
         """The end of a launch: all that any agent of the rank has done happened, and is visible to both proxies, before the next launch."""
         clock.fit(self.width)
-        agents = [i for i, place in enumerate(self.places) if place.rank == rank]
-        clock.rows[:, agents] = ALL
+        clock.own()[:, [i for i, place in enumerate(self.places) if place.rank == rank]] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
+
+    def forget(self) -> None:
+        """Give back all but the findings: the run has ended."""
+        for kept in (self.places, self.points, self.state, self.shadows, self.lanes):
+            kept.clear()
 
     # ---- accesses
 
@@ -170,15 +175,44 @@ class Race:
         self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
-        last = shadow.read[index]
+        if isinstance(index, slice) and index.stop - index.start == 1 and isinstance(records, int):
+            self._read_one(shadow, index.start, rows, records, actor)
+            return
+        last = shadow.read[index] if isinstance(index, slice) else shadow.read.take(index)
         bad = unordered(last, rows[READS])
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
-            if isinstance(index, slice):
-                index = np.arange(index.start, index.stop)
-            every = np.full(len(index), records) if isinstance(records, int) else records
-            shadow.add_reader(index[bad], every[bad])
-            index, records = index[~bad], every[~bad]
+            whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            if b"\0" not in bad.tobytes():
+                shadow.concurrent().add(whole, records)
+                return
+            shadow.concurrent().add(whole[bad], records if isinstance(records, int) else records[bad])
+            index, records = whole[~bad], records if isinstance(records, int) else records[~bad]
         shadow.read[index] = records
+
+    def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
+        """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
+        shadow = cta.shared.shadow or self._shared_shadow(cta)
+        index = shadow.index(chunks, CHUNK) if cta.shared.holds(chunks.low, chunks.end) else None
+        if index is None or (shadow.has_strong is not None and b"\1" in shadow.has_strong[index].tobytes()):
+            return False
+        rows, record = self._stamp(index, actor, None, reading=True)
+        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
+        if any(unordered(last, rows[level]) is not None for level in (HAPPENED, shadow.space)):
+            return False
+        if unordered(shadow.read[index], rows[READS]) is not None:
+            return False
+        shadow.read[index] = record
+        return True
+
+    def _read_one(self, shadow: Shadow, at: int, rows: Rows, record: int, actor: Accessor) -> None:
+        """What is left of `read` for one location."""
+        last = shadow.read.item(at)
+        if last >> CLOCK_SHIFT > rows.item(READS, last & AGENT_MASK):
+            one = np.array([last])
+            if self._unknown(one, np.ones(1, np.bool_), rows, READS, record, actor, reading=True) is not None:
+                shadow.concurrent().add_one(at, record)
+                return
+        shadow.read[at] = record
 
     def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
@@ -195,9 +229,9 @@ class Race:
         bad = unordered(last, rows[READS])
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
             self._report(kind, shadow, index, last, bad, records, actor)
-        if shadow.shared_read is not None:
-            whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-            for chosen, last in shadow.readers(whole):
+        if shadow.readers is not None:
+            for chosen, last in shadow.readers.unknown(index, rows[READS]):
+                whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
                 mine = records if isinstance(records, int) else records[chosen]
                 bad = unordered(last, rows[READS])
                 if bad is not None and (bad := self._unknown(last, bad, rows, READS, mine, actor)) is not None:
@@ -205,7 +239,7 @@ class Race:
 
     def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
-        last = shadow.write[index]
+        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
         bad = unordered(last, rows[HAPPENED])
         if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
             self._report(race, shadow, index, last, bad, records, actor)
@@ -261,6 +295,8 @@ class Race:
         """Of the accesses that no entry of a clock covers (`bad`): those that neither program order nor what single lanes told covers."""
         if not isinstance(actor, Actor):
             order = actor.order
+            if reading and not order.own(last, self.warps):
+                return bad  # type: ignore[no-any-return]
             bad = bad & ~order.in_order(last, records, self.warps, reading, level)
             if not bad.any():
                 return None
@@ -282,7 +318,7 @@ class Race:
         out = (last >> CLOCK_SHIFT) <= row[last & AGENT_MASK]
         left = bad & ~out
         if left.any():
-            for record in np.unique(last[left]).tolist():
+            for record in set(last[left].tolist()):
                 lanes = self.lanes.get(record & AGENT_MASK)
                 if lanes is not None and lanes.alone and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
                     out |= last == record
@@ -362,8 +398,3 @@ class Race:
             kind, name, own_name, where, first_line, actor.line,
             other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels.of(other), self.kernels.of(own),
         )  # fmt: skip
-
-
-def code_of(where: Places, parts: bool = False) -> int | None:
-    """Which lanes of a warp make an access: all alike, when it is one slice, each a part, or each its own (None)."""
-    return SEVERAL if parts else ALIKE if isinstance(where, slice) else None

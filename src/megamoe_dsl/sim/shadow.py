@@ -1,8 +1,7 @@
 """Shadow memory of the race detector: per location, who wrote last and who has read since.
 
-An access is one packed int64: clock in bits 39-62, lanes in 33-38 (see `lane_codes`), PTX line in 15-32, async-proxy flag in bit 14,
-agent in 0-13. Reads that are ordered one after the other overwrite each other; concurrent readers go to a sparse overflow (per page and
-agent). This is FastTrack (Flanagan and Freund, 2009), vectorised.
+Reads that are ordered one after the other overwrite each other; `readers` has those that are concurrent. This is FastTrack (Flanagan and
+Freund, 2009), vectorised.
 """
 
 from __future__ import annotations
@@ -10,43 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .access_record import AGENT_MASK, Records
 from .chunks import CHUNK, Chunks
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
+from .lane_codes import CODE_MASK
+from .lanes import uniform
+from .readers import PAGE, Readers
 
-AGENT_MASK = 0x3FFF
-ASYNC_BIT = 0x4000
-LINE_SHIFT = 15
-LINE_MASK = 0x3FFFF
-CLOCK_SHIFT = 39
-PAGE_SHIFT = 12
-PAGE = 1 << PAGE_SHIFT
-"""Records of one page of the overflow."""
 BYTES_SHIFT = 10
 BYTES = 1 << BYTES_SHIFT
 """Bytes of a page of memory, all of whose records are equally fine."""
+_REMEMBERED = 1024  # indices
 
-Records = NDArray[np.int64]
 Index = NDArray[np.int64] | slice
 Places = NDArray[np.int64] | slice | Chunks
-
-
-def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
-    """One access record, of no lane in particular."""
-    return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
-
-
-def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """Which accesses a clock with these entries does not know; None when it knows all.
-
-    What one instruction touches was mostly touched by one instruction before, so that one comparison often does for all.
-    """
-    raw = records.tobytes()
-    if raw == raw[:8] * len(records):
-        first = int.from_bytes(raw[:8], "little")
-        if first >> CLOCK_SHIFT <= row[first & AGENT_MASK]:
-            return None
-    bad: NDArray[np.bool_] = (records >> CLOCK_SHIFT) > row[records & AGENT_MASK]
-    return bad if b"\x01" in bad.tobytes() else None
 
 
 class Shadow:
@@ -64,10 +39,10 @@ class Shadow:
         self._first = np.arange(0, self._used, self._per_page)  # of every page, its first record
         self._shifts = np.full(pages, self._shift, np.uint8)  # of every page, log2 of the bytes of a record
         self._refined: dict[int, int] = {}  # first record: page
+        self._indices: dict[object, Index] = {}  # those of accesses to pages as they are now
         self.write: Records = np.zeros(self._used, np.int64)
         self.read: Records = np.zeros(self._used, np.int64)
-        self.shared_read: NDArray[np.bool_] | None = None
-        self.overflow: dict[int, dict[int, Records]] = {}
+        self.readers: Readers | None = None
         self.has_strong: NDArray[np.bool_] | None = None
         self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent and lanes, writes): record
 
@@ -84,8 +59,20 @@ class Shadow:
     def index(self, start: Places, size: int) -> Index:
         """Record indices of the accesses [start, start + size), of a byte slice, or of chunks (whose size is theirs).
 
-        Every access has as many records as every other, one after the other.
+        Every access has as many records as every other, one after the other. Kernels go round in rings: most are looked up again.
         """
+        if isinstance(start, slice):
+            key: object = start.start, start.stop
+        else:
+            key = start if isinstance(start, Chunks) else (start.tobytes(), size)
+        if (index := self._indices.get(key)) is None:
+            if len(self._indices) >= _REMEMBERED:
+                self._indices.clear()
+            index = self._find(start, size)
+            self._indices[key] = index
+        return index
+
+    def _find(self, start: Places, size: int) -> Index:
         if isinstance(start, Chunks):
             pages = slice(start.low >> BYTES_SHIFT, (start.end - 1 >> BYTES_SHIFT) + 1)
             if not self._refined or self._settle(pages, CHUNK) == self._shift:
@@ -108,8 +95,13 @@ class Shadow:
 
     def _records(self, start: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         pages = start >> BYTES_SHIFT
-        shift = self._settle(pages, size)
-        first = self._first[pages] + ((start & BYTES - 1) >> shift)
+        if uniform(pages):
+            page = int(pages[0])
+            shift = self._settle(slice(page, page + 1), size)
+            first = (start >> shift) + (int(self._first[page]) - (page << BYTES_SHIFT - shift))
+        else:
+            shift = self._settle(pages, size)
+            first = self._first[pages] + ((start & BYTES - 1) >> shift)
         if size >> shift == 1:
             return first
         return (first[:, None] + np.arange(size >> shift)).ravel()
@@ -125,9 +117,10 @@ class Shadow:
         return shift
 
     def _refine(self, page: int, shift: int) -> None:
+        self._indices.clear()
         count, before = BYTES >> shift, int(self._shifts[page])
         old = int(self._first[page]) + (np.arange(count) << shift >> before)
-        first = self._used = -(-self._used // count) * count  # aligned, so that it lies in one page of the overflow
+        first = self._used = -(-self._used // count) * count  # aligned, so that it lies in one page of `readers`
         self._used += count
         if self._used > len(self.write):
             self._grow()
@@ -135,16 +128,12 @@ class Shadow:
         self._first[page], self._shifts[page] = first, shift
         new = slice(first, first + count)
         self.write[new], self.read[new] = self.write[old], self.read[old]
-        if self.shared_read is not None:
-            self.shared_read[new] = self.shared_read[old]
         if self.has_strong is not None:
             self.has_strong[new] = self.has_strong[old]
             for k in np.flatnonzero(self.has_strong[new]).tolist():
                 self.strong[first + k] = self.strong[int(old[k])].copy()
-        for agent, records in self.overflow.get(int(old[0]) >> PAGE_SHIFT, {}).copy().items():
-            if (kept := records[old & PAGE - 1]).any():
-                readers = self.overflow.setdefault(first >> PAGE_SHIFT, {})
-                readers.setdefault(agent, np.zeros(PAGE, np.int64))[first & PAGE - 1 :][:count] = kept
+        if self.readers is not None:
+            self.readers.copy(old, new)
 
     def _grow(self) -> None:
         """More room. Untouched pages of a large buffer stay untouched, hence no plain copy."""
@@ -153,31 +142,18 @@ class Shadow:
             wide, used = np.zeros(room, np.int64), np.flatnonzero(records := getattr(self, name))
             wide[used] = records[used]
             setattr(self, name, wide)
-        more = np.zeros(room, np.bool_)
-        for name in ("shared_read", "has_strong"):
-            if (flags := getattr(self, name)) is not None:
-                setattr(self, name, np.concatenate([flags, more[len(flags) :]]))
+        if self.has_strong is not None:
+            self.has_strong = np.concatenate([self.has_strong, np.zeros(room - len(self.has_strong), np.bool_)])
+        if self.readers is not None:
+            self.readers.grow(room)
 
     # ---- accesses
 
-    def add_reader(self, index: NDArray[np.int64], records: Records) -> None:
-        """Reads of one agent that are concurrent with the recorded ones, which stay: keep them too."""
-        if self.shared_read is None:
-            self.shared_read = np.zeros(len(self.read), np.bool_)
-        kept = self.shared_read[index]
-        self.shared_read[index] = True
-        agent, low, high = int(records[0]) & AGENT_MASK, int(index.min()) >> PAGE_SHIFT, int(index.max()) >> PAGE_SHIFT
-        for page in range(low, high + 1):
-            here: NDArray[np.int64] | slice = slice(None) if low == high else np.flatnonzero(index >> PAGE_SHIFT == page)
-            if not len(places := index[here] & PAGE - 1):
-                continue
-            readers = self.overflow.setdefault(page, {})
-            if agent not in readers:
-                readers[agent] = np.zeros(PAGE, np.int64)
-            # Clocks of one agent only grow, so the new record is the one that matters; of several lanes all do, and it stands for them.
-            before, values = readers[agent][places], records[here]
-            several = kept[here] & (before != 0) & ((before ^ values) & CODE_MASK != 0)
-            readers[agent][places] = np.where(several, values & ~CODE_MASK | ALIKE << CODE_SHIFT, values)
+    def concurrent(self) -> Readers:
+        """Where reads go that are concurrent with the recorded ones, which stay."""
+        if self.readers is None:
+            self.readers = Readers(len(self.read))
+        return self.readers
 
     def add_strong(self, index: NDArray[np.int64], records: Records | int, writes: bool) -> None:
         """A strong access: flags and counters have many at a time, and only weak accesses conflict with them."""
@@ -202,20 +178,4 @@ class Shadow:
             if before_write:
                 del self.strong[at]
                 self.has_strong[at] = False
-        return out
-
-    def readers(self, index: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Records]]:
-        """(places in `index`, records) of the concurrent readers of `index`; forgets them, for a write follows."""
-        if self.shared_read is None:
-            return []
-        chosen = np.flatnonzero(self.shared_read[index])
-        if not len(chosen):
-            return []
-        index = index[chosen]
-        self.shared_read[index] = False
-        out, pages = [], index >> PAGE_SHIFT
-        for page in np.unique(pages):
-            here = pages == page
-            for records in self.overflow.get(int(page), {}).values():
-                out.append((chosen[here], records[index[here] & (PAGE - 1)]))
         return out

@@ -67,8 +67,13 @@ class Simulator:
         start = time.perf_counter()
         cluster_size = max(prod(launch.cluster) for launch in launches)
         resident = len(world.waiting) if self.resident is None else max(1, self.resident // cluster_size)
-        with np.errstate(all="ignore"):
-            world.run(resident, self._ticker(world, start))
+        try:
+            with np.errstate(all="ignore"):
+                world.run(resident, self._ticker(world, start))
+        finally:
+            world.forget()
+            if race:
+                race.forget()
         findings = list(race.findings.values()) if race else []
         return Report(world.instructions, time.perf_counter() - start, findings, world.warnings)
 

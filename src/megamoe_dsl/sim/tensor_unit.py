@@ -52,6 +52,7 @@ class TensorUnit:
             self.shadow = race.tensor_shadow(cta, QUARTERS * COLUMNS)
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
+            self._told: PipeIssue | None = None  # the last operation that has begun
         cta.exit_checks.append(self._exit_check)
 
     def work(self, action: Action, origin: Origin) -> None:
@@ -70,8 +71,12 @@ class TensorUnit:
         if race is None or issue.shared is None or issue.tensor is None:
             return None
         self.count += 1
-        for clock, known in ((self.shared_clock, issue.shared), (self.tensor_clock, issue.tensor)):
-            clock.join(known)
+        told, self._told = self._told, issue
+        if told is None or told.shared is None or told.shared.rows is not issue.shared.rows:
+            self.shared_clock.join(issue.shared)
+        if told is None or told.tensor is None or told.tensor.rows is not issue.tensor.rows:
+            self.tensor_clock.join(issue.tensor)
+        for clock in (self.shared_clock, self.tensor_clock):
             clock.fit(race.width)
             clock.set(self.agent, self.count)
         return Actor(self.agent, self.shared_clock, issue.line), Actor(self.agent, self.tensor_clock, issue.line)
@@ -133,7 +138,7 @@ class TensorThread:
         """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
             order = self.warp.order
-            for clock in (order.known(), *order.put_off_clocks()):
+            for clock in (order.released(), *order.put_off_clocks()):
                 self.clock.join(clock)
 
 

@@ -67,6 +67,14 @@ class Warp:
             self.order = world.race.order(f"{cta} warp {index}", self)
             self.agent = self.order.agents.agent
 
+    def forget(self) -> None:
+        """Give back what it holds: it has ended, or its run has."""
+        self.wake = self.why = self.local = None
+        self.R.clear()
+        self.state.clear()
+        if self.world.race:
+            del self.order
+
     @property
     def in_flight(self) -> Mapping[int, frozenset[int]]:
         """By PTX line: kinds of loads whose value may not have been used yet."""

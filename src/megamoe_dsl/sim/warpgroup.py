@@ -69,6 +69,8 @@ class Warpgroup:
         self.pipe = Pipe(cta.world)
         self.operations: dict[int, Operation] = {}  # not issued by all warps yet
         self.agent = cta.world.race.agent(f"{self.name} wgmma", cta) if cta.world.race else -1
+        self._known: list[Clock] = []  # what the warps knew when they issued the last operation, and with what that did
+        self._acting: list[Clock] = []
         cta.exit_checks.append(self._exit_check)
 
     def issue(self, warp: WarpLike, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
@@ -88,13 +90,15 @@ class Warpgroup:
         clocks = [part.clock for _, part in sorted(operation.parts.items()) if part.clock is not None]
         if race is None or len(clocks) != WARPS:
             return None
-        for clock in clocks:
-            clock.fit(race.width)
-        common = Clock(reduce(np.minimum, (clock.rows for clock in clocks)))
-        for clock in (*clocks, common):
+        if [id(clock.rows) for clock in clocks] != [id(clock.rows) for clock in self._known]:
+            self._known, self._acting = clocks, [clock.copy() for clock in clocks]
+            for clock in self._acting:
+                clock.fit(race.width)
+            self._acting.append(Clock(reduce(np.minimum, (clock.rows for clock in self._acting))))
+        for clock in self._acting:
             clock.set(self.agent, operation.number)
-        own = [Actor(self.agent, clock, operation.line) for clock in clocks]
-        return own, Actor(self.agent, common, operation.line)
+        *own, common = [Actor(self.agent, clock, operation.line) for clock in self._acting]
+        return own, common
 
     def learn(self, warp: WarpLike, operation: Operation) -> None:
         """A warp has waited for an operation."""

@@ -61,13 +61,15 @@ class WgmmaThread:
 
     def retire(self, keep: int) -> None:
         """The warp has waited: deliver accumulators that nothing uses any more, learn what was read."""
+        last: Operation | None = None
         for _ in range(max(0, len(self.groups) - keep)):
-            for operation in self.groups.popleft():
-                accumulator = operation.parts[self.warp.index % WARPS].accumulator
+            for last in self.groups.popleft():
+                accumulator = last.parts[self.warp.index % WARPS].accumulator
                 accumulator.pending -= 1
-                self.group.learn(self.warp, operation)
                 if accumulator.pending == 0:
                     self._deliver(accumulator)
+        if last is not None:  # those before it are done, too
+            self.group.learn(self.warp, last)
         self.fenced = False
 
     def _deliver(self, accumulator: Accumulator) -> None:

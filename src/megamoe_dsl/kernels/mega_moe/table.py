@@ -10,6 +10,7 @@ scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; ac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
 from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
+from ...schedule import Order
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
 from .context import Context
 from .layouts.watchdog import Wait
@@ -78,12 +80,13 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def start_walk(ctx: Context) -> Walk:
-    """Waits for the table.  Returns a walk that begins with this cluster's first fetch."""
+def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
+    """Waits for the table.  Returns a walk that begins with this cluster's first fetch.  `kind` is the order of blocks, made of the
+    configuration and the table."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
     number = div(ctx.sm, config.cluster) * config.blocks_per_fetch
-    order = TracedOrder(config, SharedTable(ctx.shared("expert_table")))
+    order = kind(config, SharedTable(ctx.shared("expert_table")))
     return advance_to_valid(Walk.start(order, number, config.num_clusters * config.blocks_per_fetch, Int32))
 
 

@@ -63,25 +63,30 @@ class WorkTile:
 @cute.jit
 def schedule_tiles(ctx: Context):
     """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic."""
-    config = ctx.config
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        blocks, number = start_walk(ctx), first_number(ctx)
-        queue = ctx.first_tile
+        publish_tiles(ctx, start_walk(ctx))
+
+
+@cute.jit
+def publish_tiles(ctx: Context, blocks: Walk):
+    """The tiles of a cluster, from its first block on."""
+    config, number = ctx.config, first_number(ctx)
+    queue = ctx.first_tile
+    publish_blocks(ctx, blocks, queue)
+    while blocks.valid():
+        queue = queue.next()
+        queue.wait_empty()
+        # The counter counts from 0; the numbers before those are the first tiles of the clusters.
+        first = config.num_clusters * config.blocks_per_fetch
+        fetched = fetch_numbers(ctx.at("tile_counter"), config.blocks_per_fetch) + first
+        blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
         publish_blocks(ctx, blocks, queue)
-        while blocks.valid():
-            queue = queue.next()
-            queue.wait_empty()
-            # The counter counts from 0; the numbers before those are the first tiles of the clusters.
-            first = config.num_clusters * config.blocks_per_fetch
-            fetched = fetch_numbers(ctx.at("tile_counter"), config.blocks_per_fetch) + first
-            blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
-            publish_blocks(ctx, blocks, queue)
-        # Warpgroups that read alternate places each need an end (read_ends).
-        for _ in cutlass.range_constexpr(config.alternating_groups - 1):
-            queue = queue.next()
-            queue.wait_empty()
-            publish_blocks(ctx, blocks, queue)
+    # Warpgroups that read alternate places each need an end (read_ends).
+    for _ in cutlass.range_constexpr(config.alternating_groups - 1):
+        queue = queue.next()
+        queue.wait_empty()
+        publish_blocks(ctx, blocks, queue)
 
 
 def first_number(ctx: Context) -> Int32:

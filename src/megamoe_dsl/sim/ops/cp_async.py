@@ -9,7 +9,7 @@ import numpy as np
 
 from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
-from ..clock import Clock
+from ..clock import HAPPENED, Clock
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
@@ -31,7 +31,7 @@ def _engine_actor(w: WarpLike, kind: str) -> Actor | None:
         agent = w.state[(kind, "agent")] = race.agent(f"{w} {kind}", w.cta)
     count = w.state[(kind, "count")] = w.state.get((kind, "count"), 0) + 1
     clock = race.snapshot(w)
-    clock.rows[0, agent] = count
+    clock.own()[HAPPENED, agent] = count
     return Actor(agent, clock, w.line, asynchronous=False)
 
 

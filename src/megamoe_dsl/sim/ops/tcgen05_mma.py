@@ -105,13 +105,22 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
 
 
 @lru_cache(maxsize=4096)
-def _operand_chunks(descriptor: SmemDescriptor, rows: int, k_bytes: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
+def operand_chunks(descriptor: SmemDescriptor, rows: int, k_bytes: int, size: int, mn_major: bool) -> tuple[Chunks, IndexArray | None]:
     """Chunks an operand touches, and where in them its bytes are (flat index into the chunks read); None when in this order."""
     index = operand_bytes(descriptor, rows, k_bytes, size, mn_major)
     if not mn_major:
         return Chunks(index[:, ::CHUNK].reshape(-1)), None
     starts, inverse = np.unique(index // CHUNK, return_inverse=True)
     return Chunks(starts * CHUNK), inverse.reshape(index.shape) * CHUNK + index % CHUNK
+
+
+@lru_cache(maxsize=4096)
+def _both_chunks(a: SmemDescriptor, b: SmemDescriptor, rows: int, columns: int, fields: InstructionDescriptor) -> Chunks:
+    """Chunks that both operands of an operation touch in one CTA."""
+    k_bytes = fields.k_bytes
+    of_a = operand_chunks(a, rows, k_bytes, element_bytes(fields.a_format), fields.a_mn_major)[0]
+    of_b = operand_chunks(b, columns, k_bytes, element_bytes(fields.b_format), fields.b_mn_major)[0]
+    return Chunks(np.concatenate([of_a.starts, of_b.starts]))
 
 
 @lru_cache(maxsize=4096)
@@ -124,7 +133,7 @@ def fetch_operand(
     cta: CtaLike, descriptor: SmemDescriptor, rows: int, name: str, mn_major: bool, actor: Actor | None, k_bytes: int = K_BYTES
 ) -> Float64Array:
     """Values (rows, k) of one K slice of an operand in shared memory."""
-    chunks, inside = _operand_chunks(descriptor, rows, k_bytes, element_bytes(name), mn_major)
+    chunks, inside = operand_chunks(descriptor, rows, k_bytes, element_bytes(name), mn_major)
     raw = read_shared_chunks(cta, chunks, "MMA operand", actor)
     return decode_operand(raw.reshape(rows, k_bytes) if inside is None else raw.reshape(-1)[inside], name)
 
@@ -134,6 +143,10 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
     shared_actor, tensor_actor = actors if actors else (None, None)
     rows, columns = fields.m // len(ctas), fields.n // len(ctas)
     k_bytes = fields.k_bytes
+    if shared_actor and isinstance(mma.a, SmemDescriptor) and (race := ctas[0].world.race):
+        a_and_b = _both_chunks(mma.a, mma.b, rows, columns, fields)
+        if all(race.read_shared_if_known(cta, a_and_b, shared_actor) for cta in ctas):
+            shared_actor = None  # who has read it all
     b = np.concatenate([fetch_operand(cta, mma.b, columns, fields.b_format, fields.b_mn_major, shared_actor, k_bytes) for cta in ctas])
     if fields.b_negate:
         b = -b

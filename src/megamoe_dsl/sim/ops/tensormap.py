@@ -42,7 +42,7 @@ def _write_global(w: WarpLike, address: int, values: Bytes, released: bool) -> N
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     if race := w.world.race:
         race.write_global(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
-        _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.time, released)
+        _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.now(), released)
     w.world.memory.write(address, values)
 
 
@@ -120,7 +120,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
             maps, where, changes = w.cta.state.setdefault("acquired maps", {}), address(w), _changes(w)
             for at in {int(where[lane]) for lane in w.lanes(mask)}:
                 if _reaches(w, changes.get(at), level):
-                    maps.setdefault(at, []).append((w.order.agents, w.order.time, changes.get(at)))
+                    maps.setdefault(at, []).append((w.order.agents, w.order.now(), changes.get(at)))
 
     return Straight(run)
 
@@ -129,7 +129,7 @@ def _release(w: WarpLike) -> None:
     if w.world.race is not None:
         for change in _changes(w).values():
             if change.by is w.order.agents:
-                change.released, change.when = True, w.order.time
+                change.released, change.when = True, w.order.now()
 
 
 def _reaches(w: WarpLike, change: MapChange | None, level: int) -> bool:

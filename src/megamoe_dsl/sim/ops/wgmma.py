@@ -31,7 +31,7 @@ from ..wgmma_fragment import RESULT_TYPES, a_fragment
 from ..wgmma_thread import wgmma_thread
 from . import Handler, Straight, register
 from .common import origin
-from .tcgen05_mma import fetch_operand
+from .tcgen05_mma import fetch_operand, operand_chunks
 
 _K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
 _INTEGERS = ("s8", "u8")
@@ -124,7 +124,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         parts = [operation.parts[k] for k in range(WARPS)]
         own, common = group.actors(operation) or (None, None)
         if isinstance(parts[0].a, SmemDescriptor):
-            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, own)
+            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, own, common)
         else:
             rows = decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
@@ -137,12 +137,20 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _fetch_a(cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None) -> Float64Array:
-    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them."""
-    if actors and (race := cta.world.race):
-        for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
-            race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
-    if descriptors.count(descriptors[0]) == len(descriptors):
+def _fetch_a(
+    cta: CtaLike, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None
+) -> Float64Array:
+    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.
+
+    Where all four warps know enough, which is what `common` knows, they read together.
+    """
+    alike = descriptors.count(descriptors[0]) == len(descriptors)
+    if actors and common and (race := cta.world.race):
+        chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, element_bytes(name), mn_major)[0]
+        if not (alike and race.read_shared_if_known(cta, chunks, common)):
+            for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
+                race.read_shared(cta, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
+    if alike:
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
     return np.concatenate([rows[_ROWS * k : _ROWS * k + _ROWS] for k, rows in enumerate(whole)])

@@ -99,28 +99,45 @@ class SmemPlan(ABC):
     @cached_property
     def region(self) -> Region:
         """All fields: main and combine in the same place, then tail."""
-        stages = self.num_stages
-        main = Region.stack(
-            "main",
-            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
-            Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT),
-            self.staging,
-            *self.scales,
-            Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128),
-            Field("expert_count", (self.num_experts,), U32),
-        )
-        slots = (self.epilogue_warps, self.combine.slots, self.combine.chunk_bytes)
-        combine = Region.stack("combine", Field("combine_slots", slots, U8, 128))
-        tail = Region.stack(
-            "tail",
-            self.maxima,
-            Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8),
-            *self.before_barriers,
-            Field("work_tiles", (self.work_tiles, 4), U32, 16),
-            *(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers),
-            *self.after_barriers,
-        )
+        main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
+        combine = Region.stack("combine", self.combine_slots)
+        tables, barriers = (self.expert_table, *self.before_barriers, self.work_tile_words), (*self.barrier_fields, *self.after_barriers)
+        tail = Region.stack("tail", self.maxima, *tables, *barriers)
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
+
+    @property
+    def tile_fields(self) -> tuple[Field, ...]:
+        """The ring, and staging."""
+        stages = self.num_stages
+        weights = Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT)
+        tokens = Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT)
+        return (weights, tokens, self.staging, *self.scales)
+
+    @property
+    def dispatch_fields(self) -> tuple[Field, ...]:
+        """Slots of a row for each warp that pulls, and counts of tokens."""
+        pull = Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128)
+        return (pull, Field("expert_count", (self.num_experts,), U32))
+
+    @property
+    def combine_slots(self) -> Field:
+        """Of every warp that combines."""
+        return Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.chunk_bytes), U8, 128)
+
+    @property
+    def expert_table(self) -> Field:
+        """Tokens and first pool block of every local expert, and an entry more."""
+        return Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8)
+
+    @property
+    def work_tile_words(self) -> Field:
+        """Four words per place of the queue of tiles."""
+        return Field("work_tiles", (self.work_tiles, 4), U32, 16)
+
+    @property
+    def barrier_fields(self) -> tuple[Field, ...]:
+        """The mbarriers."""
+        return tuple(Field(f"{b.name}_barrier", (b.count,), U64) for b in self.barriers)
 
     @property
     def num_bytes(self) -> int:

@@ -6,10 +6,10 @@ from ....layouts.mbarrier import MBarrier
 
 
 def sm90_barrier_table(
-    *, num_stages: int, work_tiles: int, dispatch_warps: int, pull_slots: int, math_warps: int, cluster: int
+    *, num_stages: int, work_tiles: int, dispatch_warps: int, pull_slots: int, math_warps: int, cluster: int, tile_readers: int
 ) -> tuple[MBarrier, ...]:
-    """All mbarriers of a CTA on SM90, in SMEM order."""
-    readers = 32 * (3 + math_warps) * cluster
+    """All mbarriers of a CTA on SM90, in SMEM order; `tile_readers` counts the warps that read work tiles."""
+    readers = 32 * tile_readers * cluster
     return (
         MBarrier("full", num_stages, 2, "token loader and weight loader", "operands and token scales, from either CTA", "math warps"),
         MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import cutlass
 
+from ....device.memory import load_u64
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
@@ -23,8 +24,16 @@ class Sm90Context(Context):
 
     phase_stride: ClassVar[int] = PHASE_STRIDE
 
+    operands_arrive: ClassVar[bool] = True
+    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
+
     config: cutlass.Constexpr[Sm90Config]
     args: Any
+
+    def result_rows(self, first: Any, steps: range) -> list[Any]:
+        """Where results of pool rows `first + step` go, BF16: the combine rows of their tokens, on the tokens' ranks."""
+        metadata = self.at("token_src_metadata", first)
+        return [load_u64(metadata + step * 8) for step in steps]
 
 
 def sync_math_warps() -> None:

@@ -19,7 +19,7 @@ from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....device import cast
 from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, load_u64, store_f32, store_v4
+from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32, store_v4
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
@@ -79,8 +79,8 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
-    """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warpgroup its own 128 channels; `MOST_COLUMNS`
-    tokens at a time."""
+    """BF16 rows to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     rows = min(ctx.config.block_m, MOST_COLUMNS)
     row = tile.pool_block * ctx.config.block_m
     cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
@@ -99,8 +99,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             at = first // 2 + 4 * g
             words = [cast.pack_bf16(b[at + 2 * h], b[at + 2 * h + 1]) for b in acc for h in range(2)]
             store_transposed_b16(write + g * (8 * HALF), words)
-        metadata = ctx.at("token_src_metadata", row + own_row + first)
-        destinations = [load_u64(metadata + step * 8) for step in range(0, rows, ROWS_PER_STEP)]
+        destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:

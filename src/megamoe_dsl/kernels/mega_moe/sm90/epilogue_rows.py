@@ -19,7 +19,7 @@ from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_
 from ....device import cast
 from ....device.matrix import store_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, load_u64, store_f32, store_shared_f32, store_v4
+from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import sync_warp
 from ..swiglu import activate
@@ -85,13 +85,14 @@ def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
-    """BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5), each warp its own 16 tokens."""
+    """BF16 rows to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    Each warp has its own 16 tokens."""
     valid = tile.valid_m - me.warp_token
     staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
     write_row = me.lane & 15
     read_row = me.lane >> 3
-    metadata = ctx.at("token_src_metadata", tile.pool_block * ctx.config.block_m + me.warp_token + read_row)
-    destinations = [load_u64(metadata + step * 8) for step in range(0, WARP_ROWS, ROWS_PER_STEP)]
+    first = tile.pool_block * ctx.config.block_m + me.warp_token + read_row
+    destinations = ctx.result_rows(first, range(0, WARP_ROWS, ROWS_PER_STEP))
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.first_chunk * (2 * CHUNK_ROWS) + (me.lane & 7) * 16)
     for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // PASS_CHANNELS):
         for i in cutlass.range_constexpr(4):

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -32,7 +33,8 @@ def load_tokens(ctx: Sm90Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while tile.valid():
-        wait_operands(ctx, tile)
+        if cutlass.const_expr(ctx.operands_arrive):
+            wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
         half = is_half_tile(ctx, tile)
         maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)

@@ -8,7 +8,9 @@ signals   work_tile_empty and empty, per warp, per tile and per stage; see the e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -40,6 +42,8 @@ from . import epilogue_columns, epilogue_rows
 from .config import Sm90Config
 from .context import MATH_THREADS, Sm90Context, is_half_tile
 
+Finish = Callable[[Sm90Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
+
 
 def epilogue_of(config: Sm90Config) -> ModuleType:
     """The module that finishes tiles as the configuration computes them."""
@@ -52,21 +56,7 @@ def math(ctx: Sm90Context, warp: Int32):
     config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
-    tile, tiles = next_tile(ctx.first_tile)
-    stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_stage
-    stores = Ring.start(1)
-    while tile.valid():
-        if cutlass.const_expr(config.packed):
-            stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores)
-        elif cutlass.const_expr(config.swap_ab):
-            stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores)
-        else:
-            if is_half_tile(ctx, tile):
-                stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores)
-            else:
-                stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores)
-        tile, tiles = next_tile(tiles)
+    compute_tiles(ctx, me, finish_tile)
 
     # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.  That the tiles are done
     # does not say so: in a cluster they may come from the scheduler warp of the other CTA.
@@ -81,6 +71,27 @@ def math(ctx: Sm90Context, warp: Int32):
 
 
 @cute.jit
+def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
+    """All tiles of the CTA; `finish` takes a share's sums, and the place in the ring of the staging buffer, which it returns."""
+    config = ctx.config
+    tile, tiles = next_tile(ctx.first_tile)
+    stamp(ctx, Activity.WAIT_COUNTS)
+    stage = ctx.first_stage
+    stores = Ring.start(1)
+    while tile.valid():
+        if cutlass.const_expr(config.packed):
+            stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)
+        elif cutlass.const_expr(config.swap_ab):
+            stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
+        else:
+            if is_half_tile(ctx, tile):
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
+            else:
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
 def store_decoded(ctx: Sm90Context):
     """A warp writes the table that packed weights are decoded by."""
     lane = cute.arch.lane_idx()
@@ -89,7 +100,7 @@ def store_decoded(ctx: Sm90Context):
 
 
 @cute.jit
-def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring) -> tuple[Stage, Ring]:
+def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
     scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
@@ -99,6 +110,14 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: St
     else:
         sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
+    stores = finish(ctx, tile, me, sums, stores)
+    stamp(ctx, Activity.EPILOGUE, detail_of(tile))
+    return stage, stores
+
+
+@cute.jit
+def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
+    """The epilogue of the tile's phase."""
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
@@ -107,8 +126,7 @@ def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: St
         stores = stores.next()
     else:
         epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
-    stamp(ctx, Activity.EPILOGUE, detail_of(tile))
-    return stage, stores
+    return stores
 
 
 def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:

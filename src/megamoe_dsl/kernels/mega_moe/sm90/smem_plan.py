@@ -89,6 +89,11 @@ class Sm90SmemPlan(SmemPlan):
         """amax: one word per math warp and token."""
         return Field("amax", (self.epilogue_warps, self.block_m), U32, 16)
 
+    @property
+    def tile_readers(self) -> int:
+        """Warps that read work tiles: both loaders, the store warp, the math warps."""
+        return 3 + self.epilogue_warps
+
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (sm90/barriers.py)."""
@@ -99,6 +104,7 @@ class Sm90SmemPlan(SmemPlan):
             pull_slots=self.pull_slots,
             math_warps=self.epilogue_warps,
             cluster=self.cluster,
+            tile_readers=self.tile_readers,
         )
 
     @property

@@ -1,0 +1,120 @@
+"""What fusion gains at a point: the layer in one launch and in one launch per stage, on the same buffers, in turns; time, and energy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..artifact.store import ArtifactStore
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..runtime.buffers import Inputs
+from ..runtime.symmetric_memory import SymmetricBuffer
+from ..runtime.unfused_kernel import UnfusedKernel
+from .energy_meter import EnergyMeter
+from .history import run_earlier_batches
+from .point import SEED, Layer, Point
+from .timing import launches_of, over_ranks, synchronize, time_back_to_back, time_graphs
+from .unfused import UNFUSED, compare_kernels, mixed_batches
+
+ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
+FUSED = "fused"
+
+
+def fusion_point(point: Point, layer: Layer, store: ArtifactStore, config: Sm90Config, watchdog_ns: int, launches: int) -> dict[str, Any]:
+    """Compares `launches` launches, then times; all ranks together.  The record is complete on rank 0."""
+    problem, tokens = point.problem, point.tokens
+    symmetric = SymmetricBuffer.allocate(problem, config.arch)
+    fused = layer.bind(store, config, symmetric, watchdog_ns)
+    unfused = layer.bind_stages(store, config, symmetric, watchdog_ns)
+    agreement = compare_kernels(fused, unfused, mixed_batches(problem, tokens, point.remote, launches), launches)
+    ys = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in (FUSED, UNFUSED)}
+    candidates: dict[str, Callable[[], None]] = {FUSED: partial(fused, ys[FUSED]), UNFUSED: partial(unfused, ys[UNFUSED])}
+    run_earlier_batches(point.draw, lambda batch: fused.buffers.load(Inputs(*batch)), candidates.values())
+    fused.buffers.load(Inputs(*point.draw(SEED)))
+    synchronize()
+    for run in candidates.values():
+        run()
+    times, graphs = time_back_to_back(candidates, launches_of(tokens)), time_graphs(candidates)
+    record: dict[str, Any] = {
+        "point": asdict(point),
+        "config": {"block_m": config.block_m, "cluster": config.cluster, "num_sms": config.num_sms},
+        "agreement": agreement.record(),
+        "results_bytes": unfused.buffers.results.numel(),
+        "us": {name: asdict(one) for name, one in times.items()},
+        "graph_us": {name: asdict(one) for name, one in graphs.items()},
+        "gain": graphs[UNFUSED].median / graphs[FUSED].median,
+        "stages_us": time_stages(unfused, ys[UNFUSED], launches_of(tokens)),
+        "joules": joules_of(candidates, {name: one.median for name, one in graphs.items()}),
+    }
+    fused.synchronize()
+    candidates.clear()
+    symmetric.close()
+    return record
+
+
+def time_stages(unfused: UnfusedKernel, y: torch.Tensor, calls: int) -> dict[str, float]:
+    """Microseconds of each stage, by an event before and after it: the median over calls, of the slowest rank.  A wait for other ranks
+    counts to the stage that waits."""
+    names = [stage.kernel.artifact.kernel.name for stage in unfused.stages]
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(len(names) + 1)] for _ in range(calls)]
+    synchronize()
+    unfused(y)
+    for row in events:
+        row[0].record()
+        for stage, event in zip(unfused.stages, row[1:], strict=True):
+            stage(y)
+            event.record()
+    torch.cuda.synchronize()
+    found = {}
+    for index, name in enumerate(names):
+        mine = [row[index].elapsed_time(row[index + 1]) * 1e3 for row in events]
+        found[name] = over_ranks([statistics.median(mine)]).median
+    return found
+
+
+def joules_of(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, float]) -> dict[str, float] | None:
+    """Joules per call of all ranks together, NVML; None where it does not say."""
+    try:
+        meter = EnergyMeter()
+    except OSError as error:
+        print(f"no energy: {error}", flush=True)
+        return None
+    return {name: joules_per_call(run, meter, max(20, int(ENERGY_S * 1e6 / us[name]))) for name, run in candidates.items()}
+
+
+def joules_per_call(run: Callable[[], None], meter: EnergyMeter, calls: int) -> float:
+    """Of so many calls that follow one another, after a third as many that nobody counts."""
+    graph = torch.cuda.CUDAGraph()
+    synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            run()
+    for _ in range(calls // 30 + 1):
+        graph.replay()
+    synchronize()
+    before = meter.joules()
+    for _ in range(calls // 10 + 1):
+        graph.replay()
+    torch.cuda.synchronize()
+    used = torch.tensor(meter.joules() - before, dtype=torch.float64, device="cuda")
+    if dist.is_initialized():
+        dist.all_reduce(used)
+    return float(used) / (10 * (calls // 10 + 1))
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record in a line."""
+    if "error" in record:
+        return f"{record['name']}: FAILED: {record['error']}"
+    fused, unfused = (record["graph_us"][name]["median"] for name in (FUSED, UNFUSED))
+    joules, agreement = record["joules"], record["agreement"]
+    energy = "" if joules is None else f"; {joules[FUSED]:.3f} J, unfused {joules[UNFUSED]:.3f} J"
+    stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
+    equal = f"{agreement['elements'] - agreement['unequal']:,} of {agreement['elements']:,} equal in {agreement['launches']} launches"
+    return f"{record['name']}: {fused:.1f} us, unfused {unfused:.1f} us, {record['gain']:.2f} x ({stages}){energy}; {equal}"

@@ -1,0 +1,88 @@
+"""y of the fused kernel against y of the unfused layer, every element, to the bit; all ranks together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from ..cases import TokenInputs, random_inputs
+from ..problem import Problem
+from ..runtime.buffers import Inputs
+from ..runtime.unfused_kernel import LayerKernel
+from .timing import synchronize
+
+SEED = 4000
+UNFUSED = "unfused"
+LAUNCHES = 40
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of so many launches of either.
+
+    elements  of y on all ranks
+    unequal   of them, those whose bits differ
+    """
+
+    launches: int
+    elements: int
+    unequal: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was anything to compare, and all of it is equal."""
+        return self.unequal == 0 and self.launches > 0
+
+    def record(self) -> dict[str, int | bool]:
+        """For a results file."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def bits_of(kernel: LayerKernel, y: torch.Tensor) -> torch.Tensor:
+    """What a launch leaves in a y full of NaN."""
+    y.fill_(float("nan"))
+    kernel(y)
+    return y.view(torch.int16)
+
+
+def compare_kernels(fused: LayerKernel, unfused: LayerKernel, batches: Callable[[int], TokenInputs], launches: int) -> Agreement:
+    """Launches of both, one after the other on the same inputs, `batches` giving those of each number."""
+    counted = torch.zeros(2, dtype=torch.int64, device="cuda")
+    synchronize()
+    for number in range(launches):
+        inputs = batches(number)
+        fused.buffers.store(Inputs(*inputs))
+        one, other = (torch.empty(len(inputs.x), fused.config.problem.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+        counted[0] += one.numel()
+        counted[1] += (bits_of(fused, one) != bits_of(unfused, other)).sum()
+    fused.synchronize()
+    unfused.synchronize()
+    if dist.is_initialized():
+        dist.all_reduce(counted)
+    return Agreement(launches, *counted.tolist())
+
+
+def unequal_bits(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Elements of all ranks whose bits differ; all ranks together."""
+    counted = (one.view(torch.int16) != other.view(torch.int16)).sum()
+    if dist.is_initialized():
+        dist.all_reduce(counted)
+    return int(counted)
+
+
+def mixed_batches(problem: Problem, tokens: int, remote: float | None, launches: int, kinds: int = 8) -> Callable[[int], TokenInputs]:
+    """Batches of this process's rank by number, of so many kinds in turn: all slots in use, a third masked, all masked; most tokens for the
+    same few experts; fewer tokens than the other ranks, and none at all."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    draw = random.Random(launches)  # the same on all ranks
+    made: list[TokenInputs] = []
+    for kind in range(min(kinds, launches)):
+        counts = [tokens if kind % 4 != 3 else draw.choice((0, draw.randint(0, tokens), tokens)) for _ in range(problem.num_ranks)]
+        mask, skew = (0.0, 0.3, 0.0, 0.0, 1.0)[kind % 5], kind % 3 == 1
+        away = None if skew or mask else remote
+        made.append(random_inputs(problem, rank, counts[rank], SEED + kind, "cuda", mask, skew, remote=away))
+    return lambda number: made[number % len(made)]

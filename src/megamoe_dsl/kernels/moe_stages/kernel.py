@@ -1,0 +1,191 @@
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+
+| stage            | warps | role | registers |
+|---|---|---|---|
+| dispatch         | 0-3   | counts, pull              | |
+|                  | 4     | table of experts          | |
+| Linear1, Linear2 | 0     | token loader              | loader |
+|                  | 1     | weight loader             | loader |
+|                  | 2     | tile scheduler            | loader |
+|                  | 3     | decoded values, if packed | loader |
+|                  | 4-11  | math, epilogue            | epilogue |
+| SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
+| combine          | 0-3   | clean; 0 table of experts | |
+|                  | 4-11  | push, combine             | |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...blocks.rank_barrier import Group, rank_barrier
+from ...blocks.sm90.math_thread import MathThread
+from ...device.cluster import sync_cluster
+from ...device.mbarrier import wait
+from ...device.memory import store_u32
+from ...device.warp import named_barrier, set_max_registers, smem_base
+from ..mega_moe.arguments import Arguments
+from ..mega_moe.clean import clean_workspace
+from ..mega_moe.combine import combine_tokens
+from ..mega_moe.exchange_counts import THREADS, exchange_counts
+from ..mega_moe.layouts.named_barrier import NamedBarrier
+from ..mega_moe.layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..mega_moe.layouts.workspace import RankBarrier
+from ..mega_moe.pull import pull_tokens
+from ..mega_moe.setup import acquire_maps, init_barriers
+from ..mega_moe.sm90.context import MATH_THREADS
+from ..mega_moe.sm90.load import load_tokens, load_weights
+from ..mega_moe.sm90.maps import NUM_MAPS
+from ..mega_moe.sm90.math import compute_tiles, store_decoded
+from ..mega_moe.table import fill_table
+from .arguments import ScaledStageArguments, StageArguments
+from .config import LinearConfig, MoeCombineConfig, MoeDispatchConfig, MoeSwigluConfig, StageConfig
+from .context import StageContext
+from .linear import finish_tile, schedule_tiles
+from .push import push_results
+from .swiglu import activate_tokens
+
+TABLE_WARP = DISPATCH_WARPS  # of dispatch
+TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
+LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
+
+
+def context(config: StageConfig, args: Any) -> StageContext:
+    """Of this CTA."""
+    alignment = config.smem.region.alignment
+    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
+    rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+    return StageContext(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
+
+
+@cute.jit
+def initialise(ctx: StageContext, warp: Any):
+    """mbarriers, visible to the cluster and to TMA; what linear stages need besides."""
+    config = ctx.config
+    if warp == WEIGHTS_WARP:
+        init_barriers(ctx)
+    if cutlass.const_expr(isinstance(config, LinearConfig)):
+        if warp == TOKENS_WARP:
+            acquire_maps(ctx, NUM_MAPS)
+        if cutlass.const_expr(config.packed):
+            if warp == DECODED_WARP:
+                store_decoded(ctx)
+    sync_all(ctx)
+
+
+@cute.jit
+def sync_all(ctx: StageContext):
+    """All threads of the cluster."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+    else:
+        cute.arch.sync_threads()
+
+
+@cute.kernel
+def dispatch_kernel(config: cutlass.Constexpr[MoeDispatchConfig], args: StageArguments):
+    """One CTA of dispatch: the counts of the ranks, then the tokens."""
+    ctx, warp, thread = context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    initialise(ctx, warp)
+    if warp == TABLE_WARP:
+        fill_table(ctx)
+    else:
+        exchange_counts(ctx, Group(NamedBarrier.DISPATCH, THREADS, thread))
+        wait(ctx.barrier("counts"), Int32(0))
+        pull_tokens(ctx, warp)
+
+
+@cute.kernel
+def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
+    """One CTA of a grouped GEMM."""
+    ctx, warp = context(config, args), cute.arch.warp_idx()
+    initialise(ctx, warp)
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        for index in cutlass.range_constexpr(len(LOADERS)):
+            if warp == index:
+                LOADERS[index](ctx)
+    else:
+        set_max_registers(config.registers.epilogue, grow=True)
+        index = warp - LOADER_WARPS
+        compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+    if cutlass.const_expr(config.cluster > 1):
+        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+
+
+@cute.kernel
+def swiglu_kernel(config: cutlass.Constexpr[MoeSwigluConfig], args: StageArguments):
+    """One CTA of SwiGLU."""
+    ctx, warp = context(config, args), cute.arch.warp_idx()
+    initialise(ctx, warp)
+    if warp == 0:
+        fill_table(ctx)
+        if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
+            # Linear1 is over: Linear2 counts its tiles anew.
+            store_u32(ctx.at("tile_counter"), 0)
+    activate_tokens(ctx, warp)
+
+
+@cute.kernel
+def combine_kernel(config: cutlass.Constexpr[MoeCombineConfig], args: StageArguments):
+    """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
+    ctx, warp, thread = context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    initialise(ctx, warp)
+    if warp < DISPATCH_WARPS:
+        if warp == 0:
+            fill_table(ctx)
+        named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
+        clean_workspace(ctx, Group(NamedBarrier.DISPATCH, THREADS, thread))
+    else:
+        index = warp - DISPATCH_WARPS
+        push_results(ctx, index, cute.arch.lane_idx())
+        # A rank past the barrier may begin its next call and change the counts: the table was made of them before.
+        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, thread - THREADS), RankBarrier.BEFORE_COMBINE)
+        named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
+        combine_tokens(ctx, index, cute.arch.lane_idx())
+
+
+@cute.jit
+def moe_dispatch(config: cutlass.Constexpr[MoeDispatchConfig], args: StageArguments, stream: Any):
+    """Launches dispatch on one rank."""
+    launch(dispatch_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear(config: cutlass.Constexpr[LinearConfig], args: ScaledStageArguments, stream: Any):
+    """Launches Linear1 or Linear2 on one rank."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear_packed(config: cutlass.Constexpr[LinearConfig], args: StageArguments, stream: Any):
+    """The same with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
+    signature."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_swiglu(config: cutlass.Constexpr[MoeSwigluConfig], args: StageArguments, stream: Any):
+    """Launches SwiGLU on one rank."""
+    launch(swiglu_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_combine(config: cutlass.Constexpr[MoeCombineConfig], args: StageArguments, stream: Any):
+    """Launches combine on one rank."""
+    launch(combine_kernel(config, args), config, stream)
+
+
+def launch(kernel: Any, config: StageConfig, stream: Any) -> None:
+    """With the configuration's grid."""
+    kernel.launch(
+        grid=(config.num_sms, 1, 1),
+        block=(config.num_threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        min_blocks_per_mp=1,
+        stream=stream,
+    )

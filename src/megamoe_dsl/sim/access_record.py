@@ -1,0 +1,40 @@
+"""A record of one access, as the race detector keeps it: an int64.
+
+The clock of who made it is in bits 39-62, lanes in 33-38 (see `lane_codes`), the PTX line in 15-32, the async-proxy flag in bit 14, and
+the agent in 0-13.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+AGENT_MASK = 0x3FFF
+ASYNC_BIT = 0x4000
+LINE_SHIFT = 15
+LINE_MASK = 0x3FFFF
+CLOCK_SHIFT = 39
+_SHORT, _FEW = 128, 8  # so many records, of which so many differ: up to here Python is faster than numpy
+
+Records = NDArray[np.int64]
+
+
+def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
+    """The record of an access of no lane in particular."""
+    return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+
+
+def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+    """Which accesses a clock with these entries does not know; None when it knows all.
+
+    What one instruction touches was mostly touched by one instruction before, or by a few, so that few comparisons do for all.
+    """
+    raw = records.tobytes()
+    if raw == raw[:8] * len(records):
+        first = int.from_bytes(raw[:8], "little")
+        return None if first >> CLOCK_SHIFT <= row.item(first & AGENT_MASK) else np.ones(len(records), np.bool_)
+    few = set(records.tolist()) if len(records) <= _SHORT else ()
+    if 0 < len(few) <= _FEW and all(one >> CLOCK_SHIFT <= row.item(one & AGENT_MASK) for one in few):
+        return None
+    bad: NDArray[np.bool_] = (records >> CLOCK_SHIFT) > row.take(records & AGENT_MASK)
+    return bad if b"\x01" in bad.tobytes() else None

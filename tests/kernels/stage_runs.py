@@ -1,0 +1,53 @@
+"""Runs of the unfused layer for tests, beside the fused kernel of the same configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mega_moe_runs import Layer, artifact, inputs, received
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.cases import Case
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe_stages.config import LinearConfig
+from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+
+
+def stages_of(fused: Sm90Config, num_stages: int = 0) -> list[Artifact]:
+    """Compiled, in the order of their launches; rings of so many stages, or the deepest."""
+    configs = stage_configs(fused)
+    return [artifact(one.replace(num_stages=num_stages) if isinstance(one, LinearConfig) else one) for one in configs]
+
+
+def unfused_layer(stages: Sequence[Artifact], case: Case, **options: Any) -> Layer:
+    """Ranks with the weights of `case`; `options` as `SimulatedMoE`."""
+    moe = SimulatedStages(stages, case.weights, **options)
+    return Layer(moe, [[0] * case.problem.experts_per_rank for _ in moe.ranks])
+
+
+def run(layer: Layer, case: Case, seed: int) -> list[torch.Tensor]:
+    """y of a launch whose buffers hold NaN wherever they may; no finding, no warning, and a workspace that is ready for the next one."""
+    layer.moe.load_weights(case.weights)
+    layer.poison()
+    layer.moe.simulator.seed = seed
+    y, report = layer.moe(inputs(case))
+    for rank, counts in enumerate(received(case)):
+        layer.received[rank] = [a + b for a, b in zip(layer.received[rank], counts, strict=True)]
+    assert [str(finding) for finding in report.findings] == [] and list(report.warnings) == []
+    layer.check_workspace()
+    return y
+
+
+def prove_equal(fused: Sm90Config, cases: Sequence[Case]) -> None:
+    """One launch of either for each case, on the same buffers: every element of y has the same bits, and there are some."""
+    one = Layer.of(artifact(fused), cases[0])
+    other = unfused_layer(stages_of(fused), cases[0])
+    elements = 0
+    for seed, case in enumerate(cases):
+        for a, b in zip(run(one, case, seed), run(other, case, seed), strict=True):
+            assert torch.equal(a.view(torch.int16), b.view(torch.int16))
+            elements += a.numel()
+    assert elements

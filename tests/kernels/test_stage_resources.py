@@ -1,0 +1,31 @@
+"""What the compiler made of the stages at the presets' sizes, read from the cubin without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from chip_fit import compile_fitting
+
+from megamoe_dsl.arch import SMEM_BYTES
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.presets import PRESETS
+
+NAMES = [stage.name for stage in STAGES]
+CASES = [
+    *(("pro", "fp8xfp8", 8192, name) for name in NAMES),
+    ("flash", "fp8xfp8", 8, "moe_fc1"),
+    ("flash", "fp8xfp8", 64, "moe_fc2"),
+    ("pro", "fp8xmxfp4", 64, "moe_fc1"),
+]
+
+
+@pytest.mark.parametrize(("preset", "recipe", "tokens", "name"), CASES, ids=lambda value: str(value))
+def test_stage_fits_the_chip(preset: str, recipe: str, tokens: int, name: str) -> None:
+    """No spills, every role within its budget, SMEM within capacity, no load overtaken; rings at least as deep as the fused kernel's."""
+    fused = Sm90Config.choose(PRESETS[preset].problem(8192, recipe=recipe), tokens)
+    config = stage_configs(fused)[NAMES.index(name)]
+    artifact = compile_fitting(f"{preset}, {name}", config, SMEM_BYTES)
+    assert artifact.kernel.name == name
+    linear = name in ("moe_fc1", "moe_fc2")
+    assert dict(artifact.kernel.registers(config)) == ({"loader": 40, "epilogue": 232} if linear else {})
+    assert not linear or config.num_stages >= fused.num_stages

@@ -1,0 +1,88 @@
+"""The unfused layer on simulated ranks: y of every launch equals the fused kernel's to the bit, race detector on."""
+
+from __future__ import annotations
+
+import pytest
+from mega_moe_runs import Layer
+from sm90_runs import config, hopper_case, problem
+from stage_runs import prove_equal, stages_of, unfused_layer
+
+from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.simulated_stages import SimulatedStages
+
+
+@pytest.mark.parametrize("block_m", [8, 128], ids=["tokens as columns", "tokens as rows"])
+def test_two_ranks(block_m: int) -> None:
+    """Masked slots, most tokens for the same few experts, a rank without tokens, all slots masked; random data."""
+    moe = problem(20, num_experts=4)
+    kernel = config(moe, block_m=block_m, num_sms=2)
+    masked, skewed = hopper_case(moe, (20, 9), 1, mask=0.3, exact=False), hopper_case(moe, (0, 20), 2, skew=True, exact=False)
+    prove_equal(kernel, [masked, skewed, hopper_case(moe, (3, 2), 3, mask=1.0)])
+
+
+def test_one_rank() -> None:
+    """More slots than SM 0 tells alone, an expert with full blocks and a partial one; then no tokens."""
+    moe = problem(130, num_ranks=1, num_experts=4, topk=3)
+    assert ALONE < 130 * 3
+    some = hopper_case(moe, (130,), 4, target_expert=1, mask=0.7, exact=False)
+    prove_equal(config(moe, block_m=32, num_sms=2), [some, hopper_case(moe, (0,), 5)])
+
+
+def test_clusters_of_two() -> None:
+    """Linear stages in pairs of CTAs; two blocks of intermediate channels, so that half of a warp of SwiGLU has nothing."""
+    moe = problem(150, num_ranks=1, hidden=512, intermediate=256, num_experts=2, topk=1)
+    prove_equal(config(moe, cluster=2, block_m=128, num_sms=4), [hopper_case(moe, (150,), 6, target_expert=1, exact=False)])
+
+
+def test_packed_weights() -> None:
+    """Weights of 4 bits, decoded by the linear stages; clamped activations."""
+    moe = problem(9, num_ranks=1, num_experts=4, recipe="fp8xmxfp4", activation_clamp=1.0)
+    prove_equal(config(moe, block_m=16, num_sms=2), [hopper_case(moe, (9,), 7, exact=False)])
+
+
+def test_calls_without_a_pause() -> None:
+    """A rank begins its next call when its last has ended, whatever the other ranks do; the reference's bits."""
+    moe = problem(12, num_experts=4)
+    case = hopper_case(moe, (12, 7), 8, mask=0.1)
+    layer = unfused_layer(stages_of(config(moe, block_m=8, num_sms=2)), case)
+    ranks, report = layer.stream(case, [(12, 7), (0, 3), (12, 0)])
+    assert report.findings == [] and [one.unequal for one in ranks] == [0] * len(ranks)
+    layer.check_workspace()
+
+
+def test_fused_and_unfused_calls_take_turns_on_one_buffer() -> None:
+    """Counters of the workspace stand after either as the other expects."""
+    moe = problem(6, num_ranks=1, num_experts=4)
+    case, kernel = hopper_case(moe, (6,), 9), config(moe, block_m=8, num_sms=2)
+    unfused = unfused_layer(stages_of(kernel), case)
+    unfused.check(case)
+    fused = Layer.of(kernel, case)
+    fused.received = unfused.received
+    for new, old in zip(fused.moe.ranks, unfused.moe.ranks, strict=True):
+        new.sym, new.stats = old.sym, old.stats
+    fused.moe.peers = unfused.moe.peers
+    fused.check(case)
+    unfused.check(case)
+    assert int(unfused.moe.ranks[0].view("launch_epoch")) == 3
+
+
+def test_stages_follow_the_fused_choice() -> None:
+    """Tile and grid are the fused kernel's, rings the stages' own."""
+    for tokens in (1, 64, 2048):
+        fused = config(problem(2048, hidden=4096, intermediate=2048), num_sms=132).choose(
+            problem(2048, hidden=4096, intermediate=2048), tokens
+        )
+        stages = stage_configs(fused)
+        assert {(one.block_m, one.num_sms) for one in stages} == {(fused.block_m, fused.num_sms)}
+        assert all(one.num_stages >= fused.num_stages for one in stages[1::2])
+
+
+def test_stages_in_another_order_are_refused() -> None:
+    moe = problem(4, num_ranks=1)
+    case = hopper_case(moe, (4,), 0)
+    stages = stages_of(config(moe, block_m=8, num_sms=2))
+    with pytest.raises(ProblemError, match="stages = "):
+        SimulatedStages(stages[::-1], case.weights)
+    assert [one.kernel.name for one in stages] == [stage.name for stage in STAGES]

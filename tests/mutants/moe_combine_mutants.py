@@ -1,0 +1,9 @@
+"""Mutants of moe_combine (moe_stages_mutants.py)."""
+
+from functools import partial
+
+import moe_stages_mutants as stages
+
+MUTANTS = stages.MUTANTS["moe_combine"]
+short_simulation = stages.short_simulation
+ptx_faults = partial(stages.ptx_faults, "moe_combine")

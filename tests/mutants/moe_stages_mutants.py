@@ -1,0 +1,120 @@
+"""Mutants of the unfused layer's stages, by the name of the kernel, their short simulation, and their PTX-level faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mutant import Mutant
+
+FOLDER = "kernels/moe_stages"
+RUNS = ("tests/kernels/test_stages.py::test_two_ranks",)
+
+
+def mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """One of a file of the family's folder; all have the same nearest tests."""
+    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, RUNS, ("sm_90a",))
+
+
+MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "moe_dispatch": (
+        mutant(
+            "dispatch pulls before the table of experts is there",
+            "missing order",
+            "kernel.py",
+            '        wait(ctx.barrier("counts"), Int32(0))\n        pull_tokens',
+            "        pull_tokens",
+        ),
+    ),
+    "moe_fc1": (
+        mutant(
+            "Linear1's results go where Linear2's belong",
+            "wrong base",
+            "context.py",
+            'name = "fc1_out" if self.config.phase == FC1 else "fc2_out"',
+            'name = "fc2_out"',
+        ),
+        mutant(
+            "a linear stage has as many blocks of weights as the other",
+            "wrong number",
+            "config.py",
+            "return self.fc1_n_blocks if self.phase == FC1 else self.fc2_n_blocks",
+            "return self.fc2_n_blocks if self.phase == FC1 else self.fc1_n_blocks",
+        ),
+    ),
+    "moe_swiglu": (
+        mutant(
+            "gate is up, and up is gate",
+            "wrong base",
+            "swiglu.py",
+            "gates, ups = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)",
+            "ups, gates = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)",
+        ),
+        mutant(
+            "the maximum of a scale is that of half of its channels",
+            "too narrow",
+            "swiglu.py",
+            "    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))\n",
+            "",
+        ),
+        mutant(
+            "Linear2 counts its tiles on from Linear1's",
+            "missing clean-up",
+            "kernel.py",
+            '            store_u32(ctx.at("tile_counter"), 0)\n',
+            "            pass\n",
+        ),
+    ),
+    "moe_fc2": (
+        mutant(
+            "every linear stage multiplies Linear1's weights",
+            "wrong base",
+            "linear.py",
+            "return Block(self.config.phase, ",
+            "return Block(0, ",
+        ),
+    ),
+    "moe_combine": (
+        mutant(
+            "a warp walks tokens before their table is there",
+            "missing order",
+            "pool_rows.py",
+            '    wait(ctx.barrier("counts"), Int32(0))\n',
+            "",
+        ),
+        mutant(
+            "only a row's first part is sent",
+            "wrong base",
+            "push.py",
+            "offset = Int64(part * (2 * channels) + lane * VECTOR_BYTES)",
+            "offset = Int64(lane * VECTOR_BYTES)",
+        ),
+        mutant(
+            "the ranks do not meet before the sums",
+            "missing order",
+            "kernel.py",
+            "        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, thread - THREADS), RankBarrier.BEFORE_COMBINE)\n",
+            "",
+        ),
+    ),
+}
+
+
+def short_simulation(arch: str) -> str | None:
+    """What shows that a stage is wrong, as `kind: text`; None when nothing does: two ranks, launches without a pause, poisoned buffers,
+    race detector on, y against the reference."""
+    from test_stage_faults import how_noticed
+
+    return how_noticed(None, None)
+
+
+def ptx_faults(kernel: str) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+    """Faults of a stage's PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
+    from stage_faults import CASES
+    from test_stage_faults import SEEDS, how_noticed
+
+    def notice(fault: object) -> str | None:
+        return next((sign for seed in SEEDS if (sign := how_noticed(fault, kernel, seed)) is not None), None)  # type: ignore[arg-type]
+
+    for fault, name in CASES:
+        if name == kernel:
+            yield "sm_90a", f"{fault.name}, {kernel}", lambda fault=fault: notice(fault)

@@ -1,0 +1,60 @@
+"""`MegaMoE(fused=False)` on a simulated GPU: the stages one after another, on one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.kernels.moe_stages.config import StageConfig
+from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.kernels.registry import find_kernel, kernel_of
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.runtime.unfused_kernel import UnfusedKernel
+from megamoe_dsl.target import Target
+from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+
+PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=32, recipe="fp8xfp8")
+TOKENS = 5
+
+
+@pytest.fixture
+def gpu() -> Iterator[type[SimulatedKernel]]:
+    with pytest.MonkeyPatch.context() as patch, simulated_gpu(patch) as kernel:
+        yield kernel
+
+
+def test_every_stage_is_launched_and_y_has_the_references_bits(gpu: type[SimulatedKernel], tmp_path: Path) -> None:
+    case = random_case(PROBLEM, [TOKENS], 0, mask=0.2)
+    store = ArtifactStore(tmp_path)
+    layer = MegaMoE(
+        PROBLEM,
+        case.weights[0],
+        store=store,
+        symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"),
+        bf16_inputs=False,
+        fused=False,
+    )
+    y = torch.full((TOKENS, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
+    given = {"x": case.x[0], "x_sf": case.x_sf[0], "topk_idx": case.topk_idx[0], "topk_weights": case.topk_weights[0]}
+    gpu.tensors = visible(layer, y=y, **given)
+    layer(**given, out=y)
+    assert torch.equal(y, case.reference().y[0])
+    launched = [config for config in gpu.launched if isinstance(config, StageConfig)]
+    assert [kernel_of(config).name for config in launched] == [stage.name for stage in STAGES]
+    (kernel,) = {id(one): one for one in layer.kernels.values()}.values()
+    assert isinstance(kernel, UnfusedKernel)
+    assert len({one.buffers.results.data_ptr() for one in kernel.stages}) == 1 and len(kernel.buffers.results)
+
+
+def test_an_architecture_without_stages_is_named() -> None:
+    fused = find_kernel("mega_moe").choose(Problem(256, 128, 4, 2, max_tokens_per_rank=32), Target.typical(SM100), 8)
+    with pytest.raises(ProblemError, match=r"fused = False: must be True on sm_100a"):
+        stage_configs(fused)
