@@ -1,6 +1,7 @@
 """Reading SASS: parsing, loops, measures, the baseline, differences."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -225,6 +226,18 @@ def test_sm90_measures(block_m: int) -> None:
     assert all(one.fits for one in inspection.registers)
     assert (inspection.tmem, inspection.baseline) == ([], None)
     assert inspection.as_dict()["config"]["block_m"] == block_m
+
+
+def test_measures_of_decoded_weights() -> None:
+    """The usual branch of the decode loop: 64 words of values, 32 entries, 64 stores and those of the scales."""
+    config = Sm90Config.choose(replace(SM90, recipe="fp8xmxfp4"), 64, num_sms=4, block_m=128)
+    inspection = Inspection.of(compile_kernel(config, line_info=True))
+    found = {one.key: one for one in inspection.measures}
+    assert 64 + 8 < found["decode_k_block"].kinds["smem"] < 64 + 20
+    assert found["decode_k_block"].instructions < 450
+    assert found["math_k_block"].kinds["mma"] == 8 and found["math_k_block_half_tile"].kinds["mma"] == 4
+    assert [(one.group, one.budget) for one in inspection.registers][-1] == ("decode", 32)
+    assert all(one.fits for one in inspection.registers)
 
 
 def test_histogram_by_role(artifact: Artifact) -> None:

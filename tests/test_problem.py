@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megamoe_dsl.kernels.mega_moe.layouts.pool import padded_sf_rows
-from megamoe_dsl.kernels.mega_moe.layouts.workspace import pool_tokens
+from megamoe_dsl.kernels.mega_moe.layouts.pool import padded_sf_rows, pool_tokens
 from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, RECIPES, Problem, ProblemError
 from megamoe_dsl.testing import MASKED, problems, routings, worst_routing
 

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "artifact": {*SHAPE, "device", "kernels", "sass"},
     "presets": {*SHAPE, "artifact", "kernels"},
     "pictures": {*SHAPE, "kernels", "schedule"},
+    "predict": {*SHAPE, "kernels", "pictures", "schedule"},
     "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
     "checkpoints": {"presets", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},

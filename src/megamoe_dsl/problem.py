@@ -14,6 +14,7 @@ MAX_RANKS = 32  # one lane of a warp per rank
 MAX_ARRIVAL_BITS = 64  # the Linear2 arrival mask has one bit per 64 intermediate channels
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
+POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
@@ -48,6 +49,8 @@ class Problem:
     recipe                number formats, by name (recipe.py)
     activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
     fast_math             approximate exponential and reciprocal in SwiGLU
+    pool_rows             None: the token pool has rows for any routing.  Else a multiple of 128: so many rows, or as many as any routing
+                          takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -61,6 +64,7 @@ class Problem:
     recipe: str = "fp8xfp4"
     activation_clamp: float | None = None
     fast_math: bool = True
+    pool_rows: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -86,6 +90,10 @@ class Problem:
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(clamp))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        if self.pool_rows is not None:
+            rows = as_integer(self.pool_rows)
+            self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")
+            object.__setattr__(self, "pool_rows", rows)
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:

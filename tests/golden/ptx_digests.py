@@ -74,6 +74,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-tuned-8192": lambda: _sm90(8192),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
+    "sm_90a-packed-m128": lambda: _packed(128),
     "sm_100a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["flash"].problem(128), Target.typical("sm_100a")),
     "sm_90a-gemm-rows": _gemm(128, 256, ahead=1),
     "sm_90a-gemm-pairs": _gemm(192, 128, cluster=2),

@@ -36,6 +36,9 @@ STORE_MAXIMA = r"st\.shared\.(v2\.)?f32"
 EPILOGUE_ALL = r"barrier\.cta\.sync\.aligned 3, 256;"
 EPILOGUE_GROUP = r"barrier\.cta\.sync\.aligned %r\d+, 128;"
 
+ROW_STORE = r"cp\.async\.bulk\.global\.shared::cta[^;]*;"
+ACQUIRE = r"ld\.acquire\.gpu\.global\.b32 [^;]*;"
+FREE = r"red\.release\.gpu\.global\.add\.u32 [^;]*;"
 MULTICAST_MASK = r"cvt\.u16\.u32 m, [^;]*;"
 REMOTE_ARRIVE = r"(?<!@p )mbarrier\.arrive\.shared::cluster\.b64[^;]*;"
 MAP_TO_CTA = r"mapa\.shared::cluster\.u32[^;]*;"
@@ -185,3 +188,15 @@ PAIRS_ONLY = (
     before("counts not waited for", EPILOGUE_ALL, 0, WAIT, never, ("race", *STUCK)),
 )
 """Two CTAs give stages and work_tiles to one another; a CTA whose tiles are another's doing has yet to read the counts itself."""
+RING_ONLY = (
+    before("rows not waited for", ROW_STORE, 0, SPIN, taken, NOT_ORDERED),
+    before("rows waited for without acquire", ROW_STORE, 0, ACQUIRE, swap(".acquire", ".relaxed"), ("race",)),
+    before(
+        "rows of the block before waited for", ROW_STORE, 0, r"add\.s32 \s*%r\d+, %r\d+, -\d+;", last_number_plus(1), (*NOT_ORDERED, *STUCK)
+    ),
+    at("rows not freed", FREE, -2, gone, STUCK),
+    at("rows freed twice", FREE, -2, twice, (*NOT_ORDERED, *STUCK)),
+    at("rows freed without release", FREE, -2, swap(".release", ".relaxed"), ("race",)),
+    at("rows freed for this CTA only", FREE, -2, lambda match: smaller_scope(match[0]), ("race",)),
+)
+"""Of a pool that is a ring: dispatch waits for the rows of the block that is a ring before, and Linear2 frees them."""

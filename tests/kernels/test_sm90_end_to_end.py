@@ -11,8 +11,9 @@ from mega_moe_runs import Layer, first_tokens, inputs, received, without_masks
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.mega_moe.layouts.tile import DISPATCH_WARPS
-from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import FusedMoeOrder, fused_moe

@@ -13,18 +13,19 @@ from functools import cache
 import pytest
 from fault_runs import sign_of
 from mega_moe_runs import artifact
-from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, ROWS_ONLY, Sm90Fault
+from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, RING_ONLY, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.artifact.artifact import Artifact
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 ORDERS = {"columns": 16, "rows": 128}
-PAIRS = "pairs"
+PAIRS, RING = "pairs", "ring"
 ONE_ORDER = [
     *((fault, "columns") for fault in COLUMNS_ONLY),
     *((fault, "rows") for fault in ROWS_ONLY),
     *((fault, PAIRS) for fault in PAIRS_ONLY),
+    *((fault, RING) for fault in RING_ONLY),
 ]
 ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER
 SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER
@@ -38,6 +39,9 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
         moe = problem(160, num_experts=4, intermediate=256, hidden=512)
         kernel = config(moe, block_m=128, lookahead=2, num_stages=2, num_sms=4, cluster=2)
         return artifact(kernel), hopper_case(moe, (160, 120), 0, target_expert=1)
+    if order == RING:  # of eight blocks; one expert has fifteen
+        moe = problem(130, num_experts=2, topk=1, pool_rows=128)
+        return artifact(config(moe, block_m=16, num_stages=2, num_sms=2)), hopper_case(moe, (130, 100), 0, target_expert=0)
     # As rows: one expert with more tokens than a warpgroup has, others with fewer.
     tokens = {"columns": (24, 5), "rows": (70, 5)}[order]
     moe = problem(max(tokens), num_experts=4, intermediate=256)
@@ -65,17 +69,17 @@ def name_of(value: object) -> str:
     return value.name if isinstance(value, Sm90Fault) else str(value)
 
 
-@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
 def test_the_kernel_itself_shows_no_sign(order):
     assert how_noticed(None, order) is None
 
 
-@pytest.mark.parametrize("order", [*ORDERS, PAIRS])
+@pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
 def test_faults_are_different(order):
     """Every fault finds its place, and no two make the same PTX."""
     ptx = subject(order)[0].ptx
     faults = [fault for fault, its in ALL if its == order]
-    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > (8 if order == PAIRS else 30)
+    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > {PAIRS: 8, RING: 6}.get(order, 30)
 
 
 @pytest.mark.parametrize(("fault", "order"), SAMPLE, ids=name_of)

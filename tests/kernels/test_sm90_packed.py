@@ -14,9 +14,10 @@ from mega_moe_runs import Layer, artifact, inputs, received
 from sm90_runs import HopperCase, config, hopper_case, prove
 from sm90_runs import problem as fp8_problem
 
-from megamoe_dsl.blocks.sm90 import packed_share
+from megamoe_dsl.blocks.sm90 import decode, decoded_share, packed_share
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.device import e2m1
+from megamoe_dsl.device.stage import release_stage
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem
@@ -44,7 +45,7 @@ def test_four_ranks_unequal_and_empty(block_m, tokens):
     prove(config(moe, block_m=block_m, num_sms=2), [tokens, tokens[::-1]], mask=0.1)
 
 
-@pytest.mark.parametrize("block_m", [16, 64])
+@pytest.mark.parametrize("block_m", [16, 64, 128])
 def test_random_data_to_the_bit_with_clamp(block_m):
     prove(config(problem(20, activation_clamp=10.0, hidden=512), block_m=block_m, num_stages=2), [(20, 11)], exact=False)
 
@@ -59,7 +60,7 @@ def spread_out(case: HopperCase, shift: torch.Tensor) -> HopperCase:
     return HopperCase(**{**{field.name: getattr(case, field.name) for field in fields(case)}, "weights": weights})
 
 
-@pytest.mark.parametrize("block_m", [8, 64])
+@pytest.mark.parametrize("block_m", [8, 64, 128])
 def test_channels_of_other_magnitudes(block_m):
     """The second 128 channels have scales 2^18 below the first ones': no shift spans that, the tile's own power of two does."""
     moe = problem(9, intermediate=256)
@@ -71,23 +72,38 @@ def test_channels_of_other_magnitudes(block_m):
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
-def test_rows_of_zeros_and_of_other_magnitudes():
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_rows_of_zeros_and_of_other_magnitudes(block_m):
     """Each row has its own power of two, from 2^-12 to 2^12; some are zero."""
     moe = problem(9)
     draw = torch.randint(-12, 13, (512, 1), generator=torch.Generator().manual_seed(0))
     case = spread_out(hopper_case(moe, (9, 5), 0, exact=False), draw)
     for one in case.weights:
         one.fc1[:, ::7], one.fc2[:, ::5] = 0, 0x80
-    layer = Layer.of(artifact(config(moe, block_m=8)), case)
+    layer = Layer.of(artifact(config(moe, block_m=block_m)), case)
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
+@pytest.mark.parametrize("block_m", [8, 128])
+def test_scales_as_far_apart_as_can_be(block_m):
+    """All shifts from 0 to 14 in every row's 128 channels: from 12 on some E4M3 numbers are subnormal, and decode warps look them up."""
+    moe, draw = problem(9), torch.Generator().manual_seed(0)
+    case = hopper_case(moe, (9, 5), 0, exact=False)
+    for one in case.weights:
+        for sf in (one.fc1_sf, one.fc2_sf):
+            sf.copy_(torch.randint(110, 125, sf.shape, generator=draw))
+            sf[..., ::4], sf[..., 1::4] = 124, 110
+    layer = Layer.of(artifact(config(moe, block_m=block_m)), case)
+    assert [one.unequal for one in layer.check(case)] == [0, 0]
+
+
+@pytest.mark.parametrize("block_m", [8, 128])
 @pytest.mark.parametrize("what", ["code", "shift", "tile scale", "row exponent"])
-def test_one_wrong_bit_of_a_tile_is_noticed(what):
+def test_one_wrong_bit_of_a_tile_is_noticed(what, block_m):
     """Of the first row and the last K block, whose exponents of rows count, of the busiest expert's W1."""
     moe = problem(12)
     case = hopper_case(moe, (12, 7), 3, exact=False)
-    layer = Layer.of(artifact(config(moe, block_m=8)), case)
+    layer = Layer.of(artifact(config(moe, block_m=block_m)), case)
     layer.check(case)
     want = case.reference().y
     busiest = int(layer.moe.ranks[0].stats.argmax())
@@ -105,20 +121,41 @@ def swapped(word, entry):
     return e2m1.decode(word, entry[::-1])
 
 
-@pytest.mark.parametrize(("name", "instead"), [("decode", swapped), ("release_stage", lambda stage, lane: None)])
-def test_a_wrong_instruction_is_noticed(monkeypatch, name, instead):
-    """The halves of a table's entry in each other's place; stages that nobody gives back."""
+def nothing(*arguments):
+    """In the place of an instruction that is left out."""
+
+
+def always(stage, lane, condition):
+    release_stage(stage, lane)
+
+
+WRONG = {
+    "entry swapped": (8, packed_share, "decode", swapped),
+    "stage kept": (8, packed_share, "release_stage", nothing),
+    "entry swapped by decode warps": (128, decode, "decode", swapped),
+    "codes kept": (128, decode, "release_stage", nothing),
+    "no fence after decoding": (128, decode, "fence_async_shared", nothing),
+    "lanes not together after decoding": (128, decode, "sync_warp", nothing),
+    "last stage given back twice": (128, decoded_share, "release_if", always),
+    "exponents' stage kept": (128, decoded_share, "release_stage", nothing),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_instruction_is_noticed(monkeypatch, what):
+    """By the race detector, by a deadlock, or in y."""
     from megamoe_dsl.artifact.compile import compile_kernel
     from megamoe_dsl.sim import SimError
 
-    moe = problem(8, num_ranks=1, num_experts=1, topk=1, hidden=512)
+    block_m, module, name, instead = WRONG[what]
+    moe = problem(8, num_ranks=1, num_experts=1, topk=1, hidden=512, intermediate=256)
     case = hopper_case(moe, (8,), 0, exact=False)
-    monkeypatch.setattr(packed_share, name, instead)
-    layer = Layer.of(compile_kernel(config(moe, block_m=8, num_sms=2, num_stages=2)), case)
+    monkeypatch.setattr(module, name, instead)
+    layer = Layer.of(compile_kernel(config(moe, block_m=block_m, num_sms=2, num_stages=2)), case)
     try:
         ranks, report = layer.launch(case)
     except SimError:
-        assert name == "release_stage"
+        assert name in ("release_stage", "release_if")
     else:
         assert report.findings or ranks[0].unequal
 

@@ -17,9 +17,10 @@ from megamoe_dsl.kernels.mega_moe.layouts.pool import (
     padded_sf_rows,
     pool_blocks,
     pool_capacity,
+    pool_tokens,
 )
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import map_to_rank, symmetric_buffer
-from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, pool_tokens, workspace
+from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, workspace
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem

@@ -13,9 +13,10 @@ from schedule_properties import GemmPlan
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, GroupedBlock, GroupedOrder, HostTable, Scheduler
+from megamoe_dsl.schedule import Block, DenseBlock, DenseOrder, FusedMoeOrder, GroupedBlock, GroupedOrder, HostTable, RingOrder, Scheduler
 from megamoe_dsl.schedule.fused_moe import PhaseSizes
 from megamoe_dsl.schedule.order import OneSize
+from megamoe_dsl.schedule.ring import RingStep
 
 STATES = 2000
 
@@ -26,6 +27,10 @@ CONFIGS = [
     Sm100Config(Problem(4096, 2048, 256, 6, num_ranks=8), 192, 8, 148, 2, store_block_m=32, epilogue_warpgroups=2),
     Sm90Config(Problem(1792, 384, 12, 2, recipe="fp8xfp8"), 8, 4, 5),
     Sm90Config(Problem(7168, 3072, 96, 6, num_ranks=2, recipe="fp8xfp8"), 128, 2, 132, cluster=2),
+]
+RINGS = [
+    Sm90Config(Problem(512, 384, 7, 2, max_tokens_per_rank=700, recipe="fp8xfp8", pool_rows=128), 8, 4, 5),
+    Sm90Config(Problem(1792, 512, 5, 2, max_tokens_per_rank=4096, recipe="fp8xfp8", pool_rows=1280), 128, 2, 132),
 ]
 PLANS = [GemmPlan(128, 16, 8, 5), GemmPlan(96, 7, 1, 12), GemmPlan(64, 5, 3, 1)]
 
@@ -43,9 +48,14 @@ def names(kind: type) -> tuple[str, ...]:
 
 
 FUSED = Family(FusedMoeOrder, (*names(Block), "mma_n"), names(PhaseSizes))
+RING = Family(RingOrder, names(Block), names(RingStep))
 DENSE = Family(DenseOrder, names(DenseBlock), names(OneSize))
 GROUPED = Family(GroupedOrder, names(GroupedBlock), names(OneSize))
-CASES = [*((FUSED, one) for one in CONFIGS), *((family, plan) for family in (DENSE, GROUPED) for plan in PLANS)]
+CASES = [
+    *((FUSED, one) for one in CONFIGS),
+    *((RING, one) for one in RINGS),
+    *((family, plan) for family in (DENSE, GROUPED) for plan in PLANS),
+]
 
 
 def label(value: Any) -> str:
@@ -82,6 +92,11 @@ def traced():
         table: MemoryTable
 
     @dataclass(frozen=True)
+    class TracedRing(RingOrder):
+        config: cutlass.Constexpr[Any]
+        table: MemoryTable
+
+    @dataclass(frozen=True)
     class TracedGrouped(GroupedOrder):
         config: cutlass.Constexpr[Any]
         table: MemoryTable
@@ -94,10 +109,12 @@ def traced():
     def order_of(family: Family, config: Any, words: Any) -> Any:
         if family is DENSE:
             return TracedDense(config, words[0])
-        return (TracedFused if family is FUSED else TracedGrouped)(config, MemoryTable(words))
+        kinds = {FUSED.order: TracedFused, RING.order: TracedRing, GROUPED.order: TracedGrouped}
+        return kinds[family.order](config, MemoryTable(words))
 
     def sizes_of(family: Family, values: list[Any]) -> Any:
-        return (PhaseSizes if family is FUSED else OneSize)(*values)
+        kinds = {FUSED.order: PhaseSizes, RING.order: RingStep}
+        return kinds.get(family.order, OneSize)(*values)
 
     @cute.jit
     def step(family: cutlass.Constexpr, config: cutlass.Constexpr, words: cute.Tensor, states: cute.Tensor, out: cute.Tensor, count: Int32):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
 from ..kernels.mega_moe.work import Load
 from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
@@ -54,6 +55,7 @@ class Point:
                       routes uniformly
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
+    pool_rows         of the problem; 0 for what is chosen (kernels/mega_moe/sm90/pool_size.py)
     """
 
     preset: str | None
@@ -66,6 +68,7 @@ class Point:
     experts: int | None = None
     topk: int | None = None
     recipe: str = FP8
+    pool_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -75,7 +78,8 @@ class Point:
         remote = [] if self.remote is None else [f"R{self.remote:g}"]
         preset = [] if self.preset is None else [self.preset]
         formats = [] if self.recipe == FP8 else [self.recipe]
-        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, f"M={self.tokens}"])
+        pool = [] if self.pool_rows is None else [f"P{self.pool_rows}"]
+        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, *pool, f"M={self.tokens}"])
 
     @property
     def all_experts(self) -> int | None:
@@ -93,12 +97,15 @@ class Point:
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         capacity = max(1, self.tokens)
-        return Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
+        problem = (
+            Problem(**changes, max_tokens_per_rank=capacity) if self.preset is None else preset(self.preset).problem(capacity, **changes)
+        )
+        return with_pool_rows(problem, self.pool_rows)
 
     @property
     def layer(self) -> Problem:
         """What points of one layer have in common: the problem for one token."""
-        return replace(self.problem, max_tokens_per_rank=1)
+        return replace(self.problem, max_tokens_per_rank=1, pool_rows=None)
 
     @property
     def load(self) -> Load:

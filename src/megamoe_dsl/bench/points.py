@@ -20,7 +20,7 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
         raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
     names = names_of(given, shape)
     points = [
-        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe)
+        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows)
         for group in groups
         for name in names
         for count in counts

@@ -20,3 +20,6 @@ class ShapeOptions:
     intermediate: int | None = option(None, "Channels between the two linears.", PROBLEM)
     experts: int | None = option(None, "Experts over all ranks.", PROBLEM)
     topk: int | None = option(None, "Experts per token.", PROBLEM)
+    pool_rows: int | None = option(
+        None, "Rows of the token pool; fewer than any routing takes are a ring (sm_90a), 0 chooses.", PROBLEM, "all"
+    )

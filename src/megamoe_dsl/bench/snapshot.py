@@ -13,7 +13,7 @@ import torch
 from ..hardware.scale_factors import CHANNELS_PER_WORD
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.pool import pool_blocks
-from ..problem import Problem
+from ..problem import Problem, ProblemError
 from ..runtime.buffers import RankBuffers
 
 KEY = "token_src_metadata"
@@ -65,7 +65,9 @@ class Snapshot:
 
     @classmethod
     def take(cls, buffers: RankBuffers) -> Snapshot:
-        """Copies on the current stream."""
+        """Copies on the current stream.  Raises `ProblemError` for a pool that is a ring: a launch overwrites its own rows."""
+        if buffers.config.ring_blocks:
+            raise ProblemError("pool_rows", buffers.problem.pool_rows, "None, or enough for any routing, where rows are to be compared")
         return cls(buffers.config, {name: buffers.view(name).clone() for name in STAGES})
 
     def cpu(self) -> Snapshot:

@@ -13,6 +13,7 @@ from .demo import demo
 from .export import export
 from .inspect import inspect
 from .layout import layout
+from .predict import predict
 from .simulate import simulate
 from .tune import tune
 from .weights import weights
@@ -31,6 +32,7 @@ app.command()(export)
 app.command()(inspect)
 app.command()(simulate)
 app.command()(layout)
+app.command()(predict)
 app.command()(tune)
 app.add_typer(weights, name="weights")
 

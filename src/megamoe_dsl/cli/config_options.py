@@ -12,6 +12,7 @@ from ..bench.options import option
 from ..bench.shape_options import PROBLEM, ShapeOptions
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
 from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..presets import preset as find_preset
@@ -62,11 +63,11 @@ class ConfigOptions(ShapeOptions):
         given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
-            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
+            return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
         for name in shape:
             if name not in given:
                 raise ProblemError(name, None, "given, or taken from a --preset")
-        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+        return with_pool_rows(Problem(**given, max_tokens_per_rank=max_tokens_per_rank), self.pool_rows)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
@@ -91,7 +92,7 @@ class KernelOptions(ConfigOptions):
         """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
         option that does not go with it."""
         layer = is_layer(find_kernel(self.kernel))
-        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "ranks", "clamp", *TILE)
+        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "pool_rows", "ranks", "clamp", *TILE)
         for name in names:
             if getattr(self, name) is not None:
                 raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")

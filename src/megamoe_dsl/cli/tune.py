@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..bench.point import Point
     from ..bench.results import Results
     from ..bench.verdict import Verdict
+    from ..kernels.mega_moe.sm90.config import Sm90Config
 
 TABLE = "Table"
 
@@ -61,20 +62,20 @@ def tune(
         points = points_of(given, given.remote, least_tokens=1)
         session = Session(points, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
         if given.compile_only:
-            compile_candidates(points, Host.measured(), given.artifacts, needed=True)
+            compile_candidates(points, Host.measured(), given.artifacts, needed=True, pruned=given.predict)
             return
         require_place("--tables", tables)
         host = Host.find()
         host.check(points)
-        compile_candidates(points, host, given.artifacts, needed=False)
+        compile_candidates(points, host, given.artifacts, needed=False, pruned=given.predict)
         found = run_session(session, host)
         enter([found], tables)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)
 
 
-def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool) -> None:
-    """Makes the kernels that the folder lacks, where the DSL is.
+def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool, pruned: bool = False) -> None:
+    """Makes the kernels that the folder lacks, where the DSL is; with `pruned` of those alone that are `promising`.
 
     Raises `ArtifactError` where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written.
     """
@@ -87,12 +88,28 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
         if needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
-    configs = list(dict.fromkeys(config for point in points for config in candidates(point.problem, point.tokens, host)))
+    found = [candidates(point.problem, point.tokens, host) for point in points]
+    if pruned:
+        found = [promising(point, configs, host) for point, configs in zip(points, found, strict=True)]
+    configs = list(dict.fromkeys(config for some in found for config in some))
     store = ArtifactStore(artifacts)
     if any(load_one(store, config) is None for config in configs):
         require_writable("artifacts", artifacts)
     typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
+
+
+def promising(point: Point, configs: list[Sm90Config], host: Host) -> list[Sm90Config]:
+    """Candidates of a point that the model of performance predicts to be near the fastest, and the two that are there to be beaten: the
+    chosen one and the heuristics'.  Raises `ProblemError` where the model knows the GPU or the recipe not."""
+    from ..kernels.mega_moe.sm90.config import Sm90Config
+    from ..predict import Prediction, RankLoad, calibration_of, find_gpu, worth_timing
+
+    calibration = calibration_of(find_gpu(host.gpu or "").name)
+    load = RankLoad.uniform(point.problem, point.tokens, point.remote)
+    worth = worth_timing([Prediction.of(one, load, calibration).us for one in configs])
+    incumbents = [Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=gpu) for gpu in (host.gpu, None)]
+    return [one for one, is_worth in zip(configs, worth, strict=True) if is_worth or one in incumbents]
 
 
 def enter(runs: list[Results], folder: Path) -> None:

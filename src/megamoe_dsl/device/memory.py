@@ -25,6 +25,11 @@ def load_shared_f32x2(address: Any) -> tuple[Any, ...]:
     return emit_to_many([Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", address)
 
 
+def load_shared_v2(address: Any) -> tuple[Any, ...]:
+    """Two words, 8-byte aligned, from shared memory."""
+    return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", address)
+
+
 def load_shared_v4(address: Any) -> tuple[Any, ...]:
     """Four words, 16-byte aligned, from shared memory."""
     return emit_to_many([Uint32] * 4, "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)

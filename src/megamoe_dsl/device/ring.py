@@ -27,3 +27,7 @@ class Ring:
         """The stage after this one; the parity changes where the ring wraps."""
         wraps = self.index == self.depth - 1
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))
+
+    def previous(self) -> Ring:
+        """The stage before this one; for its addresses, the phase is not said."""
+        return Ring(self.depth, select(self.index == 0, Int32(self.depth - 1), self.index - 1), Int32(0))

@@ -51,6 +51,10 @@ class Stage:
         """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
 
+    def previous(self) -> Stage:
+        """The stage before it, for its addresses."""
+        return replace(self, ring=self.ring.previous())
+
     def shared(self, name: str) -> Any:
         """Shared address of a field of the plan, in this stage."""
         return self.plan.address(self.smem, name, self.ring.index)

@@ -97,16 +97,23 @@ def publish(queue: TileQueue, words: Callable[[int], tuple[Any, ...]]):
 
 
 @cute.jit
-def read_tile(queue: TileQueue):
-    """A warp that works on tiles: the words of its next one, and the place of the one after it."""
+def read_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)):
+    """A warp that works on tiles: the words of its next one, and the place of the one after it.
+
+    used: if they are few, the words that the caller uses, the first among them.  ptxas may load each on its own, and the arrival waits
+    for all of them.
+    """
     wait(queue.shared("work_tile_full_barrier"), queue.ring.phase)
     words = [Int32(word) for word in load_shared_v4(queue.shared("work_tiles"))]
     # Every lane arrives, after its own read.  Then no order between lanes is needed, and tools that follow single threads
     # (compute-sanitizer) see that the tile is read before it is overwritten.
     empty = queue.shared("work_tile_empty_barrier")
+    loaded = words[0]
+    for index in cutlass.range_constexpr(1, len(used)):
+        loaded = cutlass.max(loaded, words[used[index]])
     if cutlass.const_expr(queue.cluster > 1):
-        release_cluster(in_cta(empty, 0), words[0])
+        release_cluster(in_cta(empty, 0), loaded)
     else:
-        release(empty, words[0])
+        release(empty, loaded)
     sync_warp()  # wgmma and elections need the warp together
     return words, queue.next()

@@ -20,9 +20,13 @@ Sources: PTX ISA, "Register Fragments for wgmma.mma_async", "prmt".
 
 from __future__ import annotations
 
+from ..layouts.arith import Int
+
 TILE_ROWS = 256
 TILE_K = 128
 CODE_BYTES = TILE_ROWS * TILE_K // 2
+HALF_BYTES = 128 * 16
+"""Of codes: two steps of K of 64 rows."""
 RECORD_BYTES = 16
 RECORDS_BYTES = TILE_ROWS // 4 * RECORD_BYTES
 TILE_BYTES = CODE_BYTES + RECORDS_BYTES
@@ -30,9 +34,19 @@ LINE_BYTES = 128
 """TMA sees the tile as rows of so many bytes."""
 TILE_LINES = TILE_BYTES // LINE_BYTES
 
+SHIFT_MASK = 0x78787878
+"""Of a record's word of shifts: those of the first row."""
+
 HIGHEST = 6
 """Power of two of shift 0: 6 * 2^6 = 384 is an E4M3 number, 6 * 2^7 is none."""
 SHIFTS = 15
 """Shifts 0 to 14, each a factor of 2 less: 0.5 * 2^(6 - 14) is the smallest E4M3 number."""
+TINY_BITS = 0x44444444
+"""Of `word & (word << 1)`, where the word has a record's shifts: some shift is 12 or more, which makes subnormal E4M3 numbers."""
 ENTRY_BYTES = 8
 """Of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift."""
+
+
+def record_index(group: Int, warp: Int, row: Int) -> Int:
+    """Which of a tile's records has rows `row` and `row + 8` of a warp's 16 in both of a group's blocks."""
+    return (group * 4 + warp) * 8 + row

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.pool import pool_blocks
-from ..kernels.mega_moe.layouts.workspace import pool_tokens
+from ..kernels.mega_moe.layouts.pool import pool_blocks, pool_tokens
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
 
@@ -27,6 +26,8 @@ def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
         f"another, never shared by two experts. All {len(counts)} experts use {used:,} of {rows:,} rows, {used - sum(counts):,} of them "
         "padding."
     )
+    if used > rows:
+        note += " The pool is a ring: rows are used again when the results of their tokens have left."
     if shown < len(counts):
         rest, padding = sum(counts[shown:]), used - first[shown] * block_m - sum(counts[shown:])
         lanes.append(Lane(f"{len(counts) - shown} more", (), (str(rest), str(first[shown]), str(padding))))

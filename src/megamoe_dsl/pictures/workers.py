@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..schedule import Block, FusedMoeOrder
+from ..schedule import Block
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def worker_word(config: MegaMoeConfig) -> str:
 
 def of_cluster(config: Any, counts: Sequence[int], cluster: int) -> list[Block]:
     """A cluster's tiles if clusters take them in turn, for a configuration of either architecture."""
-    return list(FusedMoeOrder.blocks(config, counts, cluster))
+    return list(config.order.blocks(config, counts, cluster))
 
 
 def in_turn(config: MegaMoeConfig, counts: Sequence[int], worker: Worker) -> list[Block]:

@@ -6,8 +6,9 @@ value times 2^(6 - shift) is one (`hardware.packed_tile`). Rows of a weight matr
 and the two powers take those; what the shifts must span is the rest, 15 binades. A DeepSeek-V4 checkpoint, whose scales stay within as much
 in every 128 x 128 block so that FP8 kernels can use it, needs the shifts alone.
 
-Whether powers exist is a system of difference constraints, a <= row + block <= b for every row and block of 128, and `split_exponents`
-solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any exponent.
+Where the scales of a tile's 256 rows are within 2^11 of one another in every 128 of K, as published ones are, its rows have no power of
+their own, and no E4M3 number is subnormal. Else whether powers exist is a system of difference constraints, a <= row + block <= b for every
+row and block of 128, and `split_exponents` solves it: it refuses a matrix only when there is no solution. Blocks of zeros have any power.
 """
 
 import torch
@@ -21,6 +22,7 @@ _FREE = 1 << 14  # bound of a block of zeros
 _LOWEST, _HIGHEST = -126, 127  # of a power of two that is a normal FP32 number
 _MAGNITUDE, _SIGN = 7, 8
 _NAN = 255
+_SUBNORMAL_SHIFTS = 3  # the largest, that make some E4M3 numbers subnormal
 
 
 class PackedWeightsError(ValueError):
@@ -106,11 +108,15 @@ def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor
     highest = torch.where(zero, _FREE, exponent + SHIFTS - 1 - HIGHEST).amin(dim=3)
     lowest = torch.where(zero, -_FREE, exponent - HIGHEST).amax(dim=3)
     row, block, bad = split_exponents(lowest, highest)
+    # Rows of one tile that have scales near one another, as published weights do, need no powers of their own.
+    common = lowest.amax(dim=1)
+    alike = (common[:, None] <= highest - _SUBNORMAL_SHIFTS).flatten(1).all(dim=1)
+    row, block = torch.where(alike[:, None], 0, row), torch.where(alike[:, None], common, block)
     if bool(bad.any()):
         alone = lowest > highest  # without the others
         found = alone if bool(alone.any()) else bad
         raise PackedWeightsError(_too_far_apart(name, found, torch.where(zero, -_FREE, exponent), order))
-    row = torch.where(row < -_FREE // 2, 0, row)  # of zeros
+    row, block = (torch.where(one < -_FREE // 2, 0, one) for one in (row, block))  # of zeros
     if bool(((row < _LOWEST) | (row > _HIGHEST)).any()) or bool((block < _LOWEST).any()):
         used = exponent[~zero]
         ends = f"scales from 2^{int(used.min())} to 2^{int(used.max())}"

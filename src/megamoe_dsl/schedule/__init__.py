@@ -5,6 +5,7 @@ from .expert_table import ExpertTable, HostTable
 from .fused_moe import FC1, FC2, Block, FusedMoeOrder
 from .grouped import GroupedBlock, GroupedOrder
 from .order import Order
+from .ring import RingOrder
 from .scheduler import Scheduler
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "GroupedOrder",
     "HostTable",
     "Order",
+    "RingOrder",
     "Scheduler",
 ]

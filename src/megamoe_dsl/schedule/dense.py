@@ -50,11 +50,15 @@ class DenseOrder:
         """One."""
         return 1
 
+    def has(self, step: Int, sizes: OneSize) -> Any:
+        """Whether there is such a step."""
+        return step < self.num_steps
+
     def first_sizes(self, zero: Int) -> OneSize:
         """Of the only step."""
         return self.sizes(zero)
 
-    def part(self, step: Int) -> Int:
+    def part(self, step: Int, before: OneSize) -> Int:
         """The step itself."""
         return step
 

@@ -141,16 +141,20 @@ class FusedMoeOrder:
         """One for each expert, and as many more as Linear2 comes later."""
         return self.config.problem.experts_per_rank + self.config.lookahead
 
-    def first_sizes(self, zero: Int) -> PhaseSizes:
+    def has(self, step: Int, sizes: Any) -> Any:
+        """Whether there is such a step."""
+        return step < self.num_steps
+
+    def first_sizes(self, zero: Int) -> Any:
         """Linear1 of the first expert; no Linear2 yet."""
         return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
 
-    def part(self, step: Int) -> tuple[Int, Int]:
+    def part(self, step: Int, before: Any) -> Any:
         """The step's two experts: Linear1's, and Linear2's, which is `experts_per_rank` where there is none."""
         config = self.config
         return step, select(step < config.lookahead, config.problem.experts_per_rank, step - config.lookahead)
 
-    def sizes(self, part: tuple[Int, Int]) -> PhaseSizes:
+    def sizes(self, part: Any) -> Any:
         """Blocks of the step's two experts."""
         config, (fc1_expert, fc2_expert) = self.config, part
         fc1_expert = minimum(fc1_expert, config.problem.experts_per_rank)
@@ -160,7 +164,7 @@ class FusedMoeOrder:
         """Blocks of an expert in a phase with so many weight blocks."""
         return ceil_div(self.table.tokens(expert), self.config.block_m) * n_blocks
 
-    def block(self, step: Int, local: Int, sizes: PhaseSizes) -> Block:
+    def block(self, step: Int, local: Int, sizes: Any) -> Block:
         """The block, its phase and expert included."""
         config = self.config
         phase, number = self._part(local, sizes)
@@ -171,7 +175,7 @@ class FusedMoeOrder:
         valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
         return Block(phase, expert, m_block, n_block, self.table.first_block(expert) + m_block, valid_m)
 
-    def _part(self, local: Int, sizes: PhaseSizes) -> tuple[Int, Int]:
+    def _part(self, local: Int, sizes: Any) -> tuple[Int, Int]:
         """Phase of the block, and its number within the phase: first runs of both in turn, then the rest of Linear1, then of Linear2."""
         run = INTERLEAVE * self.config.blocks_per_fetch
         both = div(minimum(sizes.fc1, sizes.fc2), run) * run  # blocks of each phase that alternate

@@ -50,11 +50,15 @@ class GroupedOrder:
         """One for each expert."""
         return self.config.num_experts
 
+    def has(self, step: Int, sizes: OneSize) -> Any:
+        """Whether there is such a step."""
+        return step < self.num_steps
+
     def first_sizes(self, zero: Int) -> OneSize:
         """Of the first expert."""
         return self.sizes(zero)
 
-    def part(self, step: Int) -> Int:
+    def part(self, step: Int, before: OneSize) -> Int:
         """The expert with the step's number."""
         return step
 

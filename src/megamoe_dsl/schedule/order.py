@@ -25,27 +25,26 @@ class OneSize:
 
 
 class Order(Protocol):
-    """A sequence of blocks, made of `num_steps` steps that follow one another: an expert, say, or one phase of it.
+    """A sequence of blocks, made of steps that follow one another: an expert, say, or one phase of it.
 
     Every method takes host integers or traced ones, so that one order serves the host and kernels.  `Scheduler` walks it.
     """
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of the sequence."""
+    def has(self, step: Int, sizes: Any) -> Any:
+        """Whether there is such a step, whose sizes are given, and not the end of the sequence."""
         ...
 
     def first_sizes(self, zero: Int) -> StepSizes:
         """Of step 0; `zero` is that number, of the walk's kind of integer."""
         ...
 
-    def part(self, step: Int) -> Any:
-        """What a step from 1 to `num_steps` consists of, in the order's own terms: the index of an expert, say.  Only arithmetic: no table
-        is read here."""
+    def part(self, step: Int, before: Any) -> Any:
+        """What a step from 1 on consists of, the one past the last too, in the order's own terms: the index of an expert, say.  `before`
+        are the sizes of the step before it, for an order that goes on from there.  Only arithmetic: no table is read here."""
         ...
 
     def sizes(self, part: Any) -> StepSizes:
-        """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for step `num_steps`."""
+        """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for the step past the last."""
         ...
 
     def block(self, step: Int, local: Int, sizes: Any) -> Any:

@@ -40,7 +40,7 @@ class Scheduler:
     # --- the current block
     def valid(self) -> Any:
         """Whether there is a block at this position, which must not be invalid: past the last block there is none."""
-        return self.step < self.order.num_steps
+        return self.order.has(self.step, self.sizes)
 
     def block(self) -> Any:
         """The block at this position, which must not be invalid; past the last block, one that the order says is empty."""
@@ -54,7 +54,7 @@ class Scheduler:
     def advance(self) -> Self:
         """To the next step."""
         step = self.step + 1
-        part = self.order.part(step)
+        part = self.order.part(step, self.sizes)
         return dataclasses.replace(self, step=step, local=self.local - self.sizes.total, sizes=self.order.sizes(part))
 
     def skip(self) -> Self:

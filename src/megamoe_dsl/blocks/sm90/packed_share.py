@@ -18,17 +18,15 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Uint32
 
 from ...device import wgmma
-from ...device.e2m1 import decode
+from ...device.e2m1 import decode, entry_by_table, rows_of_shifts
 from ...device.memory import load_shared_f32x2, load_shared_v4
-from ...device.ptx import emit_to, emit_to_many
+from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
-from ...hardware.packed_tile import CODE_BYTES, RECORD_BYTES
+from ...hardware.packed_tile import CODE_BYTES, HALF_BYTES, RECORD_BYTES, record_index
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
-HALF_BYTES = 128 * 16  # of a warpgroup's codes: two steps of a block
-SHIFT_MASK = 0x78787878
 
 
 @dataclass(frozen=True)
@@ -55,26 +53,20 @@ class PackedShare(MathThread):
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
         """Four words: shifts of both blocks, scale of the tile, exponents of the rows."""
-        index = (self.group * 4 + self.warp) * 8 + self.row
+        index = record_index(self.group, self.warp, self.row)
         return load_shared_v4(stage.shared("weights") + (CODE_BYTES + index * RECORD_BYTES))
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
         """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
         codes = stage.shared("weights") + ((self.group * 2 + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
-        shifts = record[block]
-        rows = [shifts & Uint32(SHIFT_MASK), ((shifts >> 4) | (shifts << 28)) & Uint32(SHIFT_MASK)]
+        rows = rows_of_shifts(record[block])
         words: list[Any] = []
         for half in range(2):
             four = load_shared_v4(codes + half * HALF_BYTES)
             for k in range(2):
-                pairs = [decode(four[2 * k + h], self.entry(rows[h], 2 * half + k)) for h in range(2)]
+                pairs = [decode(four[2 * k + h], entry_by_table(self.table, rows[h], 2 * half + k)) for h in range(2)]
                 words += [pairs[h][run] for run in range(2) for h in range(2)]
         return tuple(words)
-
-    def entry(self, shifts: Any, step: int) -> tuple[Any, Any]:
-        """Of the table, for a row's step of K."""
-        offset = emit_to(Uint32, "prmt.b32 {}, {}, 0, {};", shifts, 0x4440 + step)
-        return emit_to_many([Uint32] * 2, "ld.shared.v2.b32 {{{}, {}}}, [{}];", self.table + Int32(offset))
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
         """Pairs of tokens, times the scale of the tile."""

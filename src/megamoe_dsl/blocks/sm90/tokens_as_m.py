@@ -91,13 +91,13 @@ class RowShare(MathThread):
         return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
 
     @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales | None, k: Int32, more: cutlass.Boolean):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
         weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
         token_scale = stage.token_scales + self.token * 4
         following = stage.next()
-        weight_scales = self.scales_of_chunks(scales.at(k), scales.alternating)
+        weight_scales = self.block_scales(stage, scales, k)
         sums, partial = [], acc.partial
         for c in cutlass.range_constexpr(self.chunks):
             partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
@@ -110,8 +110,16 @@ class RowShare(MathThread):
             product = [[per_token[h] * scale for scale in weight_scales[c]] for h in range(2)]
             old = acc.parts[c]
             sums.append(tuple(old[i] + partial[i] * product[i // 2 % 2][self.kind(c, i // 4)] for i in range(self.chunk_rows // 2)))
-        release_stage(stage, self.lane)
+        self.release(stage, more)
         return PromotedSums(tuple(sums), partial), following
+
+    def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
+        """Of each chunk, the scales of a K block's kinds of weight rows."""
+        return self.scales_of_chunks(scales.at(k), scales.alternating)
+
+    def release(self, stage: Stage, more: Any) -> None:
+        """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
+        release_stage(stage, self.lane)
 
     # --- of a share of one chunk, for several K blocks at a time (main_loop.py)
     def operands(self, stage: Stage) -> tuple[Any, Any]:

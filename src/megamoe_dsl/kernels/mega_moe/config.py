@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Self
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
-from ...layouts.arith import Int
+from ...layouts.arith import Int, div
 from ...problem import Problem
+from ...schedule import FusedMoeOrder, RingOrder
+from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
 from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
 
@@ -26,6 +28,7 @@ class RegisterBudget:
     dispatch: int
     loader: int
     epilogue: int
+    decode: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,26 @@ class MegaMoeConfig(ABC):
         """Per thread, of each role."""
 
     @property
+    def decode_warps(self) -> int:
+        """Warps that decode weights for the others."""
+        return 0
+
+    @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps)
+        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps + self.decode_warps)
+
+    @property
+    def dispatch_epilogue_threads(self) -> int:
+        """Those of dispatch and epilogue together."""
+        return 32 * (DISPATCH_WARPS + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
         """Registers of all threads of a CTA."""
         budget = self.registers
-        return 32 * (DISPATCH_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.epilogue_warps * budget.epilogue)
+        shares = [(DISPATCH_WARPS, budget.dispatch), (LOADER_WARPS, budget.loader), (self.epilogue_warps, budget.epilogue)]
+        return 32 * sum(warps * registers for warps, registers in [*shares, (self.decode_warps, budget.decode)])
 
     # --- tiles
     @property
@@ -132,6 +146,22 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Word index of a pool row in the M-major scale buffers."""
+
+    @property
+    def ring_blocks(self) -> int:
+        """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
+        return ring_blocks(self.problem, self.block_m)
+
+    @property
+    def order(self) -> type[FusedMoeOrder]:
+        """The order of the blocks."""
+        return RingOrder if self.ring_blocks else FusedMoeOrder
+
+    def first_row(self, pool_block: Int) -> Int:
+        """First pool row of a token block."""
+        if self.ring_blocks:
+            pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
+        return pool_block * self.block_m
 
     @property
     def num_clusters(self) -> int:

@@ -37,7 +37,7 @@ def dispatch(ctx: Context, thread: Int32):
     stamp(ctx, Activity.PULL)
     # Combine's TMA loads will overwrite the SMEM that dispatch has used: those are writes through the async proxy.
     fence_async_shared()
-    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.num_threads - 128)
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.dispatch_epilogue_threads)
     stamp(ctx, Activity.WAIT_RESULTS)
     clean_workspace(ctx, group)
     stamp(ctx, Activity.CLEAN)

@@ -57,12 +57,15 @@ class MegaMoeKernel(Kernel):
         return f"{shape}-m{config.block_m}"
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
-        """Tile, epilogue, schedule, grid, ring and registers."""
+        """Tile, pool if it is a ring, epilogue, schedule, grid, ring and registers."""
+        pool: list[tuple[str, object]] = []
         if isinstance(config, Sm100Config):
             tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
             epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
         else:
             assert isinstance(config, Sm90Config)
+            if config.ring_blocks:
+                pool = [("token pool", f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead")]
             columns = "tokens" if config.swap_ab else "weight rows"
             tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
             epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
@@ -71,6 +74,7 @@ class MegaMoeKernel(Kernel):
             ("tile", tile),
             ("epilogue", epilogue),
             ("experts that Linear1 is ahead", config.lookahead),
+            *pool,
             *super().facts(config),
             ("stages", config.num_stages),
             ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
@@ -100,7 +104,8 @@ class MegaMoeKernel(Kernel):
     def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
         """Per thread of the roles dispatch, loader and epilogue."""
         budget = config.registers
-        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue}
+        decode = {"decode": budget.decode} if budget.decode else {}
+        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
         """Of the roles of the configuration's architecture.  Raises `InspectionError`."""

@@ -1,6 +1,6 @@
 """Second part of the dispatch warps: pull tokens from the ranks that have them into the pool (article 4.1.6).
 
-waits     pull barrier of the warp, per token
+waits     pull barrier of the warp, per token; of a pool that is a ring, fc2_read_count of the block whose rows a token takes
 signals   fc1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
 
 A warp takes every (4 * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source ranks take turns as long as
@@ -24,6 +24,7 @@ from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import div, minimum, select
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
+from .ring import wait_rows
 from .table import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
@@ -117,7 +118,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
 
     m_block = div(cursor.index, config.block_m)
     pool_block = cursor.table.first_block(cursor.expert) + m_block
-    row = pool_block * config.block_m + (cursor.index - m_block * config.block_m)
+    row = config.first_row(pool_block) + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
     words = problem.hidden // CHANNELS_PER_WORD
@@ -125,6 +126,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]
     weight = load_f32(ctx.at_peer(peer, "topk_weights", 0, token_topk))
+    wait_rows(ctx, pool_block)
     for i, word in enumerate(places):
         if lane + 32 * i < words:
             store_u32(ctx.at("fc1_sf", word, sf_row), scales[i])

@@ -26,6 +26,7 @@ from ...device.warp import shuffle, shuffle_up, sync_warp
 from ...layouts.arith import ceil_div, div
 from ...schedule import Order
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
+from ...schedule.ring import RingOrder, RingPlan
 from .context import Context
 from .layouts.watchdog import Wait
 
@@ -50,6 +51,14 @@ class TracedOrder(FusedMoeOrder):
     """The order in a kernel: the DSL is told which fields are compile-time."""
 
     config: cutlass.Constexpr[FusedMoePlan]
+    table: SharedTable
+
+
+@dataclass(frozen=True)
+class TracedRingOrder(RingOrder):
+    """The same on a ring."""
+
+    config: cutlass.Constexpr[RingPlan]
     table: SharedTable
 
 

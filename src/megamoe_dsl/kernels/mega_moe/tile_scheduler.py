@@ -28,7 +28,7 @@ from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
 from ...layouts.arith import div
 from ...schedule.fused_moe import mma_tokens
 from .context import Context
-from .table import fill_table, start_walk
+from .table import TracedOrder, TracedRingOrder, fill_table, start_walk
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def schedule_tiles(ctx: Context):
     """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx))
+        publish_tiles(ctx, start_walk(ctx, TracedRingOrder if ctx.config.ring_blocks else TracedOrder))
 
 
 @cute.jit
@@ -109,9 +109,9 @@ def publish_blocks(ctx: Context, blocks: Walk, queue: TileQueue):
 
 
 @cute.jit
-def next_tile(queue: TileQueue) -> tuple[WorkTile, TileQueue]:
-    """A warp that works on tiles: its next one, and the place of the one after it."""
-    (which, n_block, pool_block, valid_m), following = read_tile(queue)
+def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
+    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
+    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
     return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
 
 

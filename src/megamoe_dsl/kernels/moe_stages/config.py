@@ -14,7 +14,7 @@ from ...tuned import DEFAULT_GPU
 from ..mega_moe.config import RegisterBudget
 from ..mega_moe.layouts.combine_plan import LANE_VECTOR
 from ..mega_moe.layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
-from ..mega_moe.sm90.config import NUM_SMS, Sm90Config
+from ..mega_moe.sm90.config import NUM_SMS, Sm90Config, most_columns
 from ..mega_moe.sm90.smem_plan import MATH_WARPGROUPS
 from .smem_plan import CombineStagePlan, DispatchStagePlan, LinearStagePlan, StagePlan, SwigluStagePlan
 
@@ -35,15 +35,19 @@ class StageConfig(Sm90Config):
     num_warps: ClassVar[int]
 
     def check_fields(self) -> None:
-        """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
+        """As of the fused kernel, with a whole pool; no stamps are left, and no warps decode for others.  Raises `ConfigError`."""
         super().check_fields()
+        require(not self.ring_blocks, "problem.pool_rows", self.problem.pool_rows, "None, or enough for any routing, in stages")
+        allowed = f"at most {most_columns(self.packed)}: stages decode packed weights in their math warps"
+        require(not self.decoded, "block_m", self.block_m, allowed)
         require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
 
     @classmethod
     def of(cls, fused: Sm90Config) -> Self:
         """The stage of a layer that this configuration is for."""
         p = fused.problem
-        return cls(p, fused.block_m, p.experts_per_rank, fused.num_sms, cluster=cls.cluster_of(fused))
+        block_m = most_columns(packed=True) if fused.decoded else fused.block_m
+        return cls(p, block_m, p.experts_per_rank, fused.num_sms, cluster=cls.cluster_of(fused))
 
     @classmethod
     def cluster_of(cls, fused: Sm90Config) -> int:

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from ...layouts.region import BF16, Field, Region
 from ...problem import Problem
+from ..mega_moe.layouts.pool import pool_tokens
 from ..mega_moe.layouts.symmetric import TMA_ALIGNMENT
-from ..mega_moe.layouts.workspace import pool_tokens
 
 
 @lru_cache

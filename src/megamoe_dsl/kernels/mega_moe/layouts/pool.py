@@ -1,4 +1,8 @@
-"""The token pool: where an expert's received tokens lie, block by block (article 3.2.1.2)."""
+"""The token pool: where an expert's received tokens lie, block by block (article 3.2.1.2).
+
+A pool that has rows for any routing is *whole*.  One with fewer is a ring: token blocks have places in the order of experts all the same,
+and place p has the rows of place p modulo the ring's blocks (schedule/ring.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from math import lcm
 from ....arch import Arch
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.arith import align
+from ....problem import Problem
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
@@ -17,6 +22,39 @@ def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, expert
     """Rows that hold any routing: every token of every rank, on as many local experts as top-k allows, each expert padded to a block."""
     tokens = num_ranks * max_tokens_per_rank * min(topk, experts_per_rank)
     return align(tokens + experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
+
+
+def whole_pool(problem: Problem) -> int:
+    """Rows of a pool that holds any routing."""
+    return pool_capacity(
+        num_ranks=problem.num_ranks,
+        max_tokens_per_rank=problem.max_tokens_per_rank,
+        topk=problem.topk,
+        experts_per_rank=problem.experts_per_rank,
+    )
+
+
+def pool_tokens(problem: Problem) -> int:
+    """Rows of a rank's token pool."""
+    whole = whole_pool(problem)
+    return whole if problem.pool_rows is None else min(problem.pool_rows, whole)
+
+
+def is_ring(problem: Problem) -> bool:
+    """Whether some routing does not fit in the pool."""
+    return pool_tokens(problem) < whole_pool(problem)
+
+
+def most_blocks(problem: Problem, block_m: int) -> int:
+    """Token blocks that any routing needs at most."""
+    tokens = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
+    return (tokens + problem.experts_per_rank * (block_m - 1)) // block_m
+
+
+def ring_blocks(problem: Problem, block_m: int) -> int:
+    """Blocks of the ring that the pool is for tiles of so many tokens; 0 if all that they can need has rows of its own."""
+    blocks = pool_tokens(problem) // block_m
+    return blocks if blocks < most_blocks(problem, block_m) else 0
 
 
 def smallest_block_m(arch: Arch) -> int:

@@ -81,6 +81,11 @@ class SmemPlan(ABC):
         """All mbarriers, in SMEM order."""
 
     @property
+    def more_operands(self) -> tuple[Field, ...]:
+        """Fields that the architecture adds to the ring."""
+        return ()
+
+    @property
     def before_barriers(self) -> tuple[Field, ...]:
         """Fields that the architecture adds to the tail, before the mbarriers and the queue of tiles."""
         return ()
@@ -111,7 +116,7 @@ class SmemPlan(ABC):
         stages = self.num_stages
         weights = Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT)
         tokens = Field("tokens", (stages, self.token_bytes), U8, OPERAND_ALIGNMENT)
-        return (weights, tokens, self.staging, *self.scales)
+        return (weights, tokens, *self.more_operands, self.staging, *self.scales)
 
     @property
     def dispatch_fields(self) -> tuple[Field, ...]:

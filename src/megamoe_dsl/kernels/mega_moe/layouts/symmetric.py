@@ -10,8 +10,8 @@ from ....layouts.arith import Int
 from ....layouts.region import BF16, E4M3, F32, I64, U8, U32, Field, Region
 from ....problem import Problem
 from ....recipe import UE8M0
-from .pool import padded_sf_rows
-from .workspace import pool_tokens, workspace
+from .pool import padded_sf_rows, pool_tokens
+from .workspace import workspace
 
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
 

@@ -15,6 +15,7 @@ class Wait(IntEnum):
     FC2_ARRIVAL = 3  # token loader: Linear1 output of a pool block
     GRID = 4  # SM 0: all CTAs at a rank barrier
     RANK = 5  # all CTAs: every rank at a rank barrier
+    ROWS = 6  # dispatch, of a pool that is a ring: Linear2 of the block whose rows a token takes
 
 
 DETAIL = {
@@ -23,8 +24,9 @@ DETAIL = {
     Wait.FC2_ARRIVAL: "pool block",
     Wait.GRID: "rank barrier",
     Wait.RANK: "rank barrier",
+    Wait.ROWS: "pool block",
 }
-PHASE = {Wait.COUNTS: "dispatch", Wait.FC1_ARRIVAL: "Linear1", Wait.FC2_ARRIVAL: "Linear2"}
+PHASE = {Wait.COUNTS: "dispatch", Wait.FC1_ARRIVAL: "Linear1", Wait.FC2_ARRIVAL: "Linear2", Wait.ROWS: "dispatch"}
 PHASE_OF_BARRIER = {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"}
 
 

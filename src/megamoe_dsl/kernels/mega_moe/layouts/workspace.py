@@ -15,6 +15,7 @@ of counts with what has been seen of them.
 | expert_counts_seen    | the part of expert_recv_count_sum that earlier launches of this rank have used: the rest belongs to this launch |
 | fc1_arrival_count      | tokens of a pool block whose data is in the pool |
 | fc2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
+| fc2_read_count         | of a pool that is a ring: epilogue warps that have read what a Linear2 tile of the block needs of the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
 | token_src_metadata    | address of the combine row that a pool token's result goes to |
 
@@ -39,7 +40,7 @@ from enum import IntEnum
 from ....arch import Arch
 from ....layouts.region import U32, U64, Field, Region
 from ....problem import Problem
-from .pool import max_pool_blocks, pool_capacity
+from .pool import is_ring, max_pool_blocks, pool_tokens, whole_pool
 
 
 class RankBarrier(IntEnum):
@@ -51,20 +52,10 @@ class RankBarrier(IntEnum):
     BEFORE_COMBINE = 1
 
 
-def pool_tokens(problem: Problem) -> int:
-    """Rows of a rank's token pool: room for all that its experts can receive in a launch."""
-    return pool_capacity(
-        num_ranks=problem.num_ranks,
-        max_tokens_per_rank=problem.max_tokens_per_rank,
-        topk=problem.topk,
-        experts_per_rank=problem.experts_per_rank,
-    )
-
-
 def workspace(problem: Problem, arch: Arch) -> Region:
-    """The workspace of one rank."""
-    local, ranks, pool = problem.experts_per_rank, problem.num_ranks, pool_tokens(problem)
-    blocks = max_pool_blocks(pool, arch)
+    """The workspace of one rank.  Blocks of a ring count as those of a whole pool: each place has counters of its own."""
+    local, ranks = problem.experts_per_rank, problem.num_ranks
+    blocks = max_pool_blocks(whole_pool(problem), arch)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),
@@ -77,6 +68,7 @@ def workspace(problem: Problem, arch: Arch) -> Region:
         Field("expert_counts_seen", (local,), U64),
         Field("fc1_arrival_count", (blocks,), U32),
         Field("fc2_arrival_mask", (blocks,), U64),
+        *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem) else ()),
         Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
-        Field("token_src_metadata", (pool,), U64),
+        Field("token_src_metadata", (pool_tokens(problem),), U64),
     )

@@ -15,6 +15,7 @@ from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
+from ..layouts.pool import is_ring, whole_pool
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import Sm100SmemPlan
 from .tile import BLOCK_N, CLUSTER
@@ -86,7 +87,13 @@ class Sm100Config(MegaMoeConfig):
     epilogue_warpgroups: int = field(kw_only=True)
 
     def check_fields(self) -> None:
-        """An even grid, and epilogue passes that divide a tile.  Raises `ConfigError`."""
+        """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
+        require(
+            not is_ring(self.problem),
+            "problem.pool_rows",
+            self.problem.pool_rows,
+            f"None, or at least {whole_pool(self.problem)}, on sm_100a",
+        )
         require_integers(self, "store_block_m", "epilogue_warpgroups")
         store_ok = self.store_block_m in (16, 32) and self.block_m % self.store_block_m == 0
         require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")

@@ -20,14 +20,17 @@ from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
-from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
 BLOCK_M = (8, 16, 32, 128)
-PACKED_BLOCK_M = (8, 16, 32, 64)
-"""Of packed weights, whose tokens always are columns."""
+PACKED_BLOCK_M = (8, 16, 32, 64, 128)
+"""Of packed weights, whose tokens are columns up to 64."""
 REGISTERS = RegisterBudget(40, 40, 216)
+DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
+"""640 threads begin with 96 each: what the others leave the math warps."""
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
+WINDOW_QUARTERS = 3  # of a ring's blocks
 NUM_SMS = 132  # of an H200
 
 
@@ -45,8 +48,12 @@ def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens)."""
-    need = expected + 1.5 * expected**0.5
-    return next((m for m in tiles if need <= m), tiles[-1])
+    return next((m for m in tiles if expected_blocks(expected, m) == 1), tiles[-1])
+
+
+def expected_blocks(expected: float, block_m: int) -> int:
+    """Tiles that hold the expected tokens of an expert and one and a half standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + 1.5 * expected**0.5) / block_m))
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -73,7 +80,7 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     one phase."""
     weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
-    return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
+    return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
 
 def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
@@ -165,14 +172,19 @@ class Sm90Config(MegaMoeConfig):
     @property
     def weight_lines(self) -> int:
         """Rows of 128 bytes that TMA sees of a tile of weights."""
-        return self.smem.weight_bytes // BLOCK_K
+        return self.smem.fetched_weight_bytes // BLOCK_K
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which must be the rows.
+        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
         With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
         partial sums and token scales of a thread would not fit its registers (docs/hopper.md)."""
-        return self.packed or self.block_m <= MOST_COLUMNS
+        return self.block_m <= most_columns(self.packed)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether packed weights are decoded into shared memory by warps of their own."""
+        return self.packed and not self.swap_ab
 
     @property
     def part_tokens(self) -> int:
@@ -181,7 +193,7 @@ class Sm90Config(MegaMoeConfig):
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """The row itself."""
-        return pool_block * self.block_m + row_in_block
+        return self.first_row(pool_block) + row_in_block
 
     # --- threads and registers
     @property
@@ -192,9 +204,19 @@ class Sm90Config(MegaMoeConfig):
     @property
     def registers(self) -> RegisterBudget:
         """Per thread, of each role; the same for all shapes."""
-        return REGISTERS
+        return DECODE_REGISTERS if self.decoded else REGISTERS
+
+    @property
+    def decode_warps(self) -> int:
+        """A warpgroup, for tiles of packed weights with many tokens."""
+        return WARPS_PER_GROUP if self.decoded else 0
 
     # --- tiles
+    @property
+    def window(self) -> int:
+        """Of a ring: places that Linear1 may be ahead (schedule/ring.py).  Dispatch fills the rest of the rows meanwhile."""
+        return max(1, self.ring_blocks * WINDOW_QUARTERS // 4)
+
     @property
     def blocks_per_fetch(self) -> int:
         """One for each CTA."""

@@ -23,6 +23,7 @@ from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2,
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
+from ..ring import free_rows
 from ..swiglu import activate
 from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
@@ -39,7 +40,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
     groups = config.block_m // 8
-    row = tile.pool_block * config.block_m
+    row = config.first_row(tile.pool_block)
     weights = ctx.at("fc1_topk_weights", row + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
@@ -82,7 +83,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """BF16 rows to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     rows = min(ctx.config.block_m, MOST_COLUMNS)
-    row = tile.pool_block * ctx.config.block_m
+    row = ctx.config.first_row(tile.pool_block)
     cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
@@ -101,6 +102,8 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             store_transposed_b16(write + g * (8 * HALF), words)
         destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
+        if cutlass.const_expr(first + rows == ctx.config.block_m):
+            free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:
                 store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))

@@ -22,6 +22,7 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import sync_warp
+from ..ring import free_rows
 from ..swiglu import activate
 from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
@@ -34,7 +35,7 @@ ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 @cute.jit
 def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
-    pool_row = tile.pool_block * ctx.config.block_m + me.token
+    pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
         weight = load_f32(ctx.at("fc1_topk_weights", pool_row + 8 * h))
@@ -91,7 +92,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
     write_row = me.lane & 15
     read_row = me.lane >> 3
-    first = tile.pool_block * ctx.config.block_m + me.warp_token + read_row
+    first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
     destinations = ctx.result_rows(first, range(0, WARP_ROWS, ROWS_PER_STEP))
     channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.first_chunk * (2 * CHUNK_ROWS) + (me.lane & 7) * 16)
     for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // PASS_CHANNELS):
@@ -101,6 +102,8 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
             words = [cast.pack_bf16(acc[part // 2][a], acc[part // 2][a + 1]) for a in at]
             store_b16(staging + write_row * ROW_BYTES + (((chunk ^ write_row) & 7) << 4), words)
         sync_warp()
+        if cutlass.const_expr(part == 0):
+            free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in range(0, WARP_ROWS, ROWS_PER_STEP)])
         for i, step in enumerate(range(0, WARP_ROWS, ROWS_PER_STEP)):
             row = read_row + step
             if row < valid:

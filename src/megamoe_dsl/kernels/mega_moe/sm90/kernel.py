@@ -8,6 +8,7 @@
 | 6     | store of Linear1 tiles | loader |
 | 7     | tile scheduler        | loader |
 | 8-15  | math, epilogues, combine | epilogue |
+| 16-19 | decode of packed weights, for tiles of many tokens | decode |
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ from ....device.cluster import sync_cluster
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..setup import acquire_maps, init_barriers
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
+from .decode import decode_weights
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math, store_decoded
+from .smem_plan import MATH_WARPGROUPS
 from .store import store_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
+FIRST_DECODE_WARP = FIRST_MATH_WARP + WARPS_PER_GROUP * MATH_WARPGROUPS
 
 
 @cute.jit
@@ -71,6 +75,20 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
         schedule_tiles(ctx)
 
 
+@cute.jit
+def run_math_warp(ctx: Sm90Context, warp: Any):
+    """One of the eight."""
+    set_max_registers(ctx.config.registers.epilogue, grow=True)
+    math(ctx, warp - FIRST_MATH_WARP)
+
+
+@cute.jit
+def run_decode_warp(ctx: Sm90Context, warp: Any):
+    """One of the four that a kernel with packed weights and large tiles adds."""
+    set_max_registers(ctx.config.registers.decode, grow=False)
+    decode_weights(ctx, warp - FIRST_DECODE_WARP)
+
+
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     """One CTA, from set-up to tear-down."""
@@ -88,8 +106,13 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
         set_max_registers(config.registers.loader, grow=False)
         run_loader_warp(ctx, warp)
     else:
-        set_max_registers(config.registers.epilogue, grow=True)
-        math(ctx, warp - FIRST_MATH_WARP)
+        if cutlass.const_expr(config.decoded):
+            if warp >= FIRST_DECODE_WARP:
+                run_decode_warp(ctx, warp)
+            else:
+                run_math_warp(ctx, warp)
+        else:
+            run_math_warp(ctx, warp)
     finalise(ctx)
 
 

@@ -17,6 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm90.decoded_share import DecodedShare, multiply_decoded_tile
 from ....blocks.sm90.main_loop import Share, multiply_tile
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
@@ -64,7 +65,7 @@ def math(ctx: Sm90Context, warp: Int32):
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
-    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
     stamp(ctx, Activity.WAIT_RESULTS)
     combine_tokens(ctx, warp, me.lane)
     stamp(ctx, Activity.COMBINE)
@@ -79,7 +80,12 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
     stage = ctx.first_stage
     stores = Ring.start(1)
     while tile.valid():
-        if cutlass.const_expr(config.packed):
+        if cutlass.const_expr(config.decoded):
+            if is_half_tile(ctx, tile):
+                stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
+            else:
+                stage, stores = compute(ctx, tile, DecodedShare.of(me, half=False), stage, stores, finish)
+        elif cutlass.const_expr(config.packed):
             stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)
         elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
@@ -102,11 +108,13 @@ def store_decoded(ctx: Sm90Context):
 @cute.jit
 def compute(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
     """Computes a warpgroup's half of a tile.  Returns the ring's next stage, and the staging buffer's position with its next phase."""
-    scales = None if isinstance(me, PackedShare) else weight_scales(ctx, tile, me)
+    scales = None if isinstance(me, PackedShare | DecodedShare) else weight_scales(ctx, tile, me)
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
     if cutlass.const_expr(isinstance(me, PackedShare)):
         sums, stage = multiply_packed_tile(stage, me, ctx.k_blocks(tile))
+    elif cutlass.const_expr(isinstance(me, DecodedShare)):
+        sums, stage = multiply_decoded_tile(stage, me, ctx.k_blocks(tile))
     else:
         sums, stage = multiply_tile(stage, me, scales, ctx.k_blocks(tile))
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))

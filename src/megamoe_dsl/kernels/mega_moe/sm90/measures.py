@@ -9,6 +9,7 @@ from ....sass.source import function_of
 GMMA = r"\w*GMMA"
 WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 channels
 WGMMAS_OF_A_HALF_TILE = 4  # one piece
+DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 
 
 def measure_sm90(find: Measurer) -> list[Measure]:
@@ -18,9 +19,21 @@ def measure_sm90(find: Measurer) -> list[Measure]:
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
         find.measure("store_tile", "store", "tile", find.inner("store.", UTMASTG=1), 1),
+        *measure_decode(find),
         find.dispatch(),
         *find.combine(),
     ]
+
+
+def measure_decode(find: Measurer) -> list[Measure]:
+    """The loop of the warps that decode weights, if there are any, without the branch for shifts that make subnormal numbers, which alone
+    looks decoded values up."""
+    if not find.config.decoded:
+        return []
+    loop = find.inner("decode.", PRMT=DECODED_WORDS)
+    look_up = next(i for i in sorted(loop.body) if find.code[i].opcode == "LDS.64")
+    usual = loop.body - find.flow.side(look_up, max(loop.body))
+    return [find.measure("decode_k_block", "decode", "K block", Loop(loop.head, usual), 1)]
 
 
 def measure_math(find: Measurer) -> list[Measure]:
@@ -30,7 +43,9 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 16 bytes a lane to global memory.  With tokens as columns a warp has all
     tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    k_loop, k_blocks = find.k_loop("packed_share." if find.config.packed else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK)
+    k_loop, k_blocks = find.k_loop(
+        "packed_share." if find.config.packed and find.config.swap_ab else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK
+    )
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)

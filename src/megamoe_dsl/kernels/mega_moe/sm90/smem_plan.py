@@ -16,9 +16,14 @@ from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
-MOST_COLUMNS = 32  # tokens that can be the wgmma's columns: more are its rows, unless the weights are packed
+MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
+
+
+def most_columns(packed: bool) -> int:
+    """Tokens of the largest tile that has them as the wgmma's columns; with more of them `packed` weights are decoded first."""
+    return 64 if packed else MOST_COLUMNS
 
 
 def pull_chunk(hidden: int) -> int:
@@ -44,9 +49,37 @@ class Sm90SmemPlan(SmemPlan):
         return WARPS_PER_GROUP * MATH_WARPGROUPS
 
     @property
-    def weight_bytes(self) -> int:
-        """Of a stage: E4M3 [256][BLOCK_K], or a packed tile."""
+    def swap_ab(self) -> bool:
+        """Whether tokens are the wgmma's columns."""
+        return self.block_m <= most_columns(self.packed)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether packed weights are decoded into the stages, once for all tokens of a tile."""
+        return self.packed and not self.swap_ab
+
+    @property
+    def fetched_weight_bytes(self) -> int:
+        """That TMA brings for a stage: E4M3 [256][BLOCK_K], or a packed tile."""
         return TILE_BYTES if self.packed else TILE_ROWS * BLOCK_K
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
+        return TILE_ROWS * BLOCK_K if self.decoded else self.fetched_weight_bytes
+
+    @property
+    def more_operands(self) -> tuple[Field, ...]:
+        """codes: packed tiles before they are decoded.  row_exponents: UE8M0 of four rows a word, as in the tile's records.  sfb: the
+        tile's scale."""
+        if not self.decoded:
+            return ()
+        stages = self.num_stages
+        return (
+            Field("codes", (stages, TILE_BYTES), U8, OPERAND_ALIGNMENT),
+            Field("row_exponents", (stages, TILE_ROWS // 4), U32, 16),
+            Field("sfb", (stages,), F32),
+        )
 
     @property
     def token_bytes(self) -> int:
@@ -71,7 +104,7 @@ class Sm90SmemPlan(SmemPlan):
     def fc2_tile_bytes(self) -> int:
         """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time;
         as rows, 64 tokens' 64 channels."""
-        return min(self.block_m, MOST_COLUMNS) * 256 if self.packed or self.block_m <= MOST_COLUMNS else self.block_m * 64
+        return min(self.block_m, MOST_COLUMNS) * 256 if self.swap_ab else self.block_m * 64
 
     @property
     def staging(self) -> Field:
@@ -86,13 +119,18 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
-        """amax: one word per math warp and token."""
-        return Field("amax", (self.epilogue_warps, self.block_m), U32, 16)
+        """amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the warp's 16."""
+        return Field("amax", (self.epilogue_warps, 16 if self.decoded else self.block_m), U32, 16)
 
     @property
     def tile_readers(self) -> int:
-        """Warps that read work tiles: both loaders, the store warp, the math warps."""
-        return 3 + self.epilogue_warps
+        """Warps that read work tiles: both loaders, the store warp, the math warps and those that decode."""
+        return 3 + self.epilogue_warps + self.decode_warps
+
+    @property
+    def decode_warps(self) -> int:
+        """Warps that decode packed weights for the math warps."""
+        return WARPS_PER_GROUP if self.decoded else 0
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -105,6 +143,7 @@ class Sm90SmemPlan(SmemPlan):
             math_warps=self.epilogue_warps,
             cluster=self.cluster,
             tile_readers=self.tile_readers,
+            decode_warps=self.decode_warps,
         )
 
     @property

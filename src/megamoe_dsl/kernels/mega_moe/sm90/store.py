@@ -35,7 +35,7 @@ def store_tiles(ctx: Sm90Context):
             stores = stores.next()
             if lane == 0:
                 output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
-                store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, tile.pool_block * ctx.config.block_m)
+                store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
                 commit_group()
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))

@@ -1,0 +1,148 @@
+"""Times the kernels of a folder for one point in turns, each on a buffer with its own number of pool rows, and compares their bits.
+
+    python bench/compile_artifacts.py FOLDER --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --pool-rows 0
+    python bench/compile_artifacts.py FOLDER --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --pool-rows 8192
+    python bench/compare_rings.py --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --remote 0.875 --artifacts FOLDER
+
+Every kernel of the point's problem takes part, whatever its pool; y of each is compared with that of the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.history import run_earlier_batches
+from megamoe_dsl.bench.options import add_options, naming_options, option, read_options
+from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
+from megamoe_dsl.bench.point_options import RunOptions
+from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.bench.session import POINT_LIMIT_S
+from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
+from megamoe_dsl.bench.variant import variant_name
+from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+
+
+@dataclass(frozen=True)
+class RingOptions(RunOptions):
+    """Of this script."""
+
+    launches: int = option(0, "Compare the bits of so many launches in a row, too.")
+
+
+def kernels_of(point: Point, folder: Path) -> list[Sm90Config]:
+    """Untraced kernels for a point, those with the most pool rows first."""
+    problem = replace(point.problem, pool_rows=None)
+    found = [c for c in ArtifactStore(folder).configs(Sm90Config) if replace(c.problem, pool_rows=None) == problem and not c.trace]
+    return sorted(found, key=lambda config: -pool_tokens(config.problem))
+
+
+def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
+    """Checks and times all kernels for a point; all ranks together.  The record is complete on rank 0."""
+    configs, store, inputs = kernels_of(point, options.artifacts), ArtifactStore(options.artifacts), point.draw(SEED)
+    buffers = {problem: SymmetricBuffer.allocate(problem, SM90) for problem in dict.fromkeys(config.problem for config in configs)}
+    names = {f"rows={pool_tokens(config.problem)} {variant_name(config)}": config for config in configs}
+    limit = options.watchdog_ms * 1_000_000
+    kernels = {name: layer.bind(store, config, buffers[config.problem], limit) for name, config in names.items()}
+    outputs = {name: torch.empty(point.tokens, point.problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
+    runs: dict[str, Callable[[], None]] = {name: partial(kernel, outputs[name]) for name, kernel in kernels.items()}
+
+    def load(batch: Any) -> None:
+        for kernel in kernels.values():
+            kernel.buffers.load(Inputs(*batch))
+
+    run_earlier_batches(point.draw, load, runs.values())
+    load(inputs)
+    expectation = Expectation(point.problem, inputs, sample_rows(point.tokens, SAMPLES_PER_RANK), layer.all_weights)
+    entries: dict[str, dict[str, Any]] = {}
+    for name, kernel in kernels.items():
+        entry = {"check": check_launch(kernel, outputs[name], expectation), "pool_rows": pool_tokens(names[name].problem)}
+        entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[names[name].problem].num_bytes}
+    first = next(iter(outputs.values())).clone()
+    synchronize()
+    for name, run in runs.items():
+        other = torch.zeros((), dtype=torch.int64, device="cuda")
+        for _ in range(1 + options.launches):
+            outputs[name].fill_(float("nan"))
+            run()
+            other += (outputs[name].view(torch.int16) != first.view(torch.int16)).sum()
+        dist.all_reduce(other)
+        entries[name]["other_bits"] = int(other)
+    for name, times in time_back_to_back(runs, launches_of(point.tokens)).items():
+        entries[name]["us"] = asdict(times)
+    for kernel in kernels.values():
+        kernel.synchronize()
+    runs.clear()
+    for buffer in buffers.values():
+        buffer.close()
+    return {"point": asdict(point), "name": point.name, "launches": 1 + options.launches, "kernels": list(entries.values())}
+
+
+def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: RingOptions) -> None:
+    """A worker process; points of a shape that follow one another share their weights."""
+    layer, shape = None, None
+    for index, point in enumerate(points):
+        if layer is None or shape != point.layer:
+            layer = None  # frees the last shape's weights first
+            layer, shape = Layer(point.problem, None), point.layer
+        report(index, compare(point, layer, options))
+
+
+def table(record: dict[str, Any]) -> str:
+    """A record as text; gains are over the first kernel."""
+    if "error" in record:
+        return f"{record['name']}: FAILED: {record['error']}"
+    lines = [f"{record['name']}\n{'us':>9} {'low':>9} {'high':>9} {'gain':>7} {'MiB':>7} {'rows':>7}  check        kernel"]
+    first = record["kernels"][0]["us"]["median"]
+    for one in record["kernels"]:
+        us, good = one["us"], one["check"]["passed"] and not one["other_bits"]
+        figures = f"{us['median']:9.1f} {us['low']:9.1f} {us['high']:9.1f} {first / us['median'] - 1:+7.1%}"
+        verdict = "same bits" if good else f"WRONG {one['other_bits']}"
+        lines.append(f"{figures} {one['symmetric_bytes'] / 2**20:7.0f} {one['pool_rows']:7}  {verdict:12} {one['variant']}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times kernels with pools of several sizes in turns.")
+    add_options(parser.add_argument, RingOptions)
+    options = read_options(RingOptions, parser.parse_args())
+    try:
+        with naming_options(RingOptions):
+            points = points_of(options, options.remote)
+    except ProblemError as error:
+        parser.error(str(error))
+    records: list[dict[str, Any]] = []
+
+    def show(point: Point, record: dict[str, Any]) -> None:
+        records.append({"name": point.name, **record})
+        print(table(records[-1]), flush=True)
+
+    for ranks in dict.fromkeys(point.ranks for point in points):
+        mine = [point for point in points if point.ranks == ranks]
+        with tempfile.TemporaryDirectory() as folder:
+            worker = RankWorker(partial(work, options=options), ranks)
+            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
+    print(f"wrote {save(options.out, 'compare_rings', records)}")
+    sys.exit(any("error" in one for one in records))
+
+
+if __name__ == "__main__":
+    main()

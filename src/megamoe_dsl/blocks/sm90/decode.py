@@ -1,0 +1,101 @@
+"""The loop of the warps that decode E2M1 weights once for all tokens of a tile: packed tiles (hardware/packed_tile.py) to E4M3 under SW128,
+as a main loop with tokens as rows reads them (decoded_share.py).
+
+waits     codes_full and empty, per stage
+signals   full and codes_empty, per warp and stage
+
+Both rings have one depth.  A warp has 16 rows of every 64, and each thread what the thread of a packed tile has (packed_share.py): codes by
+four loads of 16 bytes for 128 rows, decoded values by stores of 4 bytes, 32 of which meet 32 banks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Uint32
+
+from ...device.e2m1 import decode, entry_by_table, normal_entry, rows_of_shifts
+from ...device.mbarrier import arrive
+from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u32
+from ...device.stage import Stage, release_stage
+from ...device.warp import ballot, sync_warp
+from ...hardware.packed_tile import CODE_BYTES, HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index
+from .math_thread import MathThread
+from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
+
+GROUPS, BLOCKS, HALVES, STEPS = 2, 2, 2, 2
+CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
+CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
+
+
+@dataclass(frozen=True)
+class CodeStage(Stage):
+    """A stage of the ring of packed tiles: `codes` and mbarriers of its own in the place of a stage's weights."""
+
+    @staticmethod
+    def of(stage: Stage) -> CodeStage:
+        """At the position of another ring's stage, which has the same depth."""
+        return CodeStage(stage.plan, stage.cluster, stage.smem, stage.ring)
+
+    def shared(self, name: str) -> Any:
+        """Shared address of a field of the plan, in this stage."""
+        return super().shared(CODE_FIELDS[name])
+
+
+@cute.jit
+def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32):
+    """One of four warps: its rows of `k_blocks` stages.  Returns the stage after them."""
+    for _ in cutlass.range(k_blocks, unroll=1):
+        codes = CodeStage.of(stage)
+        codes.wait_full()
+        stage.wait_empty()
+        decode_stage(codes, stage, me, table)
+        fence_async_shared()
+        sync_warp()
+        if me.lane == 0:
+            arrive(stage.full)
+        release_stage(codes, me.lane)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32):
+    """The warp's rows of one K block, with their scales."""
+    packed = codes.shared("weights")
+    records = [load_shared_v4(packed + (CODE_BYTES + record_index(g, me.warp, me.row) * RECORD_BYTES)) for g in range(GROUPS)]
+    if (me.lane & 3) == 0:
+        for g in cutlass.range_constexpr(GROUPS):
+            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, me.row), records[g][3])
+    if (me.warp == 0) & (me.lane == 0):
+        store_shared_u32(stage.shared("sfb"), records[0][2])
+    shifts = [records[g][block] for g in range(GROUPS) for block in range(BLOCKS)]
+    tiny = Uint32(0)
+    for word in shifts:
+        tiny = tiny | (word & (word << 1))
+    if ballot(tiny & Uint32(TINY_BITS)) == 0:
+        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=False)
+    else:
+        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=True)
+
+
+def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: list[Any], by_table: bool) -> None:
+    """All rows of the warp; without a table where no shift makes subnormal numbers."""
+    source = packed + (me.warp * 32 + me.lane) * 16
+    # Row `row` of eight has its 16 bytes c at (c ^ row) * 16: SW128.
+    first = (weights + (me.warp * (16 * ROW_BYTES) + me.row * ROW_BYTES)) + (me.row * 16 + (me.lane & 3) * 4)
+    for half in range(HALVES):
+        places = [first ^ (16 * (4 * half + c)) for c in range(4)]
+        for g in range(GROUPS):
+            for block in range(BLOCKS):
+                four = load_shared_v4(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
+                rows = rows_of_shifts(shifts[g * BLOCKS + block])
+                for step in range(STEPS):
+                    for h in range(2):
+                        entry = entry_by_table(table, rows[h], 2 * half + step) if by_table else normal_entry(rows[h], 2 * half + step)
+                        for run, word in enumerate(decode(four[2 * step + h], entry)):
+                            row_bytes = g * CHUNK_BYTES + (64 * block + 8 * h) * ROW_BYTES
+                            store_shared_u32(places[2 * step + run] + row_bytes, word)

@@ -1,0 +1,133 @@
+"""`megamoe predict`: how long a call takes on a GPU by the model of performance, and what limits it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..arch import Gpu
+from ..bench.options import naming_options, option
+from ..bench.points import numbers
+from ..bench.shape_options import PROBLEM, ShapeOptions
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.registry import default_recipe, find_kernel
+from ..pictures import to_svg
+from ..predict import Calibration, Gain, Prediction, RankLoad, calibrated, calibration_of, find_gpu, prefers
+from ..predict.choices import choices
+from ..predict.prediction import BUSY
+from ..predict.timeline import draw, perfetto
+from ..problem import ProblemError
+from ..target import Target
+from .config_options import CONFIG, DEFAULT_KERNEL, ConfigOptions, either, given_only
+from .errors import one_line_errors
+from .inspect import wide_console
+from .options import takes
+from .output_file import require_writable_file, write_whole
+from .tables import ruled
+
+OUTPUT = "Output"
+
+
+@dataclass(frozen=True)
+class PredictOptions(ShapeOptions):
+    """Points, the GPU, and what is to be chosen otherwise than by default."""
+
+    tokens: str = option("8,64,512,2048", "Tokens of every rank, as in 8,64,512.", PROBLEM)
+    ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
+    gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
+    block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
+    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
+    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
+
+    def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
+        """The kernel's configuration for a GPU, in the usual number formats.  Raises `ProblemError` and `ConfigError`."""
+        kernel = find_kernel(DEFAULT_KERNEL)
+        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
+        layer = ConfigOptions(self.preset, **shape, ranks=self.ranks, arch=gpu.arch.name, recipe=default_recipe(kernel, gpu.arch))
+        tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
+        target = Target(gpu.arch, gpu.num_sms, gpu.name)
+        config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))
+        return config
+
+
+@takes(PredictOptions)
+def predict(
+    given: PredictOptions,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare other choices of the configuration.", rich_help_panel=OUTPUT)] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what limits each point.", rich_help_panel=OUTPUT)] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the launch for Perfetto.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the launch.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Predict the time of a call from a model of performance, and say what limits it; no GPU is needed.
+
+    The model's constants were fitted to measured or published times; docs/predict.md says how far off it is. Times that differ by less than
+    5 % are not told apart: of those it has no preference.
+    """
+    with one_line_errors(), naming_options(PredictOptions):
+        require_writable_file("--trace", trace)
+        require_writable_file("--svg", svg)
+        gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
+        if (trace or svg) and len(counts) > 1:
+            raise ProblemError("tokens", given.tokens, "one number with --trace or --svg, which show one launch")
+        if compare and (as_json or trace or svg):
+            raise ProblemError("--compare", compare, "left out with --json, --trace and --svg")
+        configs, calibration, console = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name), wide_console()
+        if compare:
+            for config, tokens in zip(configs, counts, strict=True):
+                print_choices(console, config, tokens, calibration, gpu)
+            return
+        loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
+        found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
+        limits = [[] if quick else one.limits for one in found]
+        if as_json:
+            points = [as_values(one, some) for one, some in zip(found, limits, strict=True)]
+            typer.echo(json.dumps({"gpu": gpu.name, "points": points}, indent=2))
+        else:
+            print_predictions(console, found, limits, gpu)
+        if trace is not None:
+            write_whole(trace, perfetto(found[0].launched))
+        if svg is not None:
+            write_whole(svg, to_svg(draw(found[0].launched, f"{counts[0]} tokens a rank on {gpu.name}")))
+
+
+def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
+    """A point as JSON values."""
+    from ..bench.variant import variant_fields
+
+    return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
+
+
+def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:
+    """A line per point: how busy the GPU's parts are, and which of them it pays to improve."""
+    columns = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
+    table = ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", *columns)
+    for one, some in zip(found, limits, strict=True):
+        launched, gains = one.launched, ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some)
+        measures = (
+            f"{launched.us:.1f}",
+            f"{launched.clock:.2f}",
+            f"{launched.watts:.0f}",
+            *(f"{share:.0%}" for share in one.busy.values()),
+        )
+        table.add_row(str(one.load.tokens), str(one.config.block_m), *measures, gains)
+    console.print(table)
+
+
+def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:
+    """A line per choice, the fastest first, and whether the model prefers the fastest to it."""
+    from ..bench.variant import variant_name
+
+    load = RankLoad.uniform(config.problem, tokens)
+    found = sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+    table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
+    for one in found:
+        verdict = "chosen, " if one.config == config else ""
+        verdict += f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference"
+        table.add_row(variant_name(one.config), f"{one.us:.1f}", verdict)
+    console.print(table)

@@ -1,0 +1,29 @@
+"""The decode warps of SM90: packed weights into the stages, for tiles whose tokens are rows; the loop is a block (blocks/sm90/decode.py).
+
+waits     work_tile_full, per tile; codes_full and empty, per stage
+signals   work_tile_empty, per tile; full and codes_empty, per warp and stage
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....blocks.sm90.decode import decode_tile
+from ....blocks.sm90.math_thread import MathThread
+from ..tile_scheduler import next_tile
+from .context import Sm90Context
+
+PHASE_AND_TOKENS = (0, 3)  # words of a work tile
+
+
+@cute.jit
+def decode_weights(ctx: Sm90Context, warp: Int32):
+    """One of the four warps."""
+    me = MathThread(Int32(0), warp, cute.arch.lane_idx())
+    table = ctx.shared("decoded")
+    tile, tiles = next_tile(ctx.first_tile, PHASE_AND_TOKENS)
+    stage = ctx.first_stage
+    while tile.valid():
+        stage = decode_tile(stage, me, table, ctx.k_blocks(tile))
+        tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)

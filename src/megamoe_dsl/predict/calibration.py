@@ -1,0 +1,95 @@
+"""What the model knows of a GPU: its rates, and what was fitted to measured times; a JSON file beside this one for each GPU.
+
+A file says where every group of its values comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+from ..arch import GPUS, Gpu
+from ..problem import ProblemError
+
+FOLDER = Path(__file__).parent
+SHORT = {name.split()[1]: name for name in GPUS}
+"""H200: NVIDIA H200"""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Rates in bytes per microsecond or per clock, times in microseconds, energies in joules.
+
+    clock               the highest, GHz
+    power               at which the clock is lowered, W
+    hbm, nvlink         bytes per us that are reached
+    l2_per_clock        bytes that L2 serves
+    port_per_clock      bytes that an SM takes from L2
+    l2_kept             bytes that come into L2 before what was touched has left it
+    l2_fill             L2 bandwidth that filling takes, beside reading
+    weights_kept        share of L2 that still has weights of the launch before
+    hbm_latency         of a load; one from L2 takes `l2_latency` of it
+    spread              by which SMs differ in that
+    multiply            architecture's own constants of a K block and an epilogue, by name (sm90.py, sm100.py)
+    tile                between tiles
+    start, start_per_token    until counts are known
+    pull, pull_rate     of a token: its latency, and bytes per us of a warp
+    tail                last barrier, combine's latency, and the launch
+    static_power        W
+    multiply_energy     of 128 x 256 x 128 at the highest clock
+    hbm_energy          of a byte
+    energy_exponent     of the clock, of the energy of multiplying
+    sources             what comes from where
+    """
+
+    clock: float
+    power: float
+    hbm: float
+    nvlink: float
+    l2_per_clock: float
+    port_per_clock: float
+    l2_kept: float
+    l2_fill: float
+    weights_kept: float
+    hbm_latency: float
+    l2_latency: float
+    spread: float
+    tile: float
+    start: float
+    start_per_token: float
+    pull: float
+    pull_rate: float
+    tail: float
+    static_power: float
+    multiply_energy: float
+    hbm_energy: float
+    energy_exponent: float
+    kernel: dict[str, float]
+    sources: dict[str, str]
+
+
+def path_of(gpu: str) -> Path:
+    """NVIDIA H200: nvidia_h200.json"""
+    return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
+
+
+def calibrated() -> list[str]:
+    """Short names of the GPUs that there is a calibration for."""
+    return [short for short, name in SHORT.items() if path_of(name).exists()]
+
+
+def find_gpu(name: str, field: str = "gpu") -> Gpu:
+    """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for one that nobody has calibrated."""
+    found = {SHORT[short]: short for short in calibrated()}.get(name, name.upper())
+    if found not in calibrated():
+        raise ProblemError(field, name, "one of " + ", ".join(calibrated()))
+    return GPUS[SHORT[found]]
+
+
+@lru_cache
+def calibration_of(gpu: str) -> Calibration:
+    """By CUDA's name."""
+    values = json.loads(path_of(gpu).read_text())
+    return Calibration(**{one.name: values[one.name] for one in fields(Calibration)})

@@ -1,0 +1,92 @@
+"""DeepGEMM's SM100 kernel in the model, whose times are published and which ours are compared with until ours is measured.
+
+Its order is the article's: Linear1 of a wave of experts, then its Linear2.  Tiers and waves are those of its heuristics (commit 54e2261,
+`csrc/jit_kernels/heuristics/mega_moe.hpp`), instructions those of its compiled code (docs/compiled.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ..layouts.arith import ceil_div
+from ..problem import Problem
+from ..schedule import FC1, FC2, Block
+from .calibration import Calibration
+from .launch import KBlocks, RankLoad
+from .sm100 import Instructions, Shape
+from .subject import Subject
+from .tiles import Tiles, TokenBlocks
+
+IMBALANCE = 2
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """For up to `most` expected tokens per expert."""
+
+    most: float
+    block_m: int
+    store_block_m: int
+    epilogue_warpgroups: int
+    num_stages: int
+    instructions: Instructions
+
+
+HEURISTICS = (
+    Heuristic(8.5, 16, 8, 2, 10, Instructions(220, 67, 97, 58.5, 29.5)),
+    Heuristic(16.5, 32, 16, 2, 10, Instructions(175, 50, 97, 87, 53)),
+    Heuristic(32.5, 64, 32, 1, 9, Instructions(139, 37, 94, 87, 53)),
+    Heuristic(64.5, 96, 16, 2, 8, Instructions(155, 41, 95, 87, 53)),
+    Heuristic(96.5, 128, 32, 2, 7, Instructions(146, 38, 100, 87, 53)),
+    Heuristic(float("inf"), 192, 32, 2, 6, Instructions(146, 37, 99, 94, 53)),
+)
+
+
+def subject_of(problem: Problem, load: RankLoad, num_sms: int) -> Subject:
+    """A launch of that kernel."""
+    found = next(one for one in HEURISTICS if problem.expected_tokens_per_expert(load.tokens) <= one.most)
+    shape = Shape(
+        problem,
+        num_sms,
+        found.block_m,
+        found.store_block_m,
+        found.epilogue_warpgroups,
+        found.num_stages,
+        found.instructions,
+        shares_tile=True,
+        handed_out=False,
+    )
+    wave = experts_per_wave(problem, load.tokens, found.block_m, num_sms)
+    return Subject.of_sm100(shape, Tiles.of(in_waves(KBlocks.of(problem), load.counts, found.block_m, wave)), load)
+
+
+def beside_ours(calibration: Calibration, longer: float) -> Calibration:
+    """With `longer` microseconds more at both ends together: two more barriers between ranks, and a longer start."""
+    return replace(calibration, start=calibration.start + longer / 2, tail=calibration.tail + longer / 2)
+
+
+def in_waves(k_blocks: KBlocks, counts: tuple[int, ...], block_m: int, wave: int) -> Iterator[Block]:
+    """Linear1 of `wave` experts, then their Linear2, and so on; weight blocks change fastest."""
+    blocks = TokenBlocks.of(counts, block_m)
+    for start in range(0, len(counts), wave):
+        for phase, n_blocks in ((FC1, k_blocks.fc1_n), (FC2, k_blocks.fc2_n)):
+            for expert in range(start, min(start + wave, len(counts))):
+                first = blocks.first[expert]
+                for pool_block in range(first, blocks.first[expert + 1]):
+                    for n_block in range(n_blocks):
+                        yield Block(phase, expert, pool_block - first, n_block, pool_block, blocks.valid[pool_block])
+
+
+def experts_per_wave(problem: Problem, tokens: int, block_m: int, num_sms: int) -> int:
+    """As many experts as give every SM two Linear1 tiles, or some more where the last wave then is fuller."""
+    local = problem.experts_per_rank
+    expected = tokens * problem.topk / local
+    tiles = max(1, ceil_div(ceil(expected), block_m)) * (2 * problem.intermediate // 128)
+    least = local if expected < 1 else ceil_div(IMBALANCE * num_sms, tiles)
+    if least >= local:
+        return local
+    if tiles >= num_sms:
+        return least
+    return max(range(least, min(local, 2 * least) + 1), key=lambda wave: (local % wave or wave) / wave)

@@ -1,0 +1,127 @@
+"""What a launch asks of a GPU on every architecture: its operands, its pool, and when tokens come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..hardware.operand_tile import BLOCK_K
+from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS, TILE_ROWS
+from ..problem import Problem
+from .calibration import Calibration
+from .pool_table import PoolTable
+from .server import Ints
+from .tiles import Tiles, TokenBlocks
+
+LATER_PULLS = 1.6
+"""A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
+SEED = 0
+DRAWS = 400
+MOST_KEPT = 0.6
+"""Of the weights, however few they are."""
+RESULT_BYTES = 2  # of a value that Linear2 stores
+
+
+@dataclass(frozen=True)
+class RankLoad:
+    """What one rank gets: tokens of its own, those that its local experts receive, and which part of them comes from other ranks."""
+
+    tokens: int
+    counts: tuple[int, ...]
+    remote: float
+
+    @classmethod
+    def uniform(cls, problem: Problem, tokens: int, remote: float | None = None, seed: int = SEED) -> RankLoad:
+        """Of the rank that has most weights to read, when every rank routes `tokens` tokens uniformly; `remote` is what ranks share alike
+        unless it is given."""
+        ranks, experts = problem.num_ranks, problem.num_experts
+        every = np.random.default_rng(seed).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
+        slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))
+        return cls(tokens, tuple(map(int, slowest)), (ranks - 1) / ranks if remote is None else remote)
+
+    @classmethod
+    def recorded(cls, problem: Problem, tokens: int, received: int, touched: int, remote: float, seed: int = SEED) -> RankLoad:
+        """Of a rank that received so many tokens with so many of its experts, as records say; drawn until the experts agree."""
+        experts = problem.experts_per_rank
+        rng = np.random.default_rng(seed)
+        drawn = [rng.multinomial(received, np.full(experts, 1 / experts)) for _ in range(DRAWS)]
+        counts = min(drawn, key=lambda one: abs(int((one > 0).sum()) - touched))
+        return cls(tokens, tuple(map(int, counts)), remote)
+
+    @property
+    def received(self) -> int:
+        """Tokens of all local experts."""
+        return sum(self.counts)
+
+    @property
+    def touched(self) -> int:
+        """Local experts that receive any."""
+        return sum(1 for count in self.counts if count)
+
+
+@dataclass(frozen=True)
+class KBlocks:
+    """How K blocks are numbered: those of each expert's weights, Linear1 before Linear2, and then those of each block of the pool."""
+
+    fc1: int
+    fc2: int
+    fc1_n: int
+    fc2_n: int
+    experts: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> KBlocks:
+        """Of a layer."""
+        hidden, intermediate = problem.hidden, problem.intermediate
+        n_blocks = 2 * intermediate // TILE_ROWS, hidden // TILE_ROWS
+        return cls(hidden // BLOCK_K, intermediate // BLOCK_K, *n_blocks, problem.experts_per_rank)
+
+    @property
+    def of_expert(self) -> int:
+        """Of an expert's weights."""
+        return self.fc1_n * self.fc1 + self.fc2_n * self.fc2
+
+    def weights(self, tiles: Tiles) -> Ints:
+        """First K block of each tile's weights."""
+        within = np.where(tiles.is_fc2, self.fc1_n * self.fc1 + tiles.n_block * self.fc2, tiles.n_block * self.fc1)
+        return tiles.expert * self.of_expert + within
+
+    def tokens(self, tiles: Tiles) -> Ints:
+        """First K block of each tile's tokens, or of their intermediate."""
+        return self.experts * self.of_expert + tiles.pool_block * (self.fc1 + self.fc2) + np.where(tiles.is_fc2, self.fc1, 0)
+
+    def count(self, tiles: Tiles) -> Ints:
+        """K blocks of each tile."""
+        return np.where(tiles.is_fc2, self.fc2, self.fc1)
+
+    def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int) -> PoolTable:
+        """When each block of the pool has been pulled: a warp's tokens one after the other, all of them over NVLink."""
+        hidden, given = problem.hidden, np.cumsum(blocks.valid, dtype=float)
+        turns = 1 + LATER_PULLS * (np.ceil(given / warps) - 1)
+        latency = calibration.pull + hidden / calibration.pull_rate
+        pulled = counted(calibration, load) + np.maximum(turns * latency, given * hidden * load.remote / calibration.nvlink)
+        arrivals = np.full(len(blocks.valid), self.fc1_n)
+        num_bytes = np.array(blocks.valid, float) * hidden
+        return PoolTable(pulled, num_bytes, arrivals, self.experts * self.of_expert, self.fc1 + self.fc2, self.fc1)
+
+
+def counted(calibration: Calibration, load: RankLoad) -> float:
+    """When ranks have told each other what they send, in us since the launch began."""
+    return calibration.start + calibration.start_per_token * load.tokens
+
+
+def pull_warps(num_sms: int) -> int:
+    """Of all SMs."""
+    return DISPATCH_WARPS * num_sms
+
+
+def combine_bytes(problem: Problem, load: RankLoad) -> float:
+    """Read and written in the end, for a rank's own tokens."""
+    return load.tokens * (problem.topk + 1.0) * problem.hidden * RESULT_BYTES
+
+
+def weights_kept(problem: Problem, load: RankLoad, weight_bytes: float, calibration: Calibration) -> float:
+    """Share of the weights that is still in L2 from the launch before."""
+    all_bytes = load.touched * 3.0 * problem.hidden * problem.intermediate * weight_bytes
+    return min(MOST_KEPT, calibration.weights_kept * calibration.l2_kept / max(all_bytes, 1.0))

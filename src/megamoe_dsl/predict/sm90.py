@@ -1,0 +1,102 @@
+"""The SM90 kernel in the model: a worker is a cluster, its math warps finish their tiles themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..hardware.operand_tile import BLOCK_K
+from ..kernels.mega_moe.layouts.tile import TILE_ROWS
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from .calibration import Calibration
+from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
+from .machine import Machine
+from .server import Floats, Ints
+from .tile_table import TileTable
+from .tiles import Tiles, tiles_of
+
+ROWS = 128  # tokens that are the M of a wgmma
+HALF = 64
+SCALE_BYTES = 4  # of a token's K block
+FC1_STORED = 128  # bytes of a token's intermediate that a tile stores
+FC2_FIXED = 0.35  # share of a Linear2 epilogue of 128 tokens that fewer tokens take too
+LEAST_ENERGY = 0.1
+WINDOW = 0.8
+
+
+def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
+    """Costs of the tiles at a clock in GHz.  With clusters of two a row is the pair's two tiles, which share weights or tokens."""
+    tiles, k_blocks = tiles_of(config, load.counts), KBlocks.of(config.problem)
+    one, other = every(tiles, 0, config.cluster), every(tiles, config.cluster - 1, config.cluster)
+    second = np.zeros_like(one.valid) if config.cluster == 1 else other.valid
+    same_weights, same_tokens = one.n_block == other.n_block, one.pool_block == other.pool_block
+    weights, tokens = (np.stack([number(one), number(other)], 1) for number in (k_blocks.weights, k_blocks.tokens))
+    weights[same_weights if config.cluster > 1 else slice(None), 1] = -1
+    tokens[same_tokens, 1] = -1
+    most, given = np.maximum(one.valid, second), one.valid + second
+    multiply, energy = multiplication(config, one.valid, second, calibration, clock)
+    rows = fetched(config, most)
+    weight_bytes = np.full(len(most), float(TILE_ROWS * BLOCK_K))
+    kernel = calibration.kernel
+    return TileTable(
+        is_fc2=one.is_fc2,
+        k_blocks=k_blocks.count(one),
+        keys=np.concatenate([weights, tokens], 1),
+        pools=np.stack([one.pool_block, other.pool_block], 1),
+        arrivals=np.where(same_tokens, 2, 1) if config.cluster > 1 else np.ones_like(one.valid),
+        l2_bytes=np.stack([weight_bytes, rows * (BLOCK_K + SCALE_BYTES)], 1),
+        hbm_bytes=np.stack([weight_bytes, rows * BLOCK_K], 1),
+        multiply=multiply,
+        epilogue=one.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"] * (FC2_FIXED + (1 - FC2_FIXED) * most / ROWS)),
+        nvlink=one.by_phase(0.0, given * TILE_ROWS * RESULT_BYTES * load.remote),
+        written=one.by_phase(given * FC1_STORED, given * TILE_ROWS * RESULT_BYTES),
+        energy=energy,
+    )
+
+
+def every(tiles: Tiles, first: int, step: int) -> Tiles:
+    """Each `step`-th tile from `first` on."""
+    return Tiles(*(column[first::step] for column in (tiles.is_fc2, tiles.expert, tiles.n_block, tiles.pool_block, tiles.valid)))
+
+
+def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: Calibration, clock: float) -> tuple[Floats, Floats]:
+    """Microseconds of a K block, and its energy in those of 128 x 256 x 128."""
+    kernel, us = calibration.kernel, 1e-3 / clock
+    if config.block_m < ROWS:
+        shape = np.shape(first)
+        return np.full(shape, kernel["columns"] * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
+    half = np.maximum(first, second) <= HALF
+    clocks = kernel["rows"] + kernel["rows_token"] * np.where(half, HALF, ROWS)
+    energy = np.where(first <= HALF, 0.5, 1.0) + np.where(second > HALF, 1.0, np.where(second > 0, 0.5, 0.0))
+    return clocks * us, energy
+
+
+def fetched(config: Sm90Config, valid: Ints) -> Floats:
+    """Rows of tokens that a K block fetches."""
+    return np.where((config.block_m == ROWS) & (valid <= HALF), HALF, config.block_m).astype(float)
+
+
+def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
+    """The GPU at a clock in GHz."""
+    per_us = clock * 1e3
+    return Machine(
+        stages=config.num_stages,
+        handed_out=True,
+        overlaps=False,
+        groups=1,
+        hbm=calibration.hbm,
+        l2=calibration.l2_per_clock * per_us,
+        nvlink=calibration.nvlink,
+        port=calibration.port_per_clock * per_us * config.cluster,
+        hbm_latency=calibration.hbm_latency,
+        l2_latency=calibration.hbm_latency * calibration.l2_latency,
+        spread=np.zeros(config.num_clusters),
+        l2_kept=calibration.l2_kept,
+        fill=calibration.l2_fill,
+        kept=weights_kept(config.problem, load, 1.0, calibration),
+        pulled_from=load.remote,
+        issue=0.02,
+        release=0.05,
+        flag=0.8,
+        tile=calibration.tile,
+        window=WINDOW,
+    )

@@ -1,0 +1,129 @@
+"""The engine of the model on launches whose time is known: bytes over a bandwidth, clocks of a tensor core, waits of Linear2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from megamoe_dsl.predict.engine import Engine
+from megamoe_dsl.predict.machine import Machine
+from megamoe_dsl.predict.pool_table import PoolTable
+from megamoe_dsl.predict.run import Run
+from megamoe_dsl.predict.server import Server
+from megamoe_dsl.predict.tile_table import TileTable
+
+START, K_BLOCKS = 10.0, 32
+BYTES, MULTIPLY, EPILOGUE = 1000.0, 1.0, 2.0
+FAST = 1e12
+
+
+def machine(workers: int = 1, **changes: object) -> Machine:
+    """One on which only what is changed takes time."""
+    one = Machine(
+        stages=4,
+        handed_out=True,
+        overlaps=False,
+        groups=1,
+        hbm=FAST,
+        l2=FAST,
+        nvlink=FAST,
+        port=FAST,
+        hbm_latency=0.0,
+        l2_latency=0.0,
+        spread=np.zeros(workers),
+        l2_kept=FAST,
+        fill=0.0,
+        kept=0.0,
+        pulled_from=0.0,
+        issue=0.0,
+        release=0.0,
+        flag=0.0,
+        tile=0.0,
+        window=0.1,
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def launch(tiles: int, one: Machine, is_fc2: object = 0, shared: bool = False, multiply: object = MULTIPLY, **costs: float) -> Run:
+    """So many tiles of one block of the pool, each with weights of its own unless they are shared."""
+    phase = np.broadcast_to(np.asarray(is_fc2, np.int64), tiles)
+    each = np.zeros(tiles) if shared else np.arange(tiles) * K_BLOCKS
+    none, first = np.full(tiles, -1), tiles * K_BLOCKS
+
+    def every(name: str, usual: float) -> np.ndarray:
+        return np.full(tiles, costs.get(name, usual))
+
+    table = TileTable(
+        is_fc2=phase,
+        k_blocks=np.full(tiles, K_BLOCKS),
+        keys=np.stack([each.astype(np.int64), none, first + phase * K_BLOCKS, none], 1),
+        pools=np.zeros((tiles, 2), np.int64),
+        arrivals=np.ones(tiles, np.int64),
+        l2_bytes=np.stack([every("weights", BYTES), every("tokens", 0.0)], 1),
+        hbm_bytes=np.stack([every("weights", BYTES), every("tokens", 0.0)], 1),
+        multiply=np.broadcast_to(np.asarray(multiply, float), tiles),
+        epilogue=every("epilogue", EPILOGUE),
+        nvlink=every("nvlink", 0.0),
+        written=every("written", 0.0),
+        energy=every("energy", 1.0),
+    )
+    pool = PoolTable(np.array([START]), np.array([0.0]), np.array([int((phase == 0).sum())]), first, 2 * K_BLOCKS, K_BLOCKS)
+    return Engine(table, pool, one, START).run()
+
+
+def test_tensor_cores_are_all_that_takes_time() -> None:
+    run = launch(6, machine(workers=3))
+    assert run.end == pytest.approx(START + 2 * (K_BLOCKS * MULTIPLY + EPILOGUE))
+    assert run.multiplying == pytest.approx(6 * K_BLOCKS * MULTIPLY) and run.energy == 6 * K_BLOCKS
+
+
+def test_epilogues_of_other_warps_hide_behind_the_next_tile() -> None:
+    run = launch(6, machine(workers=3, overlaps=True))
+    assert run.end == pytest.approx(START + 2 * K_BLOCKS * MULTIPLY + EPILOGUE)
+
+
+@pytest.mark.parametrize(("resource", "workers"), [("hbm", 8), ("l2", 8)])
+def test_a_bandwidth_is_all_that_takes_time(resource: str, workers: int) -> None:
+    rate = 2000.0
+    run = launch(32, machine(workers, **{resource: rate}), multiply=1e-3, epilogue=0.0)
+    assert run.end == pytest.approx(START + 32 * K_BLOCKS * BYTES / rate, rel=0.01)
+    assert run.hbm_bytes == pytest.approx(32 * K_BLOCKS * BYTES) and run.l2_bytes == pytest.approx(32 * K_BLOCKS * BYTES)
+
+
+def test_a_ring_hides_latency_as_far_as_it_is_deep() -> None:
+    latency, tiles = 8.0, 4
+    ends = [launch(tiles, machine(stages=stages, hbm_latency=latency), epilogue=0.0).end - START for stages in (2, 4, 16)]
+    assert ends[0] == pytest.approx(tiles * K_BLOCKS / 2 * (latency + MULTIPLY), rel=0.05)
+    assert ends[1] == pytest.approx(tiles * K_BLOCKS / 4 * (latency + MULTIPLY), rel=0.05)
+    assert ends[2] == pytest.approx(tiles * K_BLOCKS * MULTIPLY + latency)
+
+
+def test_weights_that_are_shared_come_from_hbm_once() -> None:
+    assert launch(8, machine(workers=8), shared=True).hbm_bytes == pytest.approx(K_BLOCKS * BYTES)
+    assert launch(8, machine(workers=1, l2_kept=BYTES), shared=True).hbm_bytes == pytest.approx(8 * K_BLOCKS * BYTES)
+
+
+def test_linear2_waits_for_all_of_linear1() -> None:
+    run = launch(4, machine(workers=4, flag=0.5), is_fc2=[0, 0, 0, 1], multiply=[1.0, 1.0, 3.0, 1.0])
+    assert run.stamps[3, 1] == pytest.approx(START + 3 * K_BLOCKS + EPILOGUE + 2 * 0.5)  # a signal of the pull, and one of Linear1
+
+
+def test_tiles_handed_out_go_to_who_is_free() -> None:
+    slow = [10.0, *[1.0] * 5]
+    dealt = launch(6, machine(workers=2, handed_out=False), multiply=slow, epilogue=0.0)
+    free = launch(6, machine(workers=2), multiply=slow, epilogue=0.0)
+    assert dealt.worker.tolist() == [0, 1, 0, 1, 0, 1] and dealt.end == pytest.approx(START + 12 * K_BLOCKS)
+    assert free.worker.tolist() == [0, 1, 1, 1, 1, 1] and free.end == pytest.approx(START + 10 * K_BLOCKS)
+
+
+def test_results_leave_over_nvlink() -> None:
+    run = launch(4, machine(workers=4, nvlink=100.0), nvlink=5000.0)
+    assert run.end == pytest.approx(START + K_BLOCKS + 4 * 50.0) and run.nvlink_bytes == 20000.0
+
+
+def test_a_server_serves_in_order() -> None:
+    server = Server(10.0)
+    assert server.serve(np.array([0.0, 1.0, 20.0]), np.array([50.0, 50.0, 10.0])).tolist() == [5.0, 10.0, 21.0]
+    assert server.take(0.0, 10.0) == 22.0 and server.served == 120.0

@@ -1,0 +1,104 @@
+"""`megamoe predict`: figures, limits, comparisons, files, and errors of one line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl.arch import GPUS
+from megamoe_dsl.cli import app
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.predict import Prediction, RankLoad, Subject, calibrated, calibration_of, find_gpu, prefers, worth_timing
+from megamoe_dsl.predict.calibration import SHORT
+from megamoe_dsl.predict.choices import choices
+from megamoe_dsl.predict.preference import NO_PREFERENCE
+from megamoe_dsl.presets import preset
+
+SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
+
+
+def predict(*arguments):
+    return CliRunner().invoke(app, ["predict", *arguments])
+
+
+@pytest.mark.parametrize("gpu", calibrated())
+def test_json(gpu):
+    result = predict(*SMALL, "--gpu", gpu, "--tokens", "8,64", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    first, second = found["points"]
+    assert found["gpu"] == SHORT[gpu] and (first["tokens"], second["tokens"]) == (8, 64)
+    assert 0 < first["us"] < second["us"] * 1.5 and first["config"]["block_m"] in (8, 16)
+    assert all(0 <= share <= 1 for point in found["points"] for share in point["busy"].values())
+    assert "start and end" in first["gains"] and all(0.005 <= share < 0.2 for share in first["gains"].values())
+
+
+def test_files(tmp_path):
+    trace, svg = tmp_path / "trace.json", tmp_path / "launch.svg"
+    result = predict(*SMALL, "--gpu", "B200", "--tokens", "8", "--quick", "--trace", str(trace), "--svg", str(svg))
+    assert result.exit_code == 0, result.output
+    spans = [one for one in json.loads(trace.read_text())["traceEvents"] if one["ph"] == "X"]
+    assert {"count", "pull", "combine", "multiply Linear1", "epilogue Linear1"} <= {one["name"] for one in spans}
+    assert all(one["dur"] > 0 for one in spans)
+    assert "Predicted, not measured" in svg.read_text()
+
+
+def test_choices_are_compared():
+    result = predict(*SMALL, "--tokens", "8", "--compare")
+    assert result.exit_code == 0, result.output
+    assert "no preference" in result.output and "chosen" in result.output and "+" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "flash", "--gpu", "H20"], "error: --gpu = 'H20': must be one of "),
+        (["--preset", "flash", "--tokens", "8,x"], "error: --tokens = '8,x': must be numbers separated by commas"),
+        (["--preset", "flash", "--tokens", "0"], "error: --tokens = 0: must be at least 1"),
+        (["--preset", "flash", "--block-m", "24"], "error: --block-m = 24: must be one of "),
+        (["--preset", "flash", "--tokens", "8,16", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
+        (["--preset", "flash", "--compare", "--json"], "error: --compare = True: must be left out with --json"),
+        (["--tokens", "8"], "error: --hidden = None: must be given"),
+    ],
+)
+def test_errors(arguments, message):
+    result = predict(*arguments)
+    assert result.exit_code == 2 and message in result.output
+
+
+@pytest.mark.parametrize("gpu", calibrated())
+def test_every_constant_has_a_source(gpu):
+    calibration = calibration_of(find_gpu(gpu).name)
+    sourced = [name for names in calibration.sources for name in names.split(", ")]
+    assert sorted(sourced) == sorted({*vars(calibration), *calibration.kernel} - {"kernel", "sources"})
+    assert find_gpu(SHORT[gpu]) is GPUS[SHORT[gpu]]
+
+
+def test_power_lowers_the_clock():
+    problem = preset("flash").problem(512, num_ranks=2, num_experts=64, recipe="fp8xfp8")
+    config, load = Sm90Config.choose(problem, 512), RankLoad.uniform(problem, 512)
+    calibration = calibration_of("NVIDIA H200")
+    free = Subject.of(config, load).launch(calibration, calibration.clock)
+    found = Prediction.of(config, load, calibration).launched
+    assert free.watts > calibration.power and found.clock < calibration.clock
+    assert found.watts == pytest.approx(calibration.power, rel=0.01) and found.us > free.us
+
+
+def test_choices_are_around_the_configuration():
+    problem = preset("flash").problem(64, recipe="fp8xfp8")
+    config = Sm90Config.choose(problem, 64)
+    found = choices(config, 64)
+    assert found[0] == config and len(found) == len(set(found)) >= 6
+    assert {one.block_m for one in found} == {8, 16, 32, 128}
+
+
+def test_preference_needs_a_difference():
+    assert prefers(100.0, 100 * (1 + NO_PREFERENCE)) is None and prefers(104.0, 100.0) is None
+    assert prefers(100.0, 106.0) is True and prefers(106.0, 100.0) is False
+    assert worth_timing([100.0, 114.0, 130.0]) == [True, True, False]
+
+
+def test_a_recorded_load_is_the_records():
+    problem = preset("flash").problem(64, recipe="fp8xfp8", num_ranks=2, num_experts=64)
+    load = RankLoad.recorded(problem, 8, received=50, touched=25, remote=0.875)
+    assert (load.received, load.touched, len(load.counts)) == (50, 25, 32)
