@@ -267,7 +267,7 @@ def test_smem_too_small_for_two_stages(kind, field, value):
 
 def test_register_file_overflow(monkeypatch):
     monkeypatch.setattr(Sm100Config, "arch", replace(SM100, registers=64 * 1024 - 2048))
-    with pytest.raises(ConfigError, match=r"registers = .*: must be at most 63488 in all, got 64512"):
+    with pytest.raises(ConfigError, match=r"registers = .*: must be at most 63488 in all, got 65536"):
         replace(GOOD)
 
 
