@@ -63,6 +63,12 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         (["inspect", "--preset", "flash", "--experts", "255"], "--experts = 255: must be a multiple of --ranks = 8"),
         (["inspect", "--preset", "flash", "--topk", "33"], "--topk = 33: must be at most 32"),
         (["inspect", "--preset", "flash", "--block-m", "48"], "--block-m = 48: must be one of [16, 32, 64, 96, 128, 192]"),
+        (["inspect", "--preset", "flash", "--block-k", "256"], "--block-k = 256: must be 128 for fp8xfp4"),
+        (["inspect", "--preset", "flash", "--recipe", "mxf4xmxf4", "--block-m", "16"], "--block-m = 16: must be one of [32, 64, 96,"),
+        (
+            ["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-k", "128"],
+            "--block-k = 128: must be left out with --kernel mega_moe for sm_90a",
+        ),
         (["inspect", "--preset", "flash", "--sms", "147"], "--sms = 147: must be a positive multiple of 2"),
         (["inspect", "--preset", "flash", "--clamp", "-1"], "--clamp = -1.0: must be None or a number between"),
         (["inspect", "--preset", "flash", "--clamp", "1e39"], "--clamp = 1e+39: must be None or a number between"),

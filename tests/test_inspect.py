@@ -229,15 +229,15 @@ def test_sm90_measures(block_m: int) -> None:
 
 
 def test_measures_of_decoded_weights() -> None:
-    """The usual branch of the decode loop: 64 words of values, 32 entries, 64 stores and those of the scales."""
+    """The usual branch of the decode loop: 64 words of values in 16 stores, 32 entries."""
     config = Sm90Config.choose(replace(SM90, recipe="fp8xmxfp4"), 64, num_sms=4, block_m=128)
     inspection = Inspection.of(compile_kernel(config, line_info=True))
     found = {one.key: one for one in inspection.measures}
-    assert 64 + 8 < found["decode_k_block"].kinds["smem"] < 64 + 20
-    assert found["decode_k_block"].instructions < 450
+    assert 16 + 8 < found["decode_k_block"].kinds["smem"] < 16 + 20
+    assert found["decode_k_block"].instructions < 430
     assert found["math_k_block"].kinds["mma"] == 8 and found["math_k_block_half_tile"].kinds["mma"] == 4
     assert [(one.group, one.budget) for one in inspection.registers][-1] == ("decode", 32)
-    assert all(one.fits for one in inspection.registers)
+    assert all(one.used <= one.budget for one in inspection.registers)
 
 
 def test_histogram_by_role(artifact: Artifact) -> None:

@@ -82,7 +82,7 @@ def test_symmetric_buffer_rows_stay_countable_in_32_bits():
         Problem(256, 128, 64, 32, num_ranks=1, max_tokens_per_rank=1 << 22)
     largest = Problem(256, 128, 2048, 32, num_ranks=1, max_tokens_per_rank=(1 << 22) - 1)
     rows = pool_tokens(largest)
-    assert rows * largest.topk > 1 << 31 > padded_sf_rows(rows) > rows
+    assert rows * largest.topk > 1 << 31 > padded_sf_rows(rows, largest.formats) > rows
 
 
 def test_frozen_and_hashable():

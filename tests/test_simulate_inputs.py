@@ -1,6 +1,7 @@
 """`megamoe simulate --kernel pre_dispatch`: right and wrong bytes, and options that it has not."""
 
 import re
+from dataclasses import replace
 
 import cutlass.cute as cute
 import pytest
@@ -9,15 +10,18 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app, simulate_inputs
 from megamoe_dsl.quant import quantize_e4m3
+from megamoe_dsl.recipe import E4M3
 
 SMALL = ["simulate", "--kernel", "pre_dispatch", "--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2"]
 TINY = [*SMALL, "--sms", "2", "--tokens", "3,0"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 
-@pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
-def test_the_symmetric_buffers_bytes_are_those_of_quant(arch: str) -> None:
-    result = runner.invoke(app, [*TINY, "--arch", arch, "--mask", "0.3", "--skew"])
+@pytest.mark.parametrize(
+    ("arch", "recipe"), [("sm_100a", []), ("sm_90a", []), ("sm_100a", ["--recipe", "mxf4xmxf4"])], ids=["sm_100a", "sm_90a", "mxf4xmxf4"]
+)
+def test_the_symmetric_buffers_bytes_are_those_of_quant(arch: str, recipe: list[str]) -> None:
+    result = runner.invoke(app, [*TINY, *recipe, "--arch", arch, "--mask", "0.3", "--skew"])
     assert result.exit_code == 0, result.output
     assert f"compiled            for {arch}" in result.output
     assert "PASS: every byte of the symmetric buffer is as quant makes it; no race found" in result.output
@@ -31,7 +35,7 @@ def test_wrong_bytes_are_counted_in_their_field_and_exit_code_1(monkeypatch: pyt
         sf[:1, :5] += 1
         return codes, sf
 
-    monkeypatch.setattr(simulate_inputs, "quantize_e4m3", wrong)
+    monkeypatch.setitem(simulate_inputs.MICRO_SCALING, E4M3, replace(simulate_inputs.MICRO_SCALING[E4M3], quantize=wrong))
     result = runner.invoke(app, [*TINY, "--no-race", "--arch", "sm_100a"])
     assert result.exit_code == 1
     assert re.findall(r"0 +3 +(\w+) .* (\d+) mismatches", result.output) == [("x_sf", "5")]
@@ -57,6 +61,7 @@ def spoil(sym: torch.Tensor) -> torch.Tensor:
     [
         (["--launches", "1"], "--launches = 1: must be left out with --kernel pre_dispatch"),
         (["--block-m", "32"], "--block-m = 32: must be left out with --kernel pre_dispatch"),
+        (["--block-k", "128"], "--block-k = 128: must be left out with --kernel pre_dispatch"),
         (["--lookahead", "1"], "--lookahead = 1: must be left out with --kernel pre_dispatch"),
         (["--stages", "3"], "--stages = 3: must be left out with --kernel pre_dispatch"),
         (["--clamp", "10"], "--clamp = 10.0: must be left out with --kernel pre_dispatch"),

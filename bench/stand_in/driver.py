@@ -10,16 +10,19 @@ import cuda.bindings.driver as driver
 import cuda.bindings.runtime as runtime
 import numpy as np
 
-Show = Callable[[int, int, object], None]
+Show = Callable[[int, int, Callable[[], bool]], None]
 
 
 def install(show: Show, attribute: Callable[[int], int]) -> None:
     """Put the stand-in in place, for the rest of the process."""
 
+    kept: list[Any] = []
+
     def allocate(size: int, *_: Any) -> int:
         memory = np.zeros(int(size) + 256, np.uint8)
         start = -(-memory.ctypes.data // 256) * 256
-        show(start, int(size), memory)
+        kept.append(memory)
+        show(start, int(size), lambda: False)
         return start
 
     def copy(to: Any, source: Any, size: int, *_: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ class Record:
 
 @dataclass
 class Launches:
-    """Runs every launch at once.  `show` makes memory visible to kernels; what was shown is kept alive.
+    """Runs every launch at once.  `show` makes memory visible to kernels.
 
     A kernel that uses results of tcgen05.ld before any wait gets a warning, and runs as if it waited; so does one that loads or stores
     shared memory that nobody wrote, as kernels do with rows of padding.
@@ -39,12 +40,12 @@ class Launches:
     resident: int | None = None
     assumptions: Assumptions = field(default_factory=Assumptions)
     record: Record = field(default_factory=Record)
-    _spans: dict[int, tuple[int, object]] = field(default_factory=dict)
+    _spans: dict[int, tuple[int, Callable[[], bool]]] = field(default_factory=dict)
 
-    def show(self, start: int, size: int, owner: object) -> None:
-        """`size` bytes from `start` may be touched by kernels."""
+    def show(self, start: int, size: int, gone: Callable[[], bool]) -> None:
+        """`size` bytes from `start` may be touched by kernels, until they are `gone`."""
         if size:
-            self._spans[start] = (max(size, self._spans.get(start, (0, None))[0]), owner)
+            self._spans[start] = size, gone
 
     def take(self, launch: Launch) -> None:
         """Simulate a launch.  Raises SimError, which the record keeps."""
@@ -84,10 +85,11 @@ class Launches:
             record.warnings[text] = record.warnings.get(text, 0) + count
 
     def _memory(self) -> GlobalMemory:
+        """What lives of what was shown, smaller pieces inside larger ones left out."""
+        self._spans = {start: (size, gone) for start, (size, gone) in self._spans.items() if not gone()}
         memory, end = GlobalMemory(), 0
         for place, (start, (size, _)) in enumerate(sorted(self._spans.items())):
-            if start + size > end:
-                start = max(start, end)
-                end = start + self._spans.get(start, (size, None))[0] if start in self._spans else start + size
+            if start >= end:
+                end = start + size
                 memory.add(bytes_of(ByteSpan(start, end, "")), f"buffer {place}")
         return memory

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from megamoe_dsl.sim.host.device_array import claim_cuda
 
 GPU = torch.device("cuda", 0)
-Show = Callable[[int, int, object], None]
+Show = Callable[[int, int, Callable[[], bool]], None]
 _ALIGNMENT = 512  # of allocations on a GPU
 _MAKERS = {
     getattr(torch, name)
@@ -84,10 +85,10 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def show_storage(tensor: torch.Tensor, show: Show) -> None:
-    """Make all memory of a tensor's storage visible."""
+    """Make all memory of a tensor's storage visible, as long as it lives."""
     with torch._C.DisableTorchFunction():
         storage = tensor.untyped_storage()
-        show(storage.data_ptr(), storage.nbytes(), storage)
+        show(storage.data_ptr(), storage.nbytes(), StorageWeakRef(storage).expired)
 
 
 def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
@@ -181,8 +182,28 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
 
     torch.Generator = Generator  # type: ignore[misc]
     custom_op = torch.library.custom_op
-    torch.library.custom_op = lambda *a, device_types=None, **k: custom_op(*a, **k)  # type: ignore[assignment]
+
+    def define(name: str, function: Any = None, /, *, device_types: object = None, **options: Any) -> Any:
+        """An operator for every device."""
+        if function is None:
+            return lambda given: define(name, given, **options)
+        operator = custom_op(name, function, **options)
+        operator.register_kernel("cpu", _within(function, show))
+        return operator
+
+    torch.library.custom_op = define  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = _within(torch.autograd._engine_run_backward, show)  # type: ignore[attr-defined]
     OnHost(show).__enter__()
+
+
+def _within(function: Callable[..., Any], show: Show) -> Callable[..., Any]:
+    """A function that torch calls with all modes off, on the stand-in all the same."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with OnHost(show):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _nothing(*_: Any, **__: Any) -> None:

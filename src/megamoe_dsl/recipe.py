@@ -37,6 +37,10 @@ class Format:
         """Of a value, without its scale."""
         return BITS[self.element]
 
+    def row_bytes(self, channels: int) -> int:
+        """Of so many values, without their scales."""
+        return channels * BITS[self.element] // 8
+
 
 MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
 MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
@@ -61,6 +65,7 @@ RECIPES = {
     one.name: one
     for one in (
         Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, Format(BF16), promoted=False),
+        Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, Format(BF16), promoted=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
@@ -79,5 +84,6 @@ RECIPES = {
         ),
     )
 }
-"""By name: activations x weights.  `fp8xfp4` and `fp8xmxfp4` have the same weights, as checkpoints publish them; their activations are
-those of the tensor cores that scale, MXFP8, and those of the tensor cores whose sums are promoted, of `fp8xfp8`."""
+"""By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
+of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
+`fp8xfp8`."""

@@ -25,7 +25,7 @@ except ImportError as error:
 
 from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
-from .kernels.mega_moe.sm100.config import TIERS, Sm100Config
+from .kernels.mega_moe.sm100.config import Sm100Config, block_ks, store_block_ms, tiers_of
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
@@ -66,17 +66,19 @@ def problems(
 def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
     """Valid configurations of any tier, whatever the heuristics would choose.
 
-    Shrinks to the shrunk problem, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the deepest ring.
+    Shrinks to the shrunk problem with the recipe fp8xfp4, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the
+    deepest ring.
     """
-    moe = draw(problems() if problem is None else problem)
-    tier = draw(st.sampled_from(TIERS))
+    moe = replace(draw(problems() if problem is None else problem), recipe=draw(st.sampled_from(Sm100Config.recipes)))
+    tier = draw(st.sampled_from(tiers_of(moe)))
     config = Sm100Config(
         moe,
         tier.block_m,
-        store_block_m=draw(st.sampled_from([m for m in (16, 32) if tier.block_m % m == 0])),
+        store_block_m=draw(st.sampled_from([m for m in store_block_ms(moe) if tier.block_m % m == 0])),
         epilogue_warpgroups=draw(st.sampled_from((1, 2))),
         lookahead=draw(st.integers(1, moe.experts_per_rank)),
         num_sms=CLUSTER * draw(st.integers(1, max_sms // CLUSTER)),
+        block_k=draw(st.sampled_from(block_ks(moe))),
     )
     deepest = config.smem_plan(1).max_stages(config.arch.smem_bytes)
     return config.replace(num_stages=draw(st.sampled_from((0, *range(2, deepest + 1)))))

@@ -16,12 +16,16 @@ from megamoe_dsl.presets import PRESETS
 FOLDER = Path(__file__).parent
 MAX_TOKENS, TOKENS = 8192, 128
 SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 128)}  # of Pro; of Flash all
+PACKED_TILES = (32, 96, 192)  # of Flash with E2M1 activations: both depths of a stage
+PACKED = "sm_100a-mxf4xmxf4"
 KEPT = ("arch", "config", "resources", "roles", "measures")
 
 
 def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
-    """A tier of a preset at its ranks and the SMs of the largest GPU."""
+    """A tier of a preset at its ranks and the SMs of the largest GPU; `arch` may name a recipe too."""
     shape = PRESETS[preset]
+    if arch == PACKED:
+        return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe="mxf4xmxf4"), TOKENS, block_m=block_m)
     if arch == "sm_90a":
         return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8"), TOKENS, block_m=block_m)
     return Sm100Config.choose(shape.problem(MAX_TOKENS), TOKENS, block_m=block_m)
@@ -31,6 +35,7 @@ CASES = [
     *[("sm_100a", "flash", tier.block_m) for tier in TIERS],
     *[("sm_90a", "flash", block_m) for block_m in BLOCK_M],
     *[(arch, "pro", block_m) for arch, tiles in SOME_TILES.items() for block_m in tiles],
+    *[(PACKED, "flash", block_m) for block_m in PACKED_TILES],
 ]
 
 

@@ -45,6 +45,10 @@ def _quantised(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
     return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), quantised=True)
 
 
+def _packed_inputs(preset: str) -> PreDispatchConfig:
+    return PreDispatchConfig.choose(PRESETS[preset].problem(128, recipe="mxf4xmxf4"), Target.typical("sm_100a"))
+
+
 PROJECTION = GemmProblem(2112, 7168)
 
 
@@ -87,6 +91,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
+    "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
     **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],

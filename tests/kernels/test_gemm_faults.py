@@ -42,7 +42,9 @@ def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | N
         return f"wrong result: the counter of tiles: {error}"
     if report.findings:
         return f"race: {report.findings[0]}"
-    return None if torch.equal(case.tensors.d, expected) else "wrong result: D"
+    if not torch.equal(case.tensors.d, expected):
+        return "wrong result: D"
+    return next((f"warning: {text}" for text in report.warnings), None)
 
 
 def name_of(value: object) -> str:

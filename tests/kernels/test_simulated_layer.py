@@ -9,9 +9,9 @@ from mega_moe_runs import artifact, problem
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.registry import default_recipe, find_kernel
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.runtime.bf16_inputs import Bf16Inputs
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
@@ -19,19 +19,18 @@ from megamoe_dsl.runtime.simulated_layer import SimulatedLayer
 from megamoe_dsl.target import Target
 
 TOKENS = [5, 0]
-QUANTISE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
+QUANTISE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
 
 
-@pytest.fixture(scope="module", params=["sm_100a", "sm_90a"])
-def arch(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+@pytest.fixture(scope="module", params=QUANTISE)
+def case(request: pytest.FixtureRequest) -> Case:
+    return random_case(problem(8, recipe=request.param), TOKENS, 0, exact=False)
 
 
 @pytest.fixture(scope="module")
-def case(arch: str) -> Case:
-    moe = problem(8, recipe=default_recipe(find_kernel("mega_moe"), ARCHES[arch]))
-    return random_case(moe, TOKENS, 0, exact=False)
+def arch(case: Case) -> str:
+    kernel = find_kernel("mega_moe")
+    return next(name for name, recipes in kernel.recipes.items() if case.problem.recipe in recipes)
 
 
 def moe_of(case: Case, arch: str) -> SimulatedMoE:
@@ -46,7 +45,9 @@ def test_bits_are_those_of_inputs_quantised_on_the_host(case: Case, arch: str) -
     given = [Bf16Inputs(*one) for one in zip(values, case.topk_idx, case.topk_weights, strict=True)]
     y, report = layer(given)
     assert [str(finding) for finding in report.findings] == []
-    quantised = [Inputs(*QUANTISE[arch](x), idx, w) for x, idx, w in zip(values, case.topk_idx, case.topk_weights, strict=True)]
+    quantised = [
+        Inputs(*QUANTISE[case.problem.recipe](x), idx, w) for x, idx, w in zip(values, case.topk_idx, case.topk_weights, strict=True)
+    ]
     want, _ = moe_of(case, arch)(quantised)
     assert all(torch.equal(one, other) for one, other in zip(y, want, strict=True)) and y[0].any()
     again, report = layer(given)

@@ -239,7 +239,7 @@ def test_launches_in_a_row(block_m):
 def test_launches_without_a_pause(block_m, cluster, seed):
     """Three launches in a stream: a rank begins the next one while its peer may still be busy with the last."""
     counts = [(20, 11), (3, 20), (0, 9)]
-    moe = problem(20, num_experts=4, hidden=512, intermediate=128 * cluster)
+    moe = problem(20, num_experts=4, hidden=256 * cluster, intermediate=128 * cluster)
     case = hopper_case(moe, (20, 20), seed, exact=False)
     layer = Layer.of(config(moe, block_m=block_m, num_sms=2 if cluster == 2 else 3, cluster=cluster), case, seed=seed)
     ranks, report = layer.stream(case, counts)

@@ -30,6 +30,15 @@ def test_small_tiles():
     assert turns(kernel, prove(kernel, [(150,), (140,)], exact=False)) > 2
 
 
+def test_two_tiles_on_one_ring():
+    """Kernels of a layer for few and for many tokens have other blocks, and leave a workspace for one another."""
+    moe = problem(140, num_ranks=1, num_experts=1, topk=1, pool_rows=128)
+    layer = prove(config(moe, block_m=16, num_sms=2), [(140,)], exact=False)
+    layer.retile(config(moe, block_m=128, num_sms=2))
+    case = hopper_case(moe, (140,), 1, exact=False)
+    assert [one.unequal for one in layer.check(case, 1)] == [0]
+
+
 def test_pairs_of_ctas():
     """Two blocks, of which a pair has both; two ranks, of which one receives all."""
     moe = problem(200, num_experts=2, topk=1, hidden=512, intermediate=256, pool_rows=256)

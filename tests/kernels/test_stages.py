@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mega_moe_runs import Layer
 from sm90_runs import config, hopper_case, problem
 from stage_runs import prove_equal, stages_of, unfused_layer
 
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
+from megamoe_dsl.kernels.moe_stages.config import MoeCombineConfig, MoeSwigluConfig
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
@@ -36,10 +40,22 @@ def test_clusters_of_two() -> None:
     prove_equal(config(moe, cluster=2, block_m=128, num_sms=4), [hopper_case(moe, (150,), 6, target_expert=1, exact=False)])
 
 
-def test_packed_weights() -> None:
-    """Weights of 4 bits, decoded by the linear stages; clamped activations."""
+def test_rows_in_parts() -> None:
+    """Of a row several warps send a part, and two do SwiGLU, the second with less than a warp has room for."""
+    moe = problem(3, num_ranks=1, hidden=2304, intermediate=640, num_experts=2, topk=1)
+    kernel = config(moe, block_m=8, num_sms=2)
+    swiglu, combine = stage_configs(kernel)[2], stage_configs(kernel)[4]
+    assert isinstance(swiglu, MoeSwigluConfig) and isinstance(combine, MoeCombineConfig)
+    assert (swiglu.token_parts, combine.push_channels) == (2, 768)
+    prove_equal(kernel, [hopper_case(moe, (3,), 10, exact=False)])
+
+
+@pytest.mark.parametrize("block_m", [16, 128])
+def test_packed_weights(block_m: int) -> None:
+    """Weights of 4 bits, decoded by the math warps of the linear stages, also where the fused kernel has warps that decode for them and
+    a larger tile; clamped activations."""
     moe = problem(9, num_ranks=1, num_experts=4, recipe="fp8xmxfp4", activation_clamp=1.0)
-    prove_equal(config(moe, block_m=16, num_sms=2), [hopper_case(moe, (9,), 7, exact=False)])
+    prove_equal(config(moe, block_m=block_m, num_sms=2), [hopper_case(moe, (9,), 7, exact=False)])
 
 
 def test_calls_without_a_pause() -> None:
@@ -86,3 +102,18 @@ def test_stages_in_another_order_are_refused() -> None:
     with pytest.raises(ProblemError, match="stages = "):
         SimulatedStages(stages[::-1], case.weights)
     assert [one.kernel.name for one in stages] == [stage.name for stage in STAGES]
+
+
+def test_what_stages_do_not_take_is_named() -> None:
+    """A pool that is a ring, whose rows Linear2 gives back while dispatch waits for them; stamps; warps that decode for others."""
+    moe = problem(2048, num_experts=8, topk=4)
+    ring = config(moe, block_m=128).replace(problem=replace(moe, pool_rows=1024))
+    with pytest.raises(ConfigError, match=r"problem\.pool_rows = 1024: must be None, or enough for any routing, in stages"):
+        stage_configs(ring)
+    stage = stage_configs(config(moe, block_m=128))[1]
+    with pytest.raises(ConfigError, match=r"trace = True: must be False: stages leave no stamps"):
+        stage.replace(trace=True)
+    packed = config(problem(2048, recipe="fp8xmxfp4"), block_m=128)
+    assert packed.decoded and {one.block_m for one in stage_configs(packed)} == {64}
+    with pytest.raises(ConfigError, match=r"block_m = 128: must be at most 64"):
+        stage_configs(packed)[1].replace(block_m=128)

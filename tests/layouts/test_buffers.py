@@ -24,6 +24,7 @@ from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier, workspac
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS, Sm100Config
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.recipe import E4M3 as E4M3_NAME
 from megamoe_dsl.testing import problems, routings, worst_routing
 
 BLOCK_M = tuple(tier.block_m for tier in TIERS)
@@ -47,7 +48,7 @@ def test_fields_have_the_documented_shapes(problem):
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     ranks, local, pool = problem.num_ranks, problem.experts_per_rank, pool_tokens(problem)
     buffer = symmetric_buffer(problem, SM100)
-    sf_rows = padded_sf_rows(pool)
+    sf_rows = padded_sf_rows(pool, problem.formats)
     expected = {
         "expert_send_count": ((problem.num_experts,), U32),
         "expert_recv_count": ((ranks, local), U64),
@@ -72,6 +73,34 @@ def test_fields_have_the_documented_shapes(problem):
     for name in ("x", "fc1_acts", "fc1_sf", "fc2_acts", "fc2_sf", "combine"):  # TMA: base 128 bytes, row strides 16 bytes
         assert buffer[name].offset % 128 == 0 and buffer[name].field.strides[0] % 16 == 0
     assert buffer.alignment == 128
+
+
+@settings(max_examples=100)
+@given(problems())
+def test_packed_activations_take_half_the_bytes(problem):
+    """mxf4xmxf4: rows of tokens and pools; and blocks of 32 tokens at least, so fewer counters and half the scale words."""
+    packed = replace(problem, recipe="mxf4xmxf4")
+    new, old = symmetric_buffer(packed, SM100), symmetric_buffer(problem, SM100)
+    check_region(new)
+    check_views(new)
+    for name in ("x", "fc1_acts", "fc2_acts"):
+        rows, row_bytes = old[name].field.shape
+        assert new[name].field.shape == (rows, row_bytes // 2) and new[name].field.dtype == U8
+        assert new[name].offset % 128 == 0 and new[name].field.strides[0] % 16 == 0
+    for name in ("fc1_sf", "fc2_sf"):
+        words, sf_rows = old[name].field.shape
+        assert new[name].field.shape == (words, sf_rows // 2)
+    assert new["fc1_arrival_count"].field.shape == (pool_tokens(problem) // 32,)
+    same = {placement.field.name for placement in old} - {
+        "x",
+        "fc1_acts",
+        "fc2_acts",
+        "fc1_sf",
+        "fc2_sf",
+        "fc1_arrival_count",
+        "fc2_arrival_mask",
+    }
+    assert all(new[name].field == old[name].field for name in same)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -135,7 +164,7 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
     check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
-    assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem), SM100)
+    assert pool_blocks(counts, block_m)[-1] <= max_pool_blocks(pool_tokens(problem), SM100, problem.formats)
 
 
 @settings(max_examples=50)
@@ -154,7 +183,8 @@ def test_pool_is_a_whole_number_of_blocks_for_every_tier(problem):
     capacity = pool_tokens(problem)
     assert capacity % POOL_ALIGNMENT == 0 == capacity % 384
     assert all(capacity % block_m == 0 for block_m in (*CANDIDATE_BLOCK_M, *BLOCK_M))
-    assert max_pool_blocks(capacity, SM100) * SMALLEST_TIER == capacity and min(BLOCK_M) == SMALLEST_TIER
+    assert max_pool_blocks(capacity, SM100, problem.formats) * SMALLEST_TIER[E4M3_NAME] == capacity
+    assert min(BLOCK_M) == SMALLEST_TIER[E4M3_NAME]
 
 
 def test_pool_formula():
@@ -178,9 +208,10 @@ def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
         for row in range(tokens)
     ]
     assert len(set(words)) == len(words)
-    assert max(words) < padded_sf_rows(capacity)
+    sf_rows = padded_sf_rows(capacity, problem.formats)
+    assert max(words) < sf_rows
     # The box that the token loader fetches for the last block the pool can have.
-    assert (capacity // block_m) * config.sf_block_m <= padded_sf_rows(capacity)
+    assert (capacity // block_m) * config.sf_block_m <= sf_rows
 
 
 @settings(max_examples=100)

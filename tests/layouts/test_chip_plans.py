@@ -13,6 +13,7 @@ from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import BUDGET, LARGEST_CH
 from megamoe_dsl.kernels.mega_moe.layouts.named_barrier import NamedBarrier
 from megamoe_dsl.kernels.mega_moe.sm100.barriers import barrier_table
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
+from megamoe_dsl.kernels.mega_moe.sm100.maps import tensor_maps
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.testing import configs_sm100
@@ -75,10 +76,18 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
 @settings(max_examples=200)
 @given(configs_sm100())
 def test_transactions_are_what_the_boxes_bring(config):
-    """Per CTA and stage: half of the tile's tokens at one byte, all their scale words, 128 weight rows of packed nibbles and theirs."""
-    plan = config.smem
-    assert plan.token_transaction == 64 * config.block_m + 4 * config.sf_block_m
-    assert plan.weight_transaction == 128 * 64 + 4 * 128
+    """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows of packed nibbles and theirs."""
+    plan, k = config.smem, config.block_k
+    token_bytes = {"fp8xfp4": k, "mxf4xmxf4": k // 2}[config.problem.recipe]
+    assert plan.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
+    assert plan.weight_transaction == 128 * k // 2 + k // 128 * 4 * 128
+    maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
+    for phase in (0, 4):
+        brought = [one.transaction_bytes for one in maps[phase : phase + 4]]
+        assert [sum(brought[:2]), sum(brought[2:])] == [plan.token_transaction, plan.weight_transaction]
+        boxes = [one.box_bytes for one in maps[phase : phase + 4]]
+        places = [plan.region[name].field for name in ("tokens", "sfa", "weights", "sfb")]
+        assert all(box <= place.strides[0] for box, place in zip(boxes, places, strict=True))
     assert 2 * (plan.token_transaction + plan.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
 
 

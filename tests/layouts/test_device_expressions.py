@@ -2,15 +2,18 @@
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.hardware.accumulator import accumulators
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
-from megamoe_dsl.hardware.operand_tile import BLOCK_K, k_step, operand_tile
+from megamoe_dsl.hardware.k_block import BYTE_VALUES, packed_values
+from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
+from megamoe_dsl.hardware.scaled_mma import MXF4, MXF8F6F4
 from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
@@ -26,9 +29,13 @@ from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
     fc2_read_row,
     fc2_tile,
     fc2_write_address,
+    packed_store_address,
+    packed_tile,
+    packed_token,
 )
 from megamoe_dsl.kernels.mega_moe.sm100.tile import BLOCK_N, CLUSTER
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
+from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
 from megamoe_dsl.testing import configs_sm100
 
@@ -49,14 +56,18 @@ def word(low, high):
     return high << 32 | low
 
 
+@pytest.mark.parametrize("k_block", [BYTE_VALUES, packed_values(128), packed_values(256)], ids=["bytes", "packed 128", "packed 256"])
 @pytest.mark.parametrize("rows", [8, 16, 48, 96, 128])
-def test_operand_descriptors_name_the_operand_tile(tcgen05, rows):
-    """OPERAND_HIGH, and K_STEP per MMA: each of the four descriptors names 32 bytes of K of every row of the tile."""
-    tile = operand_tile(rows)
+def test_operand_descriptors_name_the_operand_tile(tcgen05, rows, k_block):
+    """OPERAND_HIGH, and K_STEP per MMA: each of the descriptors names 32 bytes of K of every row of the tile."""
+    tile, high = operand_tile(rows, k_block.row_bytes), tcgen05.OPERAND_HIGH[k_block.row_bytes]
+    kind = MXF8F6F4 if k_block is BYTE_VALUES else MXF4
+    steps = k_block.words * len(kind.scale_ids)
+    assert steps * kind.channels == k_block.channels and steps * MMA_K_BYTES == k_block.row_bytes
     for start in (0, 1024, 5 * 16384):
-        for step in range(tcgen05.STEPS):
+        for step in range(steps):
             low = (start >> 4) + step * tcgen05.K_STEP
-            theirs = operand_bytes(SmemDescriptor.decode_sm100(word(low, tcgen05.OPERAND_HIGH)), rows, 32, 1, False)
+            theirs = operand_bytes(SmemDescriptor.decode_sm100(word(low, high)), rows, 32, 1, False)
             part = k_step(tile, step)
             assert theirs.tolist() == [[start + part(row, k) for k in range(32)] for row in range(rows)]
 
@@ -86,8 +97,10 @@ def test_accumulator_columns(block_m):
 @given(configs_sm100(), st.data())
 def test_loader_coordinates(config, data):
     """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
-    words, sf_block_m, experts = config.fc1_k_blocks, config.sf_block_m, config.problem.experts_per_rank
-    block, k = data.draw(st.integers(0, 100)), data.draw(st.integers(0, words - 1))
+    per_stage, sf_block_m, experts = config.k_block.words, config.sf_block_m, config.problem.experts_per_rank
+    words = config.fc1_k_blocks * per_stage
+    assert words * 128 == config.problem.hidden
+    block, k = data.draw(st.integers(0, 100)), data.draw(st.integers(0, config.fc1_k_blocks - 1)) * per_stage
     pitch = 101 * sf_block_m
     assert pool_scales(101, sf_block_m, words, pitch)(0, block, k) == k * pitch + block * sf_block_m
     rows = 2 * config.problem.intermediate
@@ -96,7 +109,7 @@ def test_loader_coordinates(config, data):
         data.draw(st.integers(0, config.fc1_n_blocks - 1)),
         data.draw(st.integers(0, 1)),
     )
-    channel, sf_k = (n_block * CLUSTER + cta) * BLOCK_N, expert * words
+    channel, sf_k = (n_block * CLUSTER + cta) * BLOCK_N, expert * config.fc1_k_blocks * per_stage
     assert weight_scales(rows, words, experts)(channel, (k, expert)) == (sf_k + k) * rows + channel
     valid = data.draw(st.integers(1, config.block_m))
     mma_n = (valid + 15) & -16
@@ -162,7 +175,7 @@ def test_fc1_bytes_reach_their_place_in_the_tile(tokens):
 @given(configs_sm100(), st.data())
 def test_fc1_scale_addresses(config, data):
     """fc2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
-    block, words = data.draw(st.integers(0, 100)), config.fc2_k_blocks
+    block, words = data.draw(st.integers(0, 100)), config.fc2_k_blocks * config.k_block.words
     n_block, warp = data.draw(st.integers(0, 2 * config.fc1_n_blocks - 1)), data.draw(st.integers(0, 3))
     first = config.store_block_m * data.draw(st.integers(0, config.block_m // config.store_block_m - 1))
     pair, group, q = (
@@ -217,6 +230,49 @@ def test_fc2_reads_whole_rows(tokens):
     assert seen == set(range(base, base + tokens * BLOCK_N * 2, 2))
 
 
+def test_packed_rows_fill_the_tile():
+    """Every lane's 8 bytes are the warp's 16 channels of its token: packed_tile(token, 8 * warp), together the whole tile."""
+    tile, base = packed_tile(32), 4096
+    seen = set()
+    for warp in WARPS:
+        assert sorted(packed_token(lane) for lane in THREADS) == list(range(32))
+        for lane in THREADS:
+            place = packed_store_address(base, packed_token(lane), warp)
+            assert [place + i for i in range(8)] == [base + tile(packed_token(lane), 8 * warp + i) for i in range(8)]
+            seen.update(range(place, place + 8))
+    assert seen == set(range(base, base + tile.size))
+
+
+def test_nibbles_reach_the_row_of_their_token(monkeypatch):
+    """device/e2m1_rows.py with 32 lanes as a numpy array: lane l ends with all channels of `packed_token(l)`, lowest nibble first."""
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+    from megamoe_dsl.device import e2m1_rows
+
+    lanes = np.arange(32, dtype=np.uint32)
+    monkeypatch.setattr(e2m1_rows, "Uint32", np.uint32)
+    monkeypatch.setattr(e2m1_rows, "select", np.where)
+    monkeypatch.setattr(e2m1_rows, "shuffle_xor", lambda value, mask: value[lanes ^ mask])
+    monkeypatch.setattr(e2m1_rows, "emit_to", lambda kind, text, a, b, selector: permute(a, b, selector))
+    code = np.random.default_rng(0).integers(0, 16, (32, 16), dtype=np.uint32)  # token, channel
+    words = np.zeros((2, 32), dtype=np.uint32)
+    for group in range(4):
+        for q in range(2):
+            row, token = lanes >> 2, 8 * group + 2 * (lanes & 3) + q
+            byte = code[token, row] | code[token, row + 8] << np.uint32(4)
+            words[group >> 1] |= byte << np.uint32(8 * (2 * (group & 1) + q))
+    low, high = e2m1_rows.gather_rows(*words, lanes)
+    for lane in THREADS:
+        nibbles = [int(word[lane]) >> 4 * i & 15 for word in (low, high) for i in range(8)]
+        assert nibbles == code[packed_token(lane)].tolist()
+
+
+def permute(a, b, selector):
+    """prmt.b32 of every lane."""
+    both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+    picked = [both >> np.uint64(8) * (selector >> np.uint32(4 * i) & np.uint32(7)).astype(np.uint64) & np.uint64(255) for i in range(4)]
+    return sum(byte << np.uint64(8 * i) for i, byte in enumerate(picked)).astype(np.uint32)
+
+
 def test_fc2_channel_bytes():
     """The row's bytes of the CTA's channels, 16 lanes after one another."""
     channel = Layout((8, 16, 28))
@@ -230,13 +286,16 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     plan = config.smem
     cd = [plan.region.offset("cd", group) for group in range(config.epilogue_warpgroups)]
     assert all(start % 1024 == 0 for start in cd)
-    assert plan.fc1_tile_bytes % fc1_tile(config.store_block_m).outer.alignment == 0
+    fc1 = (packed_tile if config.problem.formats.hidden.element == E2M1 else fc1_tile)(config.store_block_m)
+    assert plan.fc1_tile_bytes % fc1.outer.alignment == 0
     assert (config.store_block_m * HALF_BYTES) % fc2_tile(config.store_block_m).outer.alignment == 0
-    assert plan.fc1_tile_bytes == fc1_tile(config.store_block_m).size and plan.fc2_tile_bytes == 2 * fc2_tile(config.store_block_m).size
+    assert plan.fc1_tile_bytes == fc1.size and plan.fc2_tile_bytes == 2 * fc2_tile(config.store_block_m).size
+    span = config.k_block.row_bytes
     for name in ("weights", "tokens"):
-        assert all(plan.region.offset(name, stage) % operand_tile(8).outer.alignment == 0 for stage in range(config.num_stages))
-    assert plan.weight_bytes == operand_tile(BLOCK_N).size and plan.token_bytes >= operand_tile(max(8, config.block_m // 2)).size
-    assert operand_tile(8).size == 8 * BLOCK_K
+        assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
+    assert plan.weight_bytes == operand_tile(BLOCK_N, span).size
+    assert plan.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
+    assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * (1 if config.mma.name == "mxf8f6f4" else 0.5)
 
 
 # --- combine.py
@@ -262,6 +321,7 @@ def test_expressions_are_the_same_traced():
             w, x, base = Int32(warp), Int32(lane), Int32(4096)
             row = fc2_read_row(warp, lane)
             assert int(fc1_store_address(base, x, w)) == fc1_store_address(4096, lane, warp)
+            assert int(packed_store_address(base, packed_token(x), w)) == packed_store_address(4096, packed_token(lane), warp)
             assert int(fc2_write_address(base, w, x, 32)) == fc2_write_address(4096, warp, lane, 32)
             assert int(fc2_read_row(w, x)) == row
             assert int(fc2_read_address(base, Int32(row), x, 32)) == fc2_read_address(4096, row, lane, 32)

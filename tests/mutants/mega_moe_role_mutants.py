@@ -23,8 +23,8 @@ SM100_ROLES = (
         "scales of every expert's weights are the first one's",
         "wrong base",
         f"{SM100}/load.py",
-        "block.expert * k_blocks, config.smem.weight_transaction",
-        "0, config.smem.weight_transaction",
+        "block.expert * k_blocks * k_block.words, k_block",
+        "0, k_block",
         archs=ON_SM100,
     ),
     Mutant(
@@ -128,6 +128,30 @@ SM90_ROLES = (
         "second = first + select(is_fc1, Int32(up), ",
         "second = first + select(is_fc1, Int32(0), ",
         archs=ON_SM90,
+    ),
+    Mutant(
+        "the last block of rows reads the tokens' scales again, when its products are there",
+        "missing order",
+        "blocks/sm90/tokens_as_n.py",
+        "            sums.append(promote(acc.parts[b], partial, per_token, row_scales))\n",
+        """            if cutlass.const_expr(b == self.blocks - 1):
+                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
+            sums.append(promote(acc.parts[b], partial, per_token, row_scales))
+""",
+        ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
+        archs=ON_SM90,
+    ),
+    Mutant(
+        "the last block of rows reads the tokens' scales again",
+        "missing order",
+        "blocks/sm90/tokens_as_n.py",
+        "if cutlass.const_expr(b == 0):",
+        "if cutlass.const_expr(b in (0, self.blocks - 1)):",
+        ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
+        archs=ON_SM90,
+        equivalent="In PTX the scales are used before the stage is given back, so this is about the assembler's order alone. Read before "
+        "the wait for the products, they are there when the products are: in no tile of the presets does the machine code let the "
+        "arrival overtake them, and the test looks at each.",
     ),
     Mutant(
         "the staging buffer is written while the store warp reads it",

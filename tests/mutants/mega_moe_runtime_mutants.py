@@ -8,15 +8,6 @@ LAUNCHES = "tests/runtime/test_launch_arguments.py"
 LAYER = "tests/runtime/test_layer.py"
 RUNTIME = (
     Mutant(
-        "rows of padding keep stale experts, from E4M3 inputs",
-        "missing clean-up",
-        "runtime/buffers.py",
-        'self.view("topk_idx")[inputs.num_tokens : rows] = -1',
-        "pass",
-        (f"{LAYER}::test_rows_of_padding_are_zero[True]",),
-        archs=(),
-    ),
-    Mutant(
         "the kernel for BF16 inputs is not launched for 0 tokens with padding",
         "wrong launch",
         "runtime/inputs_stage.py",

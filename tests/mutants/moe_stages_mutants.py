@@ -8,11 +8,12 @@ from mutant import Mutant
 
 FOLDER = "kernels/moe_stages"
 RUNS = ("tests/kernels/test_stages.py::test_two_ranks",)
+IN_PARTS = ("tests/kernels/test_stages.py::test_rows_in_parts",)
 
 
-def mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
-    """One of a file of the family's folder; all have the same nearest tests."""
-    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, RUNS, ("sm_90a",))
+def mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[str, ...] = RUNS) -> Mutant:
+    """One of a file of the family's folder."""
+    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, nearest, ("sm_90a",))
 
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
@@ -87,6 +88,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "push.py",
             "offset = Int64(part * (2 * channels) + lane * VECTOR_BYTES)",
             "offset = Int64(lane * VECTOR_BYTES)",
+            IN_PARTS,
         ),
         mutant(
             "the ranks do not meet before the sums",

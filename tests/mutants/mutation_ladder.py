@@ -1,4 +1,7 @@
-"""The checks that a mutant meets, cheapest first: a short simulation on each architecture, then the tests nearest to it."""
+"""The checks that a mutant meets, cheapest first: a short simulation on each architecture, then the tests nearest to it.
+
+Where it is known what noticed a mutant before, that check comes before all others.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +46,27 @@ class Outcome:
         return {"level": "source", **asdict(self)}
 
 
-def climb(kernel: str, mutant: Mutant) -> Outcome:
-    """The first check that notices.  Raises MutantError for a mutant that does not fit the sources, or checks that cannot be run."""
+def climb(kernel: str, mutant: Mutant, before: str = "") -> Outcome:
+    """The first check that notices.  `before`: the `by` of an earlier outcome, tried first.
+
+    Raises:
+        MutantError: the mutant does not fit the sources, or a check cannot be run.
+    """
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        by, sign = _first_notice(kernel, mutant, mutant.plant(Path(folder)))
+        by, sign = _first_notice(kernel, mutant, mutant.plant(Path(folder)), before)
     return Outcome(kernel, mutant.name, mutant.digest, by, sign, round(time.monotonic() - start, 1))
 
 
-def _first_notice(kernel: str, mutant: Mutant, sources: Path) -> tuple[str, str]:
-    for arch in mutant.archs:
-        if (sign := simulate(kernel, arch, sources)) is not None:
-            return f"simulation on {arch}", sign
-    for test in mutant.nearest:
-        if (found := run_test(test, sources)) is not None:
+def _first_notice(kernel: str, mutant: Mutant, sources: Path, before: str) -> tuple[str, str]:
+    checks = [*(f"simulation on {arch}" for arch in mutant.archs), *mutant.nearest]
+    if any(before.startswith(check) for check in checks):
+        checks = [before, *(check for check in checks if check != before)]
+    for check in checks:
+        if check.startswith("simulation on "):
+            if (sign := simulate(kernel, check.removeprefix("simulation on "), sources)) is not None:
+                return check, sign
+        elif (found := run_test(check, sources)) is not None:
             return found
     return "", ""
 

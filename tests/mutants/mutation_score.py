@@ -1,11 +1,11 @@
 """The mutation score of every registered kernel: which mistakes some check notices, which check, and why the others escape.
 
-    python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--only TEXT] [--fresh]
+    python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--only TEXT] [--fresh] [--after OLD_RECORD]
     python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
 
 `run` adds to the record what it lacks, mutant by mutant, so that it may be stopped and called again; --fresh takes all anew.
+With the record of an earlier run, each mutant first meets the check that noticed it then.
 Source-level mutants are declared in NAME_mutants.py beside this file, PTX-level faults in tests/kernels.
-All source-level mutants take half an hour on one core, all PTX-level faults another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,12 +23,13 @@ from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("", "kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
 
 from mutant import Mutant, MutantError  # noqa: E402
 from mutation_ladder import climb, sound  # noqa: E402
 from mutation_table import page  # noqa: E402
 
+from first_finding import first_sign  # noqa: E402
 from megamoe_dsl.bench.result_file import heading, write  # noqa: E402
 from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 
@@ -47,29 +49,38 @@ def mutants_of(kernel: str) -> tuple[Mutant, ...]:
     return module.MUTANTS if module else ()
 
 
-def jobs(kernel: str, levels: list[str]) -> Iterator[Job]:
-    """All that is to be tried of a family."""
+def jobs(kernel: str, levels: list[str], before: dict[str, str]) -> Iterator[Job]:
+    """All that is to be tried of a family; `before` names the checks that noticed mutants once."""
     module = declared(kernel)
     if module is None:
         return
     if "source" in levels:
         for mutant in module.MUTANTS:
             named = {"level": "source", "kernel": kernel, "name": mutant.name, "digest": mutant.digest}
-            yield named, lambda mutant=mutant: climb(kernel, mutant).record()
+            yield named, lambda mutant=mutant: climb(kernel, mutant, before.get(mutant.name, "")).record()
     if "ptx" in levels and hasattr(module, "ptx_faults"):
-        for arch, name, notice in module.ptx_faults():
+        faults = list(module.ptx_faults())
+        of_arch = Counter(arch for arch, _, _ in faults)
+        for arch, name, notice in faults:
             named = {"level": "ptx", "kernel": kernel, "arch": arch, "name": name}
-            yield named, lambda named=named, notice=notice: {**named, "sign": notice() or ""}
+            yield named, lambda named=named, notice=notice: {**named, "of": of_arch[named["arch"]], "sign": first_sign(notice) or ""}
 
 
-def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: bool) -> None:
+def noticed(record: Path, kernel: str) -> dict[str, str]:
+    """By which check each mutant of a family was noticed."""
+    entries = json.loads(record.read_text())["records"]
+    return {one["name"]: one["by"] for one in entries if one["level"] == "source" and one["kernel"] == kernel}
+
+
+def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: bool, after: Path | None = None) -> None:
     """Tries what the record lacks and adds it, one by one.  Raises MutantError when a check finds something in the unchanged package."""
     entries: list[dict[str, Any]] = [] if fresh or not record.exists() else json.loads(record.read_text())["records"]
     for kernel in kernels:
         if declared(kernel) is None:
             print(f"{kernel}: declares no mutants ({kernel}_mutants.py beside this script)")
             continue
-        todo = [(named, job) for named, job in jobs(kernel, levels) if only in named["name"]]
+        before = noticed(after, kernel) if after else {}
+        todo = [(named, job) for named, job in jobs(kernel, levels, before) if only in named["name"]]
         todo = [(named, job) for named, job in todo if not any(named.items() <= entry.items() for entry in entries)]
         if any(named["level"] == "source" for named, _ in todo):
             for arch in sorted({arch for mutant in mutants_of(kernel) for arch in mutant.archs}):
@@ -101,6 +112,7 @@ def main() -> None:
     running.add_argument("--level", choices=LEVELS, help="changes to the sources, or to the compiled PTX; default: both")
     running.add_argument("--only", default="", help="mutants whose name has this text")
     running.add_argument("--fresh", action="store_true", help="also those that the record has")
+    running.add_argument("--after", type=Path, metavar="RECORD", help="of an earlier run: what noticed a mutant there is tried first")
     table = modes.add_parser("table", help="prints the page of a record")
     table.add_argument("record", type=Path)
     given = parser.parse_args()
@@ -110,9 +122,8 @@ def main() -> None:
         return
     given.record.parent.mkdir(parents=True, exist_ok=True)
     try:
-        run(
-            given.record, [given.kernel] if given.kernel else names, [given.level] if given.level else list(LEVELS), given.only, given.fresh
-        )
+        kernels, levels = [given.kernel] if given.kernel else names, [given.level] if given.level else list(LEVELS)
+        run(given.record, kernels, levels, given.only, given.fresh, given.after)
     except MutantError as error:
         sys.exit(f"error: {error}")
 

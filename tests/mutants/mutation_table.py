@@ -15,7 +15,7 @@ HEAD = f"""\
 What a developer could get wrong, planted on purpose, and the check that notices. This page is made by a command from its record:
 
 ```console
-{COMMAND} run build/mutation.json          # tries what the record lacks; all of it takes an hour and a half on one core
+{COMMAND} run build/mutation.json          # tries what the record lacks; all of it takes an hour on one core
 {COMMAND} table build/mutation.json        # prints this page
 ```
 
@@ -73,14 +73,19 @@ def source_tables(kernel: str, mutants: Iterable[Mutant], entries: list[dict[str
 
 
 def ptx_table(kernel: str, entries: list[dict[str, Any]], why: Callable[[str], str]) -> list[str]:
-    """Sections of a family's PTX faults: per architecture, how many each kind of sign shows, and those that nothing shows."""
+    """Sections of a family's PTX faults: per architecture, how many each kind of sign shows, and those that nothing shows.
+
+    An entry's `of` is how many faults its kernels had.
+    """
     sections = []
     for arch in dict.fromkeys(one["arch"] for one in entries if one["level"] == "ptx" and one["kernel"] == kernel):
         some = [one for one in entries if one["level"] == "ptx" and one["kernel"] == kernel and one["arch"] == arch]
         signs = Counter(one["sign"].split(":")[0] or "nothing" for one in some)
         rows = [f"| {sign} | {count} |" for sign, count in sorted(signs.items(), key=lambda item: -item[1])]
         silent = [f"| {one['name']} | {cell(why(one['name'])) or '**not explained**'} |" for one in some if not one["sign"]]
-        sections += [f"## {kernel}: PTX of {arch}\n", "\n".join(["| First sign | Faults |", "|---|---|", *rows]) + "\n"]
+        noticed, untried = len(some) - signs["nothing"], some[-1]["of"] - len(some)
+        score = f"{noticed} of {len(some)} noticed, {signs['nothing']} not" + (f"; {untried} not tried yet." if untried else ".")
+        sections += [f"## {kernel}: PTX of {arch}\n", f"{score}\n", "\n".join(["| First sign | Faults |", "|---|---|", *rows]) + "\n"]
         if silent:
             sections.append("\n".join(["| Not noticed | Why |", "|---|---|", *silent]) + "\n")
     return sections

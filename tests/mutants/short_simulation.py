@@ -11,6 +11,8 @@ import json
 import sys
 from importlib import import_module
 
+from first_finding import first_sign
+
 
 def sign_of(kernel: str, arch: str) -> str | None:
     """The family's own sign, or the error that its compilation ended with."""
@@ -19,10 +21,9 @@ def sign_of(kernel: str, arch: str) -> str | None:
     from megamoe_dsl.artifact.compile import CompileError
 
     try:
-        found: str | None = import_module(f"{kernel}_mutants").short_simulation(arch)
+        return first_sign(lambda: import_module(f"{kernel}_mutants").short_simulation(arch))
     except (DSLBaseError, CompileError) as error:
         return f"compiler: {str(error).splitlines()[0]}"
-    return found
 
 
 if __name__ == "__main__":

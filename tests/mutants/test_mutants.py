@@ -90,7 +90,8 @@ def test_a_page_says_what_escapes() -> None:
 
     entries = [entry(caught, "simulation on sm_90a", "race: at a place"), entry(same, "", ""), entry(lost, "", "")]
     entries += [
-        {"level": "ptx", "kernel": "k", "arch": "sm_90a", "name": name, "sign": sign} for name, sign in (("a", "race: x"), ("b", ""))
+        {"level": "ptx", "kernel": "k", "arch": "sm_90a", "name": name, "of": 3, "sign": sign}
+        for name, sign in (("a", "race: x"), ("b", ""))
     ]
     text = page("a-record", entries, {"k": (caught, same, lost, new), "empty": ()}, {"k": lambda name: f"why {name}"})
     assert "1 of 3 caught, 1 equivalent, 1 not caught; 1 not tried yet." in text
@@ -101,4 +102,9 @@ def test_a_page_says_what_escapes() -> None:
         and "| four | off by one | `arch.py` |" in text
         and "Record: `a-record`." in text
     )
-    assert "| race | 1 |" in text and "| b | why b |" in text and "## empty\n\nDeclares no mutants." in text
+    assert (
+        "1 of 2 noticed, 1 not; 1 not tried yet." in text
+        and "| race | 1 |" in text
+        and "| b | why b |" in text
+        and "## empty\n\nDeclares no mutants." in text
+    )

@@ -76,6 +76,30 @@ def test_scale_byte_at_powers_of_two_times_448():
     assert quant.e4m3_scale_byte(above).tolist() == expected
 
 
+def test_e2m1_scale_byte_at_powers_of_two_times_6():
+    """6 * 2^n gives 2^n, the next float 2^(n + 1); the rounded reciprocal gives what a division by 6 would, for every significand."""
+    exact = torch.tensor([6.0 * 2.0**n for n in range(-120, 125)], dtype=torch.float32)
+    above = torch.nextafter(exact, torch.tensor(math.inf))
+    want = torch.arange(7, 252, dtype=torch.uint8)
+    assert torch.equal(quant.e2m1_scale_byte(exact), want) and torch.equal(quant.e2m1_scale_byte(above), want + 1)
+    near = torch.arange(-2000, 2000) + torch.tensor(6.0).view(torch.int32)
+    every = torch.cat([near, torch.arange(0x3F800000, 0x40000000, 97)]).int().view(torch.float32)
+    assert torch.equal(quant.e2m1_scale_byte(every), quant.encode_ue8m0(every / 6))
+
+
+def test_an_encoder_that_counts_boundaries_differs_at_three_ties():
+    """docs/w4a4.md: every tie down and no minus zero, against nearest even with signs; all else is equal."""
+    boundaries = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+    x = torch.cat([torch.linspace(-7, 7, 28001), torch.tensor(boundaries), torch.tensor([-0.0])])
+    counted = sum((x.abs() > boundary).to(torch.uint8) for boundary in boundaries)
+    counted = counted | ((x < 0) & (counted != 0)).to(torch.uint8) << 3
+    ours = quant.encode_e2m1(x)
+    differs = counted != torch.where(ours == 8, 0, ours)
+    assert set(x[differs].abs().tolist()) == {0.75, 1.75, 3.5}
+    assert (ours[differs] & 7).tolist() == ((counted[differs] & 7) + 1).tolist()
+    assert (ours == 8).any() and not (counted == 8).any()
+
+
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=32, max_size=32))
 @settings(max_examples=200)
 def test_quantize_e4m3_error_is_half_a_step(values):

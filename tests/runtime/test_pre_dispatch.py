@@ -10,9 +10,11 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
+QUANTIZE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
+"""By recipe."""
 SMALL = (512, 3, 7)
 """Channels, top-k and tokens of a rank: chunks and slots for one CTA."""
 
@@ -21,7 +23,7 @@ SMALL = (512, 3, 7)
 def artifact(recipe: str, shape: tuple[int, int, int] = SMALL, quantised: bool = False) -> Artifact:
     hidden, topk, capacity = shape
     problem = Problem(hidden, 256, 8, topk, max_tokens_per_rank=capacity, recipe=recipe)
-    return compile_kernel(PreDispatchConfig(problem, 2, "sm_100a" if recipe == "fp8xfp4" else "sm_90a", quantised))
+    return compile_kernel(PreDispatchConfig(problem, 2, "sm_90a" if recipe == "fp8xfp8" else "sm_100a", quantised))
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -37,6 +39,7 @@ def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
         x[1, :256] = torch.tensor(2.0**-133).bfloat16()
         x[1, 256:] = torch.finfo(torch.bfloat16).max
         x[2, :256] = torch.tensor([448.0, 17.0, 18.0, 19.0] * 64).bfloat16()
+        x[2, 256:] = torch.tensor([6.0, -0.75, 0.75, 1.75, 3.5, 2.5, -0.25, 5.0] * 32).bfloat16()
     return x
 
 
@@ -68,13 +71,13 @@ def run(
 
 
 @pytest.mark.parametrize("quantised", [False, True])
-@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+@pytest.mark.parametrize("recipe", QUANTIZE)
 @pytest.mark.parametrize(("count", "padded"), [(7, 7), (5, 7), (1, 1), (0, 2), (0, 0)])
 def test_bytes_equal_quant(recipe: str, count: int, padded: int, quantised: bool) -> None:
     check_bytes(recipe, SMALL, count, padded, quantised)
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+@pytest.mark.parametrize("recipe", QUANTIZE)
 def test_more_chunks_and_slots_than_the_grid_has_warps_and_threads(recipe: str) -> None:
     """Every warp takes chunks several times, some threads take slots twice; no CTA does what is another's."""
     count, topk = 140, 8
@@ -89,7 +92,7 @@ def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: in
     x = tokens(count, hidden, seed=count)
     idx = torch.arange(count * topk).reshape(count, topk) % 9 - 1
     weights = torch.rand(count, topk)
-    codes, sf = (quantize_e4m3 if recipe == "fp8xfp4" else quantize_e4m3_f32)(x)
+    codes, sf = QUANTIZE[recipe](x)
     given = (codes, idx, weights, padded, sf.contiguous()) if quantised else (x, idx, weights, padded, None)
     fields = run(artifact(recipe, shape, quantised), *given)
     raw = {name: field.view(torch.uint8) for name, field in fields.items()}
@@ -103,7 +106,7 @@ def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: in
 
 
 @pytest.mark.parametrize("quantised", [False, True])
-@pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])
+@pytest.mark.parametrize("recipe", QUANTIZE)
 def test_nothing_spills(recipe: str, quantised: bool) -> None:
     use = artifact(recipe, quantised=quantised).resources
     assert use.stack_bytes == 0 and use.registers <= 64, "several CTAs of 512 threads share an SM"

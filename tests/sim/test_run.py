@@ -12,7 +12,7 @@ from cutlass.cute.runtime import from_dlpack
 from ptx_cases import module
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
-from megamoe_dsl.sim import DeviceArray, Geometry, PerRank, SimError, run
+from megamoe_dsl.sim import Assumptions, DeviceArray, Geometry, PerRank, SimError, run
 from megamoe_dsl.sim.host.compiler_hooks import launches_on
 from megamoe_dsl.sim.host.simulated_device import SimulatedDevice
 from megamoe_dsl.testing import assert_no_findings, check_schedules
@@ -105,6 +105,13 @@ def test_ptx_with_a_tensor_map_and_a_float():
     encoded = TensorMap(matrix.data_ptr(), TensorMapDtype.F32, (8, 16), (32,), (4, 4)).encode()
     run(text, encoded, y, 1.5, geometry=ONE_WARP, races=False)
     assert y.tolist() == [7, 0x3FC00000]
+
+
+def test_what_a_run_takes_for_granted():
+    text = module("ld.param.b64 %rd1, [y]; elect.sync %r1|%p1, -1; @%p1 st.global.b32 [%rd1], %r1;", [".param .u64 y"])
+    y = np.zeros(1, np.uint32)
+    run(text, y, geometry=ONE_WARP, assumptions=Assumptions(leader=9))
+    assert y.tolist() == [9]
 
 
 def test_a_view_and_its_tensor_are_one_buffer():

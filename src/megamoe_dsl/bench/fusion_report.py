@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .point import FP8
+
 STAGES = {"moe_dispatch": "dispatch", "moe_fc1": "Linear1", "moe_swiglu": "SwiGLU", "moe_fc2": "Linear2", "moe_combine": "combine"}
 LETTERS = dict(zip(STAGES, "d1s2c", strict=True))
 HEADINGS = ("Point", "fused", "unfused", "unfused / fused", *STAGES.values(), "J fused", "J unfused")
@@ -16,9 +18,10 @@ def graph_us(record: dict[str, Any], which: str) -> float:
 
 
 def name_of(record: dict[str, Any]) -> str:
-    """Flash, 512"""
+    """Flash, 512; with number formats that are not FP8's in brackets"""
     point = record["point"]
-    return f"{(point['preset'] or 'own').capitalize()}, {point['tokens']}"
+    formats = "" if point["recipe"] == FP8 else f" ({point['recipe']})"
+    return f"{(point['preset'] or 'own').capitalize()}, {point['tokens']}{formats}"
 
 
 def row(record: dict[str, Any]) -> list[str]:

@@ -7,8 +7,8 @@ Exact cases. FP32 sums do not depend on their order when every partial sum, coun
 significant bits than BF16.
 
 What remains is `ex2.approx` and `rcp.approx`, whose last bits are not specified. Top-k weights are redrawn until no activation lies
-within 2^-20 of an E4M3 rounding boundary or of a scale step, so a kernel that is a few ulp off still gives the same codes. Both values
-of `fast_math` then give the same result too.
+within 2^-20 of a rounding boundary of its element or of a scale step, so a kernel that is a few ulp off still gives the same codes. Both
+values of `fast_math` then give the same result too.
 """
 
 from megamoe_dsl.cases.case import Case

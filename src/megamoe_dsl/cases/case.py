@@ -33,7 +33,7 @@ class Case:
     def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
         """Per rank float64 [T_r, H]: zeros for an exact case, else `reference.error_bound`."""
         if self.exact:
-            return [torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in self.x]
+            return [torch.zeros(len(x), self.problem.hidden, dtype=torch.float64, device=x.device) for x in self.x]
         return error_bound(self.problem, self.x, self.x_sf, self.topk_idx, self.topk_weights, self.weights, rigorous)
 
     def to(self, device: torch.device | str) -> "Case":

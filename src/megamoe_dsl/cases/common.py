@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from megamoe_dsl.quant import e4m3_scale_byte, encode_e4m3, inverse_scale
+from megamoe_dsl.quant import MicroScaling, inverse_scale
 from megamoe_dsl.reference.moe import ExpertInputs
 
 FP32_BITS = 24
@@ -47,13 +47,13 @@ def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor
         raise CaseError(job.expert, f"sums of Linear1 reach {largest:.3g} units, and FP32 counts to 2^{FP32_BITS}")
 
 
-def fragile(values: torch.Tensor, block: int) -> torch.Tensor:
+def fragile(values: torch.Tensor, block: int, element: MicroScaling) -> torch.Tensor:
     """Rows of `values` (float32 [n, I]) whose codes or scales change when the values move by a relative 2^-20: bool [n]."""
     amax = values.abs().unflatten(1, (-1, block)).amax(2)
-    low, high = e4m3_scale_byte(amax * (1 - _MARGIN)), e4m3_scale_byte(amax * (1 + _MARGIN))
+    low, high = element.scale_byte(amax * (1 - _MARGIN)), element.scale_byte(amax * (1 + _MARGIN))
     scaled = values * inverse_scale(low).repeat_interleave(block, dim=1)
-    codes = [encode_e4m3(scaled * factor).view(torch.uint8) for factor in (1 - _MARGIN, 1 + _MARGIN)]
-    return (low != high).any(dim=1) | (codes[0] != codes[1]).any(dim=1)
+    ends = [element.rounded(scaled * factor) for factor in (1 - _MARGIN, 1 + _MARGIN)]
+    return (low != high).any(dim=1) | (ends[0] != ends[1]).any(dim=1)
 
 
 def low_bit(values: torch.Tensor) -> torch.Tensor:

@@ -6,12 +6,12 @@ from typing import NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4
+from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
-from megamoe_dsl.quant import ExpertWeights, input_layout
+from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, input_layout
 from megamoe_dsl.reference import linear1, requantize, route, swiglu
 from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 
@@ -21,7 +21,7 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
-    return {"fp8xfp4": fp8xfp4, "fp8xfp8": fp8xfp8, "fp8xmxfp4": fp8xmxfp4}[problem.recipe]
+    return {"fp8xfp4": fp8xfp4, "mxf4xmxf4": mxf4xmxf4, "fp8xfp8": fp8xfp8, "fp8xmxfp4": fp8xmxfp4}[problem.recipe]
 
 
 def random_case(
@@ -99,7 +99,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     weight = job.weight.clone()
     for _ in range(_MAX_REDRAWS):
         values = swiglu(gate_up, weight, case.problem.activation_clamp, case.problem.fast_math)
-        rows = fragile(values, input_layout(case.problem)[1]).nonzero().flatten()
+        rows = fragile(values, input_layout(case.problem)[1], MICRO_SCALING[case.problem.formats.hidden.element]).nonzero().flatten()
         if not len(rows):
             break
         weight[rows] = _topk_weights([len(rows)], generator)
@@ -139,7 +139,7 @@ def random_weights(
         problem: the layer.
         rank: whose experts.
         seed: equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers).
-        device: fp8xfp4 is drawn on the CPU only.
+        device: fp8xfp4 and mxf4xmxf4 are drawn on the CPU only.
         exact: as `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K order are those of the
             reference, in another order they may round differently.
 

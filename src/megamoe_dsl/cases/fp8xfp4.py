@@ -44,27 +44,34 @@ def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeight
     return ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
 
 
-def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+def draw_bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    """uint8, low <= value < high."""
     return draw_integers(shape, low, high, generator).to(torch.uint8)
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
     integers = draw_integers((count, problem.hidden), -_MAX_INTEGER, _MAX_INTEGER + 1, generator)
-    return encode_e4m3(integers.float()), _bytes((count, problem.hidden // SCALE_BLOCK), 127 - _SCALE_STEPS, 127, generator)
+    return encode_e4m3(integers.float()), exact_scales(problem, count, generator)
 
 
-def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
-    """Weights whose sums are exact with `exact_x` (module docstring), Linear2 only once it is thinned."""
+def exact_scales(problem: Problem, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Scales of tokens within a factor of 8: uint8 [count, hidden / 32]."""
+    return draw_bytes((count, problem.hidden // SCALE_BLOCK), 127 - _SCALE_STEPS, 127, generator)
+
+
+def exact_weights(problem: Problem, generator: torch.Generator, token: float = 9.0) -> ExpertWeights:
+    """Weights whose sums are exact with `exact_x` (module docstring), Linear2 only once it is thinned; `token` is the root mean square of
+    the tokens' elements."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about 9 * 2.9, and two scales of about 0.29 and 4.6
+    # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about `token` * 2.9, and two scales of about 0.29 and 4.6
     # times the smallest weight scale.
-    base = 127 + round(math.log2(4.0 / (h**0.5 * 9 * 2.9 * 0.29 * 4.6)))
+    base = 127 + round(math.log2(4.0 / (h**0.5 * token * 2.9 * 0.29 * 4.6)))
     return ExpertWeights(
-        fc1=_bytes((el, 2 * i, h // 2), 0, 256, generator),
-        fc1_sf=_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
+        fc1=draw_bytes((el, 2 * i, h // 2), 0, 256, generator),
+        fc1_sf=draw_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
         fc2=_sparse_rows(el, h, i, generator),
-        fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
+        fc2_sf=draw_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
     )
 
 
@@ -72,24 +79,34 @@ def _sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -
     """Packed E2M1 [el, rows, columns / 2] with one nonzero in each of `_L2_ENTRIES` equal parts of every row."""
     part = columns // _L2_ENTRIES
     place = draw_integers((el, rows, _L2_ENTRIES, 1), 0, part, generator)
-    magnitude = _bytes((el, rows, _L2_ENTRIES, 1), 1, 8, generator)
-    sign = _bytes((el, rows, _L2_ENTRIES, 1), 0, 2, generator) * 8
+    magnitude = draw_bytes((el, rows, _L2_ENTRIES, 1), 1, 8, generator)
+    sign = draw_bytes((el, rows, _L2_ENTRIES, 1), 0, 2, generator) * 8
     code = torch.zeros(el, rows, _L2_ENTRIES, part, dtype=torch.uint8, device=generator.device).scatter_(3, place, magnitude + sign)
     return pack_e2m1(code.flatten(2))
 
 
 def check_linear1(job: ExpertInputs) -> None:
     """Raises CaseError unless the sums of Linear1 are exact: every product is a multiple of the smallest scales times 1 times 0.5."""
-    unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * 0.5
-    assert_sums_exact(job, dequantize_e4m3(job.x, job.x_sf), dequantize_e2m1(job.fc1, job.fc1_sf), unit)
+    check_sums(job, dequantize_e4m3(job.x, job.x_sf), 1.0)
+
+
+def check_sums(job: ExpertInputs, x: torch.Tensor, step: float) -> None:
+    """`check_linear1` of tokens whose values `x` are multiples of `step` times their scale."""
+    unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * step * 0.5
+    assert_sums_exact(job, x, dequantize_e2m1(job.fc1, job.fc1_sf), unit)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
     """Drop entries of the job's Linear2 rows, in place, until the sums of every token are exact in FP32."""
+    thin_rows(job, dequantize_e4m3(acts, acts_sf))
+
+
+def thin_rows(job: ExpertInputs, values: torch.Tensor) -> None:
+    """`thin_linear2` for activations with these values, float64 [n, I]."""
     codes = unpack_e2m1(job.fc2)
     order = (codes != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_L2_ENTRIES]
     picked = codes.gather(1, order)
     weight = e2m1_values()[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK)
-    live = thin(order, weight, dequantize_e4m3(acts, acts_sf))
+    live = thin(order, weight, values)
     codes.scatter_(1, order, torch.where(live, picked, 0).to(torch.uint8))
     job.fc2.copy_(pack_e2m1(codes))

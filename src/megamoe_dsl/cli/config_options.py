@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..arch import SM100, Arch
@@ -33,7 +33,7 @@ def either(values: Sequence[object]) -> str:
 
 
 OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
-TILE = ("block_m", "lookahead", "stages")
+TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
 
@@ -46,9 +46,12 @@ class ConfigOptions(ShapeOptions):
     clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
-    arch: str | None = option(None, "sm_100a (FP8 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
+    arch: str | None = option(
+        None, "sm_100a (FP8 x FP4, FP4 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
+    )
 
     @property
     def architecture(self) -> Arch:
@@ -72,10 +75,14 @@ class ConfigOptions(ShapeOptions):
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).
 
-        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture.
+        Raises `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field.
         """
-        found, tile = find_kernel(kernel), {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
-        config_type(found, self.architecture)
+        found = find_kernel(kernel)
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        known = {field.name for field in fields(config_type(found, self.architecture))}
+        for name, value in given_only(tile).items():
+            if name not in known:
+                raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
         return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **given_only(tile))
 
 

@@ -19,7 +19,7 @@ from ..kernels.pre_dispatch.family import PreDispatchKernel
 from ..kernels.registry import find_kernel, kernel_of
 from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, ProblemError
-from .config_options import KernelOptions
+from .config_options import TILE, KernelOptions
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
 from .options import takes
@@ -78,8 +78,8 @@ def simulate(
                 raise typer.Exit(FAILED)
             return
         if given.kernel == PreDispatchKernel.name:
-            fused_only = {"clamp": given.clamp, "random": random or None, "block_m": given.block_m, "lookahead": given.lookahead}
-            leave_out({**fused_only, "stages": given.stages, "launches": launches}, f"--kernel {given.kernel}")
+            tile = {name: getattr(given, name) for name in TILE}
+            leave_out({"clamp": given.clamp, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
         ranks = asked_ranks(given)
         counts = parse_tokens(tokens, ranks)
         problem = replace(given, ranks=ranks).problem(max(1, *counts))

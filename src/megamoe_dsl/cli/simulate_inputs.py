@@ -15,7 +15,7 @@ from ..cases import random_routing
 from ..cases.common import normal
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..quant import input_layout, quantize_e4m3, quantize_e4m3_f32
+from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
 from ..runtime.bf16_inputs import Bf16Inputs
 from ..sim import GlobalMemory, Launch, Report, Simulator
@@ -94,7 +94,8 @@ def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tens
     problem, count = config.problem, inputs.num_tokens
     region = symmetric_buffer(problem, config.arch)
     sym = torch.full((region.size,), UNTOUCHED, dtype=torch.uint8)
-    quantize = quantize_e4m3 if problem.formats.activations.scale == UE8M0 else quantize_e4m3_f32
+    activations = problem.formats.activations
+    quantize = MICRO_SCALING[activations.element].quantize if activations.scale == UE8M0 else quantize_e4m3_f32
     codes, sf = quantize(inputs.x)
     region.view(sym, "topk_idx").fill_(-1)
     region.view(sym, "topk_weights").fill_(0.0)

@@ -11,7 +11,7 @@ from .warp import shuffle_xor_f32
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
-E4M3_MAX = 448.0
+E4M3_MAX, E2M1_MAX = 448.0, 6.0
 
 
 def bf16_bits(value: float) -> int:
@@ -95,9 +95,9 @@ def max_over_quad(value: Any) -> Any:
     return value
 
 
-def scale_exponent(amax: Any) -> Any:
-    """UE8M0 byte e: the smallest with amax <= 448 * 2^(e - 127)."""
-    bits = emit_to(Uint32, "mov.b32 {}, {};", amax * Float32(1.0 / E4M3_MAX))
+def scale_exponent(amax: Any, largest: float = E4M3_MAX) -> Any:
+    """UE8M0 byte e: the smallest with amax <= largest * 2^(e - 127), where `largest` is the element's largest value."""
+    bits = emit_to(Uint32, "mov.b32 {}, {};", amax * Float32(1.0 / largest))
     return (bits + Uint32(0x7FFFFF)) >> 23
 
 
@@ -113,3 +113,9 @@ def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
         "mov.b32 {0}, {{a, b}};\n\t}}"
     )
     return emit_to(Int32, template, v0, v1, v2, v3)
+
+
+def pack_e2m1(*values: Any) -> Any:
+    """Eight floats to E2M1, nearest even, saturating; the first in the lowest nibble."""
+    pairs = "".join(f"cvt.rn.satfinite.e2m1x2.f32 {name}, {{{2 * i + 2}}}, {{{2 * i + 1}}};\n\t" for i, name in enumerate("abcd"))
+    return emit_to(Uint32, f"{{{{\n\t.reg .b8 a, b, c, d;\n\t{pairs}mov.b32 {{0}}, {{{{a, b, c, d}}}};\n\t}}}}", *values)

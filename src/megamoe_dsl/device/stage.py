@@ -6,7 +6,7 @@ each with the stage as its first index:
 
 | field         | what it holds |
 |---|---|
-| tokens        | rows of the activations, K-major under SW128 |
+| tokens        | rows of the activations, K-major, swizzled over a row's width |
 | weights       | rows of the weights, likewise |
 | sfa, sfb      | scales of the tokens and of the weights that come with the stage |
 | full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |

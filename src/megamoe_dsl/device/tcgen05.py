@@ -9,24 +9,23 @@ from typing import Any
 
 from cutlass import Float32, Int64, Uint32
 
+from ..hardware.scaled_mma import ScaledMma
 from .ptx import emit, emit_to_many
 
-OPERAND_HIGH = 0x40004040  # SMEM descriptor, high word: SW128, version 1, SBO 1024
+OPERAND_HIGH = {128: 0x40004040, 64: 0x80004020}  # SMEM descriptor, high word, by span: swizzle, version 1, SBO 8 spans
 SCALE_HIGH = 0x00004008  # no swizzle, version 1, SBO 128
 K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
-STEPS = 4  # MMAs of K = 32 in a K block of 128
-# M = 256, A = E2M1, B = E4M3, UE8M0 scales; N and the scale ids are added per tile and per step
-INSTRUCTION = (1 << 23) | (256 >> 7 << 27) | (5 << 7)
+INSTRUCTION = (1 << 23) | (256 >> 7 << 27)  # M = 256, UE8M0 scales; formats, N and the scale ids are added per kind, tile and step
 
 
-def instruction(mma_n: Any) -> Any:
-    """Instruction descriptor for a multiple of 16 tokens: N >> 3 in bits 17-22."""
-    return (mma_n << 14) | INSTRUCTION
+def instruction(kind: ScaledMma, mma_n: Any) -> Any:
+    """Instruction descriptor for a multiple of 16 tokens: formats of A and B in bits 7-9 and 10-12, N >> 3 in bits 17-22."""
+    return (mma_n << 14) | (INSTRUCTION | kind.weights << 7 | kind.tokens << 10)
 
 
-def with_scale_step(descriptor: Any, step: int) -> Any:
-    """Both scale ids set to the 32-channel step: A in bits 29-30, B in bits 4-5."""
-    return descriptor | (step << 29 | step << 4)
+def with_scale_id(descriptor: Any, scale_id: int) -> Any:
+    """Both scale ids set, which count 32 channels: A in bits 29-30, B in bits 4-5."""
+    return descriptor | (scale_id << 29 | scale_id << 4)
 
 
 def descriptor(low: Any, high: int) -> Any:
@@ -53,12 +52,12 @@ def copy_scales(column: int, smem_descriptor: Any) -> None:
     )
 
 
-def mma(accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
-    """D[256, N] (+)= A[256, 32] B[N, 32]^T with one scale per row and 32 channels; `accumulate` 0 overwrites."""
+def mma(kind: ScaledMma, accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
+    """D[256, N] (+)= A[256, K] B[N, K]^T, K as the kind has it, with one scale per row and 32 channels; `accumulate` 0 overwrites."""
     emit(
         "{{\n\t.reg .pred p;\n\t.reg .b32 d, i, sa, sb;\n\tmov.b32 d, {0};\n\tmov.b32 i, {3};\n\tmov.b32 sa, {4};\n\tmov.b32 sb, {5};\n\t"
         "setp.ne.b32 p, {6}, 0;\n\t"
-        "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.block32 [d], {1}, {2}, i, [sa], [sb], p;\n\t}}",
+        f"tcgen05.mma.cta_group::2.kind::{kind.name}.block_scale.block32 [d], {{1}}, {{2}}, i, [sa], [sb], p;\n\t}}}}",
         *(accumulator, a, b, instruction, scales_a, scales_b, accumulate),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Uint32
 
 from .ptx import emit, emit_to
 
@@ -61,6 +61,11 @@ def shuffle_up(value: Any, delta: int) -> Any:
 def shuffle_xor_f32(value: Any, mask: int) -> Any:
     """The float that the lane with this number XOR `mask` holds."""
     return emit_to(Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
+
+
+def shuffle_xor(value: Any, mask: int) -> Any:
+    """The word that the lane with this number XOR `mask` holds."""
+    return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
 
 
 def sync_warp() -> None:

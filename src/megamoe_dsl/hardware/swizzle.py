@@ -37,5 +37,6 @@ class Swizzle:
         return address ^ (((address >> 7) & self.mask) << 4)
 
 
+SW32 = Swizzle(32)
 SW64 = Swizzle(64)
 SW128 = Swizzle(128)

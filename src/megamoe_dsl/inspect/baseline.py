@@ -33,7 +33,7 @@ def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) 
     data = json.loads(path.read_text(encoding="utf-8"))
     measured, problem = preset(data["preset"]), config.problem
     fields = ("hidden", "intermediate", "num_experts", "topk")
-    same = all(getattr(measured, name) == getattr(problem, name) for name in fields)
+    same = problem.recipe == data["recipe"] and all(getattr(measured, name) == getattr(problem, name) for name in fields)
     tier = next((one for one in data["tiers"] if one["block_m"] == config.block_m), None)
     if not same or tier is None or (problem.num_ranks, config.num_sms) != (data["num_ranks"], data["num_sms"]):
         return None

@@ -1,8 +1,9 @@
 """Number formats and weight transforms of the MegaMoE, on torch tensors.
 
-`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4), `block128` those with FP32 scales (fp8xfp8), `expansion` the
-step from E2M1 to E4M3 that changes no value, `weights` the reordering that turns checkpoint weights into what the kernel's TMA and
-scale-factor copies expect, `placement` the same for one expert at a time. Nothing here imports cutlass or needs a GPU.
+`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4, mxf4xmxf4), `micro_scaling` both by element, `block128` those with FP32
+scales (fp8xfp8), `expansion` the step from E2M1 to E4M3 that changes no value, `weights` the reordering that turns checkpoint weights into
+what the kernel's TMA and scale-factor copies expect, `placement` the same for one expert at a time. Nothing here imports cutlass or needs a
+GPU.
 """
 
 from megamoe_dsl.quant.block128 import (
@@ -23,6 +24,7 @@ from megamoe_dsl.quant.formats import (
     decode_ue8m0,
     dequantize_e2m1,
     dequantize_e4m3,
+    e2m1_scale_byte,
     e2m1_values,
     e4m3_scale_byte,
     encode_e2m1,
@@ -35,6 +37,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
+from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import WEIGHT_NAMES, new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
@@ -44,6 +47,7 @@ from megamoe_dsl.quant.weights import (
     checkpoint_layout,
     deinterleave_gate_up,
     input_layout,
+    input_row,
     interleave_gate_up,
     inverse_order_rows_sm90,
     inverse_tile_sm90,
@@ -59,9 +63,11 @@ __all__ = [
     "E4M3_MAX",
     "FP32_SCALE_BLOCK",
     "INDEX_DTYPES",
+    "MICRO_SCALING",
     "SCALE_BLOCK",
     "WEIGHT_NAMES",
     "ExpertWeights",
+    "MicroScaling",
     "PackedWeightsError",
     "TransformedWeights",
     "checkpoint_layout",
@@ -72,6 +78,7 @@ __all__ = [
     "dequantize_e4m3",
     "dequantize_e4m3_f32",
     "dequantize_weight_e4m3",
+    "e2m1_scale_byte",
     "e2m1_values",
     "e4m3_scale_byte",
     "encode_e2m1",
@@ -79,6 +86,7 @@ __all__ = [
     "encode_ue8m0",
     "expand_e2m1",
     "input_layout",
+    "input_row",
     "interleave_gate_up",
     "inverse_order_rows_sm90",
     "inverse_scale",

@@ -1,4 +1,4 @@
-"""Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights.
+"""Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights and activations.
 
 One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0). A byte b means 2^(b - 127); 255 is NaN and is
 never produced here. The E4M3 quantiser repeats the bit manipulation of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`,
@@ -159,8 +159,12 @@ def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: as `encode_ue8m0`.
     """
+    return _scale_byte(amax, E4M3_MAX)
+
+
+def _scale_byte(amax: torch.Tensor, largest: float) -> torch.Tensor:
     _require_dtype("amax", amax, torch.float32)
-    return encode_ue8m0(amax * torch.tensor(1.0 / E4M3_MAX, dtype=torch.float32, device=amax.device))
+    return encode_ue8m0(amax * torch.tensor(1.0 / largest, dtype=torch.float32, device=amax.device))
 
 
 def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,6 +223,10 @@ def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     """Cast to E2M1 codes, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
+    Ties at 0.25, 0.75, 1.25, 1.75, 2.5, 3.5 and 5 give 0, 1, 1, 2, 2, 4 and 4; minus zero, and what rounds to it, keeps its sign.  An
+    encoder that counts the boundaries a magnitude exceeds, as DeepGEMM's `per_token_cast_to_fp4`, takes every tie down, so 0.75, 1.75 and
+    3.5 to 0.5, 1.5 and 3, and gives no minus zero.
+
     Args:
         x: float32 or float64 of any shape, no NaN.
 
@@ -266,8 +274,16 @@ def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
     return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
 
 
+def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
+    """UE8M0 byte of an E2M1 block whose largest magnitude is `amax`, 2^ceil(log2(amax / 6)): `e4m3_scale_byte` with float32(1/6).
+
+    An amax of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).  Arguments, result and errors are the same.
+    """
+    return _scale_byte(amax, E2M1_MAX)
+
+
 def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to packed E2M1 with one UE8M0 scale, 2^ceil(log2(amax / 6)), per `block` values.
+    """Quantise to packed E2M1 with one UE8M0 scale (`e2m1_scale_byte`) per `block` values: weights, and the activations of mxf4xmxf4.
 
     Args:
         w: floating point [..., K], finite; cast to float32 first.
@@ -284,7 +300,7 @@ def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tens
     _require_blocks("w", w.shape[-1], block)
     _require_finite("w", w)
     blocks = w.to(torch.float32).unflatten(-1, (-1, block))
-    sf = encode_ue8m0(blocks.abs().amax(dim=-1) / E2M1_MAX)
+    sf = e2m1_scale_byte(blocks.abs().amax(dim=-1))
     return pack_e2m1(encode_e2m1(blocks * inverse_scale(sf).unsqueeze(-1)).flatten(-2)), sf
 
 

@@ -57,11 +57,17 @@ def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
     return TORCH_DTYPES[activations.scale], activations.channels
 
 
+def input_row(problem: "Problem") -> tuple[torch.dtype, int]:
+    """Rows of activations: dtype and length.  x is [tokens, hidden]; of E2M1, two in a byte, [tokens, hidden / 2]."""
+    activations = problem.formats.activations
+    return TORCH_DTYPES[activations.element], activations.row_bytes(problem.hidden)
+
+
 @dataclass(frozen=True)
 class ExpertWeights:
     """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate.
 
-    fp8xfp4 and fp8xmxfp4, all uint8:
+    fp8xfp4, mxf4xmxf4 and fp8xmxfp4, all uint8:
         fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales:
@@ -89,7 +95,7 @@ class ExpertWeights:
 class TransformedWeights:
     """Weights of one rank as the kernel reads them.
 
-    fp8xfp4:
+    fp8xfp4 and mxf4xmxf4:
         fc1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; fc1_sf int32 [El * (H/128), 2I]: expert outermost, then 128
         values of K, rows in UTCCP order within each 128; fc2 uint8 [El, H, I/2] packed E2M1, unchanged; fc2_sf int32 [El * (I/128), H], as
         fc1_sf.

@@ -1,6 +1,6 @@
 """How far a correct kernel may be from the oracle when its sums are not exact.
 
-Everything between the two sums of the layer is monotone (BF16 rounding, clamp, E4M3 cast, scale byte of amax), so the bound carries
+Everything between the two sums of the layer is monotone (BF16 rounding, clamp, cast, scale byte of amax), so the bound carries
 intervals: the kernel's value lies between the images of the interval's ends. That makes it tight: away from a rounding boundary both
 ends round alike and the width disappears. The steps, for K summed products p:
 
@@ -15,7 +15,8 @@ When `rigorous`, no kernel that follows the definition can leave the bound, but 
 conspire. Otherwise code errors add in quadrature times 8: they are independent and centred, so Hoeffding's inequality gives a probability
 below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-norm, |sum|):
 
-fp8xfp4  FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
+fp8xfp4 and mxf4xmxf4
+         FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
          the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
 fp8xfp8 and fp8xmxfp4
          A Hopper tensor core cuts every addend, products and accumulator, 13 bits below the largest exponent among them, and its result
@@ -39,15 +40,13 @@ import torch
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
+    MICRO_SCALING,
     ExpertWeights,
-    decode_e4m3,
+    MicroScaling,
     decode_ue8m0,
     dequantize_e2m1,
-    dequantize_e4m3,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
-    e4m3_scale_byte,
-    encode_e4m3,
     input_layout,
     inverse_scale,
 )
@@ -74,7 +73,7 @@ def _norm2(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
-    """E of fp8xfp4: FP32 accumulation error of left @ right^T, whose value is `total`."""
+    """E where the tensor core scales: FP32 accumulation error of left @ right^T, whose value is `total`."""
     count = left.shape[1]
     if rigorous:
         return count * _UNIT * (left.abs() @ right.abs().T)
@@ -101,9 +100,10 @@ class _Sums:
 
     def __init__(self, recipe: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
+        self.element = MICRO_SCALING[RECIPES[recipe].hidden.element]
 
     def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_e4m3_f32(x, sf) if self.promoted else dequantize_e4m3(x, sf)
+        return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
 
     def weights(self, w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         return dequantize_e2m1(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
@@ -129,22 +129,22 @@ def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, h
     return centre, torch.maximum((ends[0] - centre).abs(), (ends[1] - centre).abs())
 
 
-def _code_error(values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
+def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
     """Distance between the dequantised reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
 
     def spread(x: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(block, dim=1)
 
     blocks = (-1, block)
-    low = e4m3_scale_byte((values.abs() - error).unflatten(1, blocks).amax(2).clamp(min=0).float())
-    high = e4m3_scale_byte((values.abs() + error).unflatten(1, blocks).amax(2).float())
+    low = element.scale_byte((values.abs() - error).unflatten(1, blocks).amax(2).clamp(min=0).float())
+    high = element.scale_byte((values.abs() + error).unflatten(1, blocks).amax(2).float())
     worst = torch.zeros_like(values)
     for byte in (low, high):
         factor, scale = spread(inverse_scale(byte)), spread(decode_ue8m0(byte))
         for end in (values - error, values + error):
-            worst = torch.maximum(worst, (decode_e4m3(encode_e4m3(end.float() * factor)) * scale - reference).abs())
+            worst = torch.maximum(worst, (element.rounded(end.float() * factor) * scale - reference).abs())
     # With more than two possible scales the ends do not bracket the ones between; the magnitude does.
-    magnitude = (values.abs() + error) * (1 + 2.0**-4) + spread(decode_ue8m0(high)) * 2.0**-10 + reference.abs()
+    magnitude = (values.abs() + error) * (1 + element.relative) + spread(decode_ue8m0(high)) * element.smallest + reference.abs()
     return torch.where(spread(high.int() - low.int()) > 1, magnitude, worst)
 
 
@@ -195,7 +195,7 @@ def error_bound(
 
         codes = requantize(values.float(), problem.recipe)
         acts, fc2 = sums.activations(*codes), sums.weights(job.fc2, job.fc2_sf)
-        deviation = _code_error(values, error, acts, block)
+        deviation = _code_error(sums.element, values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T
         if not rigorous:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights, input_layout, ue8m0_bytes
+from megamoe_dsl.quant import ExpertWeights, input_layout, input_row, ue8m0_bytes
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
 from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu
@@ -18,7 +18,7 @@ class MoeResult:
 
     Attributes:
         y: bfloat16 [T_r, H].
-        acts: float8_e4m3fn [T_r, topk, I], the requantised Linear1 activations.
+        acts: float8_e4m3fn [T_r, topk, I], the requantised Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2].
         acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
         outputs: bfloat16 [topk, T_r, H], the combine buffer.
         routing: which rows each expert received.
@@ -50,9 +50,10 @@ def check_inputs(
             raise ProblemError(f"len({field})", len(given), f"num_ranks = {problem.num_ranks}")
     routing = route(problem, topk_idx)
     sf_dtype, sf_block = input_layout(problem)
+    dtype, width = input_row(problem)
     for rank, idx in enumerate(topk_idx):
         tokens = idx.shape[0]
-        _require(f"x[{rank}]", x[rank], torch.float8_e4m3fn, (tokens, problem.hidden))
+        _require(f"x[{rank}]", x[rank], dtype, (tokens, width))
         _require(f"x_sf[{rank}]", ue8m0_bytes(x_sf[rank]), sf_dtype, (tokens, problem.hidden // sf_block))
         _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
         weights[rank].validate(problem)
@@ -97,7 +98,7 @@ def expert_inputs(
         yield ExpertInputs(
             expert=expert,
             rows=rows,
-            x=all_x[source].view(torch.float8_e4m3fn),
+            x=all_x[source].view(x[0].dtype),
             x_sf=all_sf[source],
             weight=all_weights[source, slot],
             fc1=own.fc1[local],
@@ -121,7 +122,8 @@ def mega_moe_stages(
     tokens = [idx.shape[0] for idx in topk_idx]
     k, h, i, device = problem.topk, problem.hidden, problem.intermediate, x[0].device
     sf_dtype, sf_block = input_layout(problem)
-    acts = [torch.zeros(t, k, i, dtype=torch.uint8, device=device) for t in tokens]
+    row_bytes = problem.formats.hidden.row_bytes(i)
+    acts = [torch.zeros(t, k, row_bytes, dtype=torch.uint8, device=device) for t in tokens]
     acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=torch.bfloat16, device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
@@ -136,7 +138,7 @@ def mega_moe_stages(
             acts_sf[rank][token, slot] = values_sf[chosen]
             outputs[rank][slot, token] = out[chosen]
     y = [combine(out, idx) for out, idx in zip(outputs, topk_idx, strict=True)]
-    return MoeResult(y, [a.view(torch.float8_e4m3fn) for a in acts], acts_sf, outputs, routing)
+    return MoeResult(y, [a.view(x[0].dtype) for a in acts], acts_sf, outputs, routing)
 
 
 def mega_moe(
@@ -151,7 +153,7 @@ def mega_moe(
 
     Args:
         problem: shapes and numerics.
-        x: per rank float8_e4m3fn [T_r, H].
+        x: per rank float8_e4m3fn [T_r, H]; mxf4xmxf4: uint8 [T_r, H/2], packed E2M1.
         x_sf: per rank uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128].
         topk_idx: per rank int64 [T_r, topk], global experts, -1 masked.
         topk_weights: per rank float32 [T_r, topk].

@@ -2,7 +2,8 @@
 
 Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
 differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
-(`quant.block128` says why a power of two). What follows is about fp8xfp4.
+(`quant.block128` says why a power of two). What follows is about fp8xfp4; mxf4xmxf4 differs from it in the element of both activations,
+E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
 reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
@@ -16,7 +17,7 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
@@ -27,10 +28,10 @@ _SMALLEST_NORMAL = 2.0**-126
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes fp8xfp4.
+    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes fp8xfp4 or mxf4xmxf4.
 
     Args:
-        x: float8_e4m3fn [n, K].
+        x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
         x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, K/128].
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
@@ -48,9 +49,10 @@ def scaled_matmul(
         return promoted_matmul(x, x_sf, w, w_sf, accumulate)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
-    if x.shape[-1] != 2 * w.shape[-1]:
-        raise ValueError(f"x: K = {x.shape[-1]}, allowed: {2 * w.shape[-1]}, the K of w")
-    left, right = dequantize_e4m3(x, x_sf), dequantize_e2m1(w, w_sf)
+    packed = x.dtype == torch.uint8
+    if (found := x.shape[-1] * (2 if packed else 1)) != 2 * w.shape[-1]:
+        raise ValueError(f"x: K = {found}, allowed: {2 * w.shape[-1]}, the K of w")
+    left, right = (dequantize_e2m1 if packed else dequantize_e4m3)(x, x_sf), dequantize_e2m1(w, w_sf)
     return (left.to(accumulate) @ right.to(accumulate).T).to(torch.float32)
 
 
@@ -115,19 +117,20 @@ def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = No
 
 
 def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations of Linear2: E4M3 with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
+    """Activations of Linear2: with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:
         values: float32 [n, I] from `swiglu`.
         recipe: one of `problem.RECIPES`.
 
     Returns:
-        (float8_e4m3fn [n, I], uint8 [n, I/32]); fp8xfp8: float32 scales [n, I/128].
+        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128].
 
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
-    return quantize_e4m3_pow2(values) if RECIPES[recipe].hidden.scale == F32 else quantize_e4m3(values)
+    hidden = RECIPES[recipe].hidden
+    return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 
 def linear2(

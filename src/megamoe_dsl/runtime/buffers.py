@@ -22,6 +22,7 @@ from ..quant import (
     ExpertWeights,
     TransformedWeights,
     input_layout,
+    input_row,
     inverse_transform_weights,
     not_finite,
     place_expert,
@@ -30,6 +31,7 @@ from ..quant import (
     transform_weights,
     ue8m0_bytes,
 )
+from ..recipe import E2M1
 from .watchdog import new_record
 
 OUTPUT_ALIGNMENT = 16
@@ -72,8 +74,8 @@ def check_finite(name: str, values: torch.Tensor) -> None:
 class Inputs:
     """Tokens of one rank, T of them.
 
-    x             e4m3 [T, hidden]
-    x_sf          K-major; fp8xfp4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; on SM90: float32
+    x             e4m3 [T, hidden]; mxf4xmxf4: uint8 [T, hidden / 2], packed E2M1, low nibble first
+    x_sf          K-major; fp8xfp4, mxf4xmxf4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; on SM90: float32
                   [T, hidden / 128]
     topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
@@ -105,10 +107,11 @@ class Inputs:
     def check_layout(self, problem: Problem, owner: str = "") -> None:
         """The part of `check` that reads no tensor: dtypes, shapes, strides."""
         if self.x.dim() != 2:
-            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {problem.hidden})")
+            raise ProblemError(f"{owner}x.shape", tuple(self.x.shape), f"(tokens, {input_row(problem)[1]})")
         tokens = self.num_tokens
         problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
-        check_tensor(f"{owner}x", self.x, torch.float8_e4m3fn, (tokens, problem.hidden))
+        dtype, width = input_row(problem)
+        check_tensor(f"{owner}x", self.x, dtype, (tokens, width))
         sf_dtype, channels = input_layout(problem)
         check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
         check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
@@ -117,7 +120,8 @@ class Inputs:
     def check_values(self, problem: Problem, owner: str = "") -> None:
         """`check_experts`, and the same error for NaN or an infinity in x, x_sf, or the top-k weights of slots that are not masked."""
         self.check_experts(problem, owner)
-        check_finite(f"{owner}x", self.x)
+        if problem.formats.activations.element != E2M1:  # which has neither
+            check_finite(f"{owner}x", self.x)
         check_finite(f"{owner}x_sf", self.x_sf)
         check_finite(f"{owner}topk_weights", self.topk_weights.masked_fill(self.topk_idx < 0, 0.0))
 
@@ -285,12 +289,10 @@ class RankBuffers:
         inputs.check(self.config.problem, self.sym.device)
         self.store(inputs)
 
-    def store(self, inputs: Inputs, rows: int = 0) -> None:
-        """`load` without the check; rows from the last token up to `rows` are masked."""
+    def store(self, inputs: Inputs) -> None:
+        """`load` without the check."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
-        if rows > inputs.num_tokens:
-            self.view("topk_idx")[inputs.num_tokens : rows] = -1
 
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""

@@ -120,7 +120,7 @@ class MegaMoE(torch.nn.Module):
     ) -> torch.Tensor:
         """y, bf16 [T, hidden], or [padded_tokens, hidden].
 
-        x                 bf16 [T, hidden] without x_sf; else e4m3 [T, hidden] with x_sf as `Inputs` has it
+        x                 bf16 [T, hidden] without x_sf; else with x_sf, both as `Inputs` has them
         topk_idx          int64 or int32 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
         topk_weights      float32 [T, topk]
         num_tokens_bound  at least the tokens of every rank, padding included, and the same on every rank: chooses the kernel

@@ -201,6 +201,6 @@ def load(ptx: str, kernel: str | None = None) -> Program:
     return _load(ptx, kernel)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # one of a large kernel takes 20 MB
 def _load(ptx: str, kernel: str | None) -> Program:
     return Program(parse(ptx, kernel))

@@ -68,7 +68,7 @@ class SmemDescriptor:
         return cls((word & 0x3FFF) << 4, ((word >> 16) & 0x3FFF) << 4, ((word >> 32) & 0x3FFF) << 4, span)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # large; those who ask keep what they make of it
 def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_bytes: int, mn_major: bool) -> IndexArray:
     """Offsets of an operand slice, shaped (rows, k_bytes): byte k of row r, whatever the layout in memory.
 
@@ -99,7 +99,7 @@ def operand_bytes(descriptor: SmemDescriptor, rows: int, k_bytes: int, element_b
     return swizzle(descriptor.start + linear, span)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def copy_bytes(descriptor: SmemDescriptor, rows: int, row_bytes: int) -> IndexArray:
     """Offsets of the source of a ``tcgen05.cp``, shaped (rows, row_bytes): groups of 8 rows SBO apart, rows one span apart.
 

@@ -20,7 +20,7 @@ from ...device.mbarrier import LEADER, arrive_expect_cluster
 from ...device.stage import Stage
 from ...device.tma import load_tile
 from ...device.warp import elect
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.k_block import KBlock
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class PairOperand:
     rows, scales  tensor maps: of the operand, K-major, and of its scale words, [K blocks, rows]
     row           first row of this part in the operand
     scale_row     index of its first scale word in a row of the scales; scale_k is the scales' row of the first K block
+    k_block       the K of a stage
     num_bytes     that TMA brings for a stage
     """
 
@@ -38,6 +39,7 @@ class PairOperand:
     row: Int32
     scale_row: Int32
     scale_k: Any
+    k_block: cutlass.Constexpr[KBlock]
     num_bytes: cutlass.Constexpr[int]
 
 
@@ -49,8 +51,8 @@ def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            load_tile(stage.shared("tokens"), tile.rows, full, k * BLOCK_K, tile.row)
-            load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k)
+            load_tile(stage.shared("tokens"), tile.rows, full, k * tile.k_block.row_bytes, tile.row)
+            load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage
 
@@ -63,7 +65,7 @@ def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            load_tile(stage.shared("weights"), tile.rows, full, k * BLOCK_K, tile.row)
-            load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k)
+            load_tile(stage.shared("weights"), tile.rows, full, k * tile.k_block.row_bytes, tile.row)
+            load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage

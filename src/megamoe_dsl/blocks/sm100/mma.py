@@ -1,7 +1,9 @@
-"""The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM, four MMAs per K block (article 4.4).
+"""The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM and MMAs, word by word of the scales (article 4.4).
 
 waits     full, per stage
 signals   empty of both CTAs, per stage
+
+The pipe of the tensor core takes copies and MMAs in order, so every word of a stage's scales goes through the same columns.
 
 Swap-AB: the weights are the MMA's A (256 rows over the pair).  The tokens are its N, which is no larger than the valid tokens need.
 """
@@ -18,7 +20,9 @@ from cutlass import Int32
 from ...device import tcgen05
 from ...device.stage import Stage
 from ...device.warp import elect
+from ...hardware.k_block import KBlock
 from ...hardware.scale_factors import SF_ATOM_BYTES
+from ...hardware.scaled_mma import ScaledMma
 from ...layouts.arith import select
 
 
@@ -34,38 +38,50 @@ class ScaleColumns:
 @dataclass(frozen=True)
 class PairTile:
     """A tile on the tensor cores: `accumulator` is the first TMEM column of its sums, `instruction` the descriptor for its number of
-    tokens."""
+    tokens, of MMAs of this kind."""
 
     accumulator: Int32
     instruction: Any
+    kind: cutlass.Constexpr[ScaledMma]
+    k_block: cutlass.Constexpr[KBlock]
     scales: cutlass.Constexpr[ScaleColumns]
 
 
 @cute.jit
 def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
     """Runs in all lanes; one lane issues.  Returns the stage after the last of `k_blocks`."""
-    columns = tile.scales
+    columns, kind = tile.scales, tile.kind
+    high = tcgen05.OPERAND_HIGH[tile.k_block.row_bytes]
     for k in cutlass.range(k_blocks, unroll=1):
         stage.wait_full()
         tcgen05.fence_after_sync()
         if elect():
-            sfb = stage.shared("sfb") >> 4
-            tcgen05.copy_scales(columns.sfb, tcgen05.descriptor(sfb, tcgen05.SCALE_HIGH))
-            sfa = stage.shared("sfa") >> 4
-            for atom in cutlass.range_constexpr(columns.atoms):
-                source = tcgen05.descriptor(sfa + atom * (SF_ATOM_BYTES >> 4), tcgen05.SCALE_HIGH)
-                tcgen05.copy_scales(columns.sfa + 4 * atom, source)
-            weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
-            for step in cutlass.range_constexpr(tcgen05.STEPS):
-                tcgen05.mma(
-                    tile.accumulator,
-                    tcgen05.descriptor(weights + step * tcgen05.K_STEP, tcgen05.OPERAND_HIGH),
-                    tcgen05.descriptor(tokens + step * tcgen05.K_STEP, tcgen05.OPERAND_HIGH),
-                    tcgen05.with_scale_step(tile.instruction, step),
-                    columns.sfb,
-                    columns.sfa,
-                    Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
-                )
+            for word in cutlass.range_constexpr(tile.k_block.words):
+                copy_word(stage, columns, word)
+                weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
+                for i, scale_id in enumerate(kind.scale_ids):
+                    step = word * len(kind.scale_ids) + i
+                    tcgen05.mma(
+                        kind,
+                        tile.accumulator,
+                        tcgen05.descriptor(weights + step * tcgen05.K_STEP, high),
+                        tcgen05.descriptor(tokens + step * tcgen05.K_STEP, high),
+                        tcgen05.with_scale_id(tile.instruction, scale_id),
+                        columns.sfb,
+                        columns.sfa,
+                        Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
+                    )
             tcgen05.commit_pair(stage.empty)
         stage = stage.next()
     return stage
+
+
+def copy_word(stage: Stage, columns: ScaleColumns, word: int) -> None:
+    """A word of the scales of all rows to TMEM."""
+    atom_size = SF_ATOM_BYTES >> 4
+    sfb = stage.shared("sfb") >> 4
+    tcgen05.copy_scales(columns.sfb, tcgen05.descriptor(sfb + word * atom_size, tcgen05.SCALE_HIGH))
+    sfa = stage.shared("sfa") >> 4
+    for atom in range(columns.atoms):
+        source = tcgen05.descriptor(sfa + (word * columns.atoms + atom) * atom_size, tcgen05.SCALE_HIGH)
+        tcgen05.copy_scales(columns.sfa + 4 * atom, source)

@@ -5,7 +5,7 @@ waits     codes_full and empty, per stage
 signals   full and codes_empty, per warp and stage
 
 Both rings have one depth.  A warp has 16 rows of every 64, and each thread what the thread of a packed tile has (packed_share.py): codes by
-four loads of 16 bytes for 128 rows, decoded values by stores of 4 bytes, 32 of which meet 32 banks.
+four loads of 16 bytes for 128 rows; what it decodes is a fragment of 8 x 8 matrices, which stmatrix stores four at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
 from ...device.e2m1 import decode, entry_by_table, normal_entry, rows_of_shifts
+from ...device.matrix import store_b16
 from ...device.mbarrier import arrive
 from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u32
+from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, sync_warp
 from ...hardware.packed_tile import CODE_BYTES, HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index
@@ -67,9 +69,10 @@ def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32):
     """The warp's rows of one K block, with their scales."""
     packed = codes.shared("weights")
     records = [load_shared_v4(packed + (CODE_BYTES + record_index(g, me.warp, me.row) * RECORD_BYTES)) for g in range(GROUPS)]
-    if (me.lane & 3) == 0:
+    lane = emit_to(Int32, "mov.b32 {}, {};", me.lane)  # no register is left to keep its row's place in
+    if (lane & 3) == 0:
         for g in cutlass.range_constexpr(GROUPS):
-            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, me.row), records[g][3])
+            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, lane >> 2), records[g][3])
     if (me.warp == 0) & (me.lane == 0):
         store_shared_u32(stage.shared("sfb"), records[0][2])
     shifts = [records[g][block] for g in range(GROUPS) for block in range(BLOCKS)]
@@ -85,17 +88,25 @@ def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32):
 def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: list[Any], by_table: bool) -> None:
     """All rows of the warp; without a table where no shift makes subnormal numbers."""
     source = packed + (me.warp * 32 + me.lane) * 16
-    # Row `row` of eight has its 16 bytes c at (c ^ row) * 16: SW128.
-    first = (weights + (me.warp * (16 * ROW_BYTES) + me.row * ROW_BYTES)) + (me.row * 16 + (me.lane & 3) * 4)
-    for half in range(HALVES):
-        places = [first ^ (16 * (4 * half + c)) for c in range(4)]
-        for g in range(GROUPS):
-            for block in range(BLOCKS):
-                four = load_shared_v4(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
-                rows = rows_of_shifts(shifts[g * BLOCKS + block])
-                for step in range(STEPS):
-                    for h in range(2):
-                        entry = entry_by_table(table, rows[h], 2 * half + step) if by_table else normal_entry(rows[h], 2 * half + step)
-                        for run, word in enumerate(decode(four[2 * step + h], entry)):
-                            row_bytes = g * CHUNK_BYTES + (64 * block + 8 * h) * ROW_BYTES
-                            store_shared_u32(places[2 * step + run] + row_bytes, word)
+    # Matrix m of a store: 8 rows by their 16 bytes 4 half + m, which SW128 has at (4 half + m) ^ row; lane 8 m + r addresses its row r.
+    row = me.lane & 7
+    first = weights + (me.warp * (16 * ROW_BYTES) + row * ROW_BYTES) + (((me.lane >> 3) ^ row) << 4)
+    units = [(half, g, block) for half in range(HALVES) for g in range(GROUPS) for block in range(BLOCKS)]
+
+    def load(unit: tuple[int, int, int]) -> tuple[Any, ...]:
+        half, g, block = unit
+        return load_shared_v4(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
+
+    # Neither compiler moves a load over a store: the next codes are loaded before the first of these is stored.
+    following = load(units[0])
+    for i, (half, g, block) in enumerate(units):
+        codes, rows = following, rows_of_shifts(shifts[g * BLOCKS + block])
+        for h in range(2):
+            words: list[Any] = []
+            for step in range(STEPS):
+                entry = entry_by_table(table, rows[h], 2 * half + step) if by_table else normal_entry(rows[h], 2 * half + step)
+                words += decode(codes[2 * step + h], entry)
+            if h == 0 and i + 1 < len(units):
+                following = load(units[i + 1])
+            place = (first ^ (64 * half)) + (g * CHUNK_BYTES + (64 * block + 8 * h) * ROW_BYTES)
+            store_b16(place, words)

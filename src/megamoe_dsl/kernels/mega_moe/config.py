@@ -179,14 +179,19 @@ class MegaMoeConfig(ABC):
         return self.problem.hidden // TILE_ROWS
 
     @property
+    def block_k(self) -> int:
+        """Channels of K of a stage."""
+        return BLOCK_K
+
+    @property
     def fc1_k_blocks(self) -> int:
         """Blocks of K of a Linear1 tile (hidden channels)."""
-        return self.problem.hidden // BLOCK_K
+        return self.problem.hidden // self.block_k
 
     @property
     def fc2_k_blocks(self) -> int:
         """Blocks of K of a Linear2 tile (intermediate channels)."""
-        return self.problem.intermediate // BLOCK_K
+        return self.problem.intermediate // self.block_k
 
     # --- plans
     @property

@@ -60,7 +60,7 @@ class MegaMoeKernel(Kernel):
         """Tile, pool if it is a ring, epilogue, schedule, grid, ring and registers."""
         pool: list[tuple[str, object]] = []
         if isinstance(config, Sm100Config):
-            tile = f"256 weight rows x {config.block_m} tokens x 128 channels over two CTAs"
+            tile = f"256 weight rows x {config.block_m} tokens x {config.block_k} channels over two CTAs"
             epilogue = f"{config.epilogue_warps} warps, {config.store_block_m} tokens a pass"
         else:
             assert isinstance(config, Sm90Config)

@@ -158,7 +158,8 @@ def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int3
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
     counts the rows that this warp has moved."""
     plan = ctx.config.smem
-    chunks = ctx.config.problem.hidden // plan.pull_chunk
+    problem = ctx.config.problem
+    chunks = problem.formats.activations.row_bytes(problem.hidden) // plan.pull_chunk
     for chunk in cutlass.range_constexpr(chunks):
         slot, turn = chunk % plan.pull_slots, chunk // plan.pull_slots
         turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row

@@ -38,8 +38,8 @@ class StageConfig(Sm90Config):
         """As of the fused kernel, with a whole pool; no stamps are left, and no warps decode for others.  Raises `ConfigError`."""
         super().check_fields()
         require(not self.ring_blocks, "problem.pool_rows", self.problem.pool_rows, "None, or enough for any routing, in stages")
-        allowed = f"at most {most_columns(self.packed)}: stages decode packed weights in their math warps"
-        require(not self.decoded, "block_m", self.block_m, allowed)
+        decoding = f"at most {most_columns(self.packed)}: stages decode packed weights in their math warps"
+        require(not self.decoded, "block_m", self.block_m, decoding)
         require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
 
     @classmethod

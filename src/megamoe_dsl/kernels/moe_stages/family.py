@@ -74,6 +74,12 @@ class MoeDispatchKernel(StageKernel):
 class LinearKernel(StageKernel):
     """A grouped GEMM over the pool."""
 
+    def facts(self, config: StageConfig) -> list[tuple[str, object]]:
+        """Tile, grid and ring."""
+        columns = "tokens" if config.swap_ab else "weight rows"
+        tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+        return [("tile", tile), *super().facts(config), ("stages", config.num_stages)]
+
     def registers(self, config: StageConfig) -> Mapping[str, int]:
         """Per thread of loaders and of math warps."""
         return {"loader": config.registers.loader, "epilogue": config.registers.epilogue}

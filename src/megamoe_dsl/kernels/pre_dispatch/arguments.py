@@ -31,6 +31,7 @@ class PreDispatchArguments:
 
 @dataclass(frozen=True)
 class QuantisedArguments(PreDispatchArguments):
-    """For tokens that are quantised already: x is e4m3, 8-byte aligned, and x_sf their scales, K-major, 4-byte aligned."""
+    """For tokens that are quantised already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
+    4-byte aligned."""
 
     x_sf: Int64

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ...arch import ARCHES, Arch
 from ...config_error import require, require_integers
 from ...problem import Problem
+from ...recipe import E2M1
 from ...target import Target
 
 THREADS = 512
@@ -22,7 +23,7 @@ class PreDispatchConfig:
 
     num_sms    CTAs of the grid
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
-    quantised  tokens come as E4M3 with scales, and are copied; else as BF16, and are quantised
+    quantised  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantised
     """
 
     cluster: ClassVar[int] = 1
@@ -48,6 +49,11 @@ class PreDispatchConfig:
     def arch(self) -> Arch:
         """The architecture that `arch_name` names."""
         return ARCHES[self.arch_name]
+
+    @property
+    def packed(self) -> bool:
+        """Tokens become E2M1, two in a byte."""
+        return self.problem.formats.activations.element == E2M1
 
     @property
     def lanes_per_scale(self) -> int:

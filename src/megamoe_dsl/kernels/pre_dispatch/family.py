@@ -18,7 +18,7 @@ from .config import PreDispatchConfig
 
 
 class PreDispatchKernel(Kernel):
-    """Tokens, BF16 ones quantised to E4M3 with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
+    """Tokens, BF16 ones quantised with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
 
     name = "pre_dispatch"
     problem = Problem

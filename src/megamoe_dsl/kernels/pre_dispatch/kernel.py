@@ -1,8 +1,9 @@
-"""The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 with scales on the way;
-those that are quantised already are copied.
+"""The inputs stage: tokens and top-k routing into the symmetric buffer, in one launch.  BF16 tokens become E4M3 or E2M1 with scales on the
+way; those that are quantised already are copied.
 
-Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).
-from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens tokens leaves them out.
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4) and `quant.quantize_e4m3_f32`
+(fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
+tokens leaves them out.
 
 A warp takes 256 channels of a token at a time, 8 a lane; lanes that share a scale reduce its amax by shuffles.
 waits: nothing; signals: nothing, the mega kernel follows on the same stream.
@@ -16,7 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ...device.cast import E4M3_MAX, abs_max, inverse_scale, pack_e4m3, scale_exponent, unpack_bf16
+from ...device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_f32
@@ -45,7 +46,10 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
         amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, shuffle_xor_f32(amax, 1 << step))
     scale, factor = scale_of(config, amax)
     scaled = [emit_to(Float32, "mul.rn.f32 {}, {}, {};", value, factor) for value in values]
-    store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
+    if cutlass.const_expr(config.packed):
+        store_u32(region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled))
+    else:
+        store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
     if lane & (config.lanes_per_scale - 1) == 0:
         index = Int64(chunk) * (32 // config.lanes_per_scale) + lane // config.lanes_per_scale
         if cutlass.const_expr(problem.formats.activations.scale == UE8M0):
@@ -59,7 +63,10 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArgu
     """As `quantize_chunk`, of a token that is quantised: 8 channels a lane, and a word of scales per 128 channels."""
     region = symmetric_buffer(config.problem, config.arch)
     channel = Int64(chunk) * CHUNK + lane * PER_LANE
-    store_u64(region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel))
+    if cutlass.const_expr(config.packed):
+        store_u32(region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2))
+    else:
+        store_u64(region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel))
     if lane < CHUNK // CHANNELS_PER_WORD:
         word = (Int64(chunk) * (CHUNK // CHANNELS_PER_WORD) + lane) * 4
         store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word))
@@ -68,7 +75,7 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArgu
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
     if config.problem.formats.activations.scale == UE8M0:
-        exponent = scale_exponent(amax)
+        exponent = scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)
         return exponent, inverse_scale(exponent)
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
     scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))

@@ -12,10 +12,13 @@ from ....arch import Arch
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.arith import align
 from ....problem import Problem
+from ....recipe import E2M1, E4M3, Recipe
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
-SMALLEST_TIER = 16  # the smallest block_m in use on SM100
+SMALLEST_TIER = {E4M3: 16, E2M1: 32}
+"""The smallest block_m in use on SM100, by the element of the tokens.  One CTA's half of a block has to fill the 1024 bytes that a stage's
+operands are aligned to: 8 rows of 128 bytes, or 16 of 64."""
 
 
 def pool_capacity(*, num_ranks: int, max_tokens_per_rank: int, topk: int, experts_per_rank: int) -> int:
@@ -57,20 +60,21 @@ def ring_blocks(problem: Problem, block_m: int) -> int:
     return blocks if blocks < most_blocks(problem, block_m) else 0
 
 
-def smallest_block_m(arch: Arch) -> int:
-    """Of the tiles in use on an architecture."""
-    return SMALLEST_TIER if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
+def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
+    """Of the tiles in use on an architecture for a recipe."""
+    return SMALLEST_TIER[recipe.activations.element] if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]
 
 
-def max_pool_blocks(capacity: int, arch: Arch) -> int:
+def max_pool_blocks(capacity: int, arch: Arch, recipe: Recipe) -> int:
     """Blocks of the smallest tile."""
-    return capacity // smallest_block_m(arch)
+    return capacity // smallest_block_m(arch, recipe)
 
 
-def padded_sf_rows(capacity: int) -> int:
+def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
     """Scale words per K block, enough for every block_m: each block of up to 128 rows takes a whole atom, so the smallest block needs
     most."""
-    return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= SMALLEST_TIER)
+    smallest = SMALLEST_TIER[recipe.activations.element]
+    return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= smallest)
 
 
 def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:

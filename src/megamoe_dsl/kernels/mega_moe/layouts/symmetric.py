@@ -7,12 +7,14 @@ from functools import lru_cache
 from ....arch import Arch
 from ....hardware.scale_factors import CHANNELS_PER_WORD
 from ....layouts.arith import Int
-from ....layouts.region import BF16, E4M3, F32, I64, U8, U32, Field, Region
+from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
+from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import UE8M0
+from ....recipe import E2M1, E4M3, UE8M0
 from .pool import padded_sf_rows, pool_tokens
 from .workspace import workspace
 
+CODES = {E4M3: E4M3_CODES, E2M1: U8}  # by element; two E2M1 share a byte
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
 
 
@@ -33,26 +35,27 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     | fc2_sf           | u32 [I/128, P']| Linear1 epilogue| token loader; M-major, UTCCP order |
     | combine         | bf16 [K, T, H] | Linear2 epilogue of any rank | combine |
 
+    E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
     Either way there is one 32-bit word of scales per token and 128 channels.
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)
     words = hidden // CHANNELS_PER_WORD
-    sf_rows = padded_sf_rows(pool) if arch.has_tensor_memory else pool
-    activations = problem.formats.activations
+    sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
+    activations, between = problem.formats.activations, problem.formats.hidden
     word, scale = (U32, U8) if activations.scale == UE8M0 else (F32, F32)
     return Region.stack(
         "symmetric buffer",
         workspace(problem, arch),
-        Field("x", (tokens, hidden), E4M3, TMA_ALIGNMENT),
+        Field("x", (tokens, activations.row_bytes(hidden)), CODES[activations.element], TMA_ALIGNMENT),
         Field("x_sf", (tokens, hidden // activations.channels), scale, TMA_ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
-        Field("fc1_acts", (pool, hidden), E4M3, TMA_ALIGNMENT),
+        Field("fc1_acts", (pool, activations.row_bytes(hidden)), CODES[activations.element], TMA_ALIGNMENT),
         Field("fc1_sf", (words, sf_rows), word, TMA_ALIGNMENT),
         Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
-        Field("fc2_acts", (pool, intermediate), E4M3, TMA_ALIGNMENT),
+        Field("fc2_acts", (pool, between.row_bytes(intermediate)), CODES[between.element], TMA_ALIGNMENT),
         Field("fc2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
         Field("combine", (topk, tokens, hidden), BF16, TMA_ALIGNMENT),
     )

@@ -55,7 +55,7 @@ class RankBarrier(IntEnum):
 def workspace(problem: Problem, arch: Arch) -> Region:
     """The workspace of one rank.  Blocks of a ring count as those of a whole pool: each place has counters of its own."""
     local, ranks = problem.experts_per_rank, problem.num_ranks
-    blocks = max_pool_blocks(whole_pool(problem), arch)
+    blocks = max_pool_blocks(whole_pool(problem), arch, problem.formats)
     return Region.stack(
         "workspace",
         Field("launch_epoch", (1,), U32),

@@ -1,6 +1,7 @@
 """How a problem is computed on SM100: heuristics choose, `Sm100Config` checks.
 
-Sources: article 3.2.1 (tiers, pool, waves, SMEM); where this kernel's structure differs from the article's, the docstring says so.
+Sources: article 3.2.1 (tiers, pool, waves, SMEM); pull request 44 of sgl-project's DeepGEMM (packed activations, BLOCK_K per tile).  Where
+this kernel's structure differs from the article's, the docstring says so.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....config_error import require, require_integer, require_integers
+from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
+from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
+from ....hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
 from ....layouts.arith import Int, align
 from ....problem import Problem
+from ....recipe import E2M1
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
-from ..layouts.pool import is_ring, whole_pool
+from ..layouts.pool import is_ring, smallest_block_m, whole_pool
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import Sm100SmemPlan
 from .tile import BLOCK_N, CLUSTER
@@ -31,28 +36,53 @@ class Tier:
 
     `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
     warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
-    registers allow."""
+    registers allow.
+
+    `packed_k` is BLOCK_K where activations are E2M1: with 256 channels a row is 128 bytes, as long as one of E4M3, and with 128 half as
+    long."""
 
     max_expected: float
     block_m: int
     store_block_m: int
     epilogue_warpgroups: int
+    packed_k: int
 
 
 TIERS = (
-    Tier(8.5, 16, 16, 2),
-    Tier(16.5, 32, 32, 2),
-    Tier(32.5, 64, 32, 1),
-    Tier(64.5, 96, 32, 2),
-    Tier(96.5, 128, 32, 2),
-    Tier(float("inf"), 192, 32, 2),
+    Tier(8.5, 16, 16, 2, 256),
+    Tier(16.5, 32, 32, 2, 256),
+    Tier(32.5, 64, 32, 1, 256),
+    Tier(64.5, 96, 32, 2, 128),
+    Tier(96.5, 128, 32, 2, 128),
+    Tier(float("inf"), 192, 32, 2, 256),
 )
+
+
+def packs_tokens(problem: Problem) -> bool:
+    """Whether activations are E2M1, two values in a byte."""
+    return problem.formats.activations.element == E2M1
+
+
+def tiers_of(problem: Problem) -> tuple[Tier, ...]:
+    """Those of its recipe: E2M1 activations begin with tiles of 32 tokens."""
+    smallest = smallest_block_m(SM100, problem.formats)
+    return tuple(tier for tier in TIERS if tier.block_m >= smallest)
 
 
 def choose_tier(problem: Problem, num_tokens: int) -> Tier:
     """The tier for `num_tokens` tokens on every rank."""
     expected = problem.expected_tokens_per_expert(num_tokens)
-    return next(tier for tier in TIERS if expected <= tier.max_expected)
+    return next(tier for tier in tiers_of(problem) if expected <= tier.max_expected)
+
+
+def block_ks(problem: Problem) -> tuple[int, ...]:
+    """BLOCK_K that a problem can have: with E2M1 activations also 256, in which both linears' K come out whole."""
+    return (BLOCK_K, 2 * BLOCK_K) if packs_tokens(problem) and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+
+
+def store_block_ms(problem: Problem) -> tuple[int, ...]:
+    """Tokens that a pass of the epilogue can have: E2M1 outputs are put together from 32."""
+    return (32,) if packs_tokens(problem) else (16, 32)
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
@@ -76,15 +106,17 @@ class Sm100Config(MegaMoeConfig):
     num_sms              CTAs of the grid, even
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
+    block_k              channels of K of a stage: 128, or 256 of E2M1 activations; results have the same bits
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
     tiles: ClassVar[tuple[int, ...]] = tuple(tier.block_m for tier in TIERS)
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
+    block_k: int = field(kw_only=True, default=BLOCK_K)
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
@@ -94,9 +126,15 @@ class Sm100Config(MegaMoeConfig):
             self.problem.pool_rows,
             f"None, or at least {whole_pool(self.problem)}, on sm_100a",
         )
-        require_integers(self, "store_block_m", "epilogue_warpgroups")
-        store_ok = self.store_block_m in (16, 32) and self.block_m % self.store_block_m == 0
-        require(store_ok, "store_block_m", self.store_block_m, f"16 or 32 and a divisor of block_m = {self.block_m}")
+        require_integers(self, "store_block_m", "epilogue_warpgroups", "block_k")
+        tiles = [tier.block_m for tier in tiers_of(self.problem)]
+        require(self.block_m in tiles, "block_m", self.block_m, f"one of {tiles} for {self.problem.recipe}")
+        passes = store_block_ms(self.problem)
+        store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0
+        allowed = " or ".join(map(str, passes))
+        require(store_ok, "store_block_m", self.store_block_m, f"{allowed} and a divisor of block_m = {self.block_m}")
+        depths = block_ks(self.problem)
+        require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         require_num_sms(self.num_sms)
 
@@ -110,8 +148,9 @@ class Sm100Config(MegaMoeConfig):
         tier = choose_tier(problem, num_tokens)
         if "block_m" in overrides:
             block_m = overrides["block_m"]
-            require(block_m in cls.tiles, "block_m", block_m, f"one of {list(cls.tiles)}")
-            tier = TIERS[cls.tiles.index(block_m)]
+            tiers = {tier.block_m: tier for tier in tiers_of(problem)}
+            require(block_m in tiers, "block_m", block_m, f"one of {list(tiers)}")
+            tier = tiers[block_m]
         lookahead = choose_lookahead(problem, problem.expected_tokens_per_expert(num_tokens), tier.block_m, num_sms)
         fields = {
             "block_m": tier.block_m,
@@ -119,6 +158,7 @@ class Sm100Config(MegaMoeConfig):
             "epilogue_warpgroups": tier.epilogue_warpgroups,
             "lookahead": lookahead,
             "num_sms": num_sms,
+            "block_k": min(tier.packed_k, max(block_ks(problem))),
         }
         return cls(problem, **{**fields, **overrides})
 
@@ -134,6 +174,16 @@ class Sm100Config(MegaMoeConfig):
         return choose_registers(self.problem.experts_per_rank)
 
     # --- tiles
+    @property
+    def k_block(self) -> KBlock:
+        """K of a stage."""
+        return packed_values(self.block_k) if packs_tokens(self.problem) else BYTE_VALUES
+
+    @property
+    def mma(self) -> ScaledMma:
+        """The kind of the MMAs."""
+        return MXF4 if packs_tokens(self.problem) else MXF8F6F4
+
     @property
     def cluster(self) -> int:
         """The CTA pair of an MMA."""
@@ -181,6 +231,8 @@ class Sm100Config(MegaMoeConfig):
             num_stages,
             store_block_m=self.store_block_m,
             epilogue_warpgroups=self.epilogue_warpgroups,
+            k_block=self.k_block,
+            tokens=self.problem.formats.activations,
         )
 
     @property

@@ -1,4 +1,5 @@
-"""Linear1 tile: SwiGLU times the top-k weight, E4M3 with one scale per 32 channels, into the Linear2 pool (article 4.5.4).
+"""Linear1 tile: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4).  How the outputs are
+rounded and stored differs by their element (outputs_e4m3.py, outputs_e2m1.py).
 
 signals   fc2_arrival_mask of the pool block: this CTA's 64 channels (release, after values and scales)
 
@@ -13,25 +14,29 @@ import cutlass.cute as cute
 from cutlass import Int64
 
 from ....device import cast
-from ....device.matrix import store_transposed_b8
 from ....device.memory import fence_async_shared, load_f32x2, reduce_or_u64, store_u8
 from ....device.ptx import emit, emit_to_many
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
+from ....recipe import E2M1, E4M3
 from ..swiglu import activate
 from .context import Sm100Context
-from .epilogue_tile import FC1_CHANNELS, fc1_scale, fc1_store_address
+from .epilogue_tile import fc1_scale
 from .maps import Sm100Map
+from .outputs_e2m1 import E2m1Outputs
+from .outputs_e4m3 import E4m3Outputs
 from .tile import CLUSTER
+
+OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
 
 
 @cute.jit
 def finish_fc1(ctx: Sm100Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, block = ctx.config, ctx.config.smem, tile.block
-    groups = config.store_block_m // 8
+    form, groups = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8
     n_block = block.n_block * CLUSTER + ctx.cta_rank
     row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
@@ -57,23 +62,22 @@ def finish_fc1(ctx: Sm100Context, tile):
         if leader:
             wait_group_read(1)
         tile.sync_group()
-        words = []
+        packed = []
         scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
         for g in cutlass.range_constexpr(groups):
             theirs = emit_to_many([cutlass.Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", other_maxima + g * 32)
-            exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q])) for q in range(2)]
+            exponents = [cast.scale_exponent(cast.abs_max(peaks[g][q], theirs[q]), form.largest) for q in range(2)]
             if writes_scales:
                 for q in cutlass.range_constexpr(2):
                     store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
             inverse = [cast.inverse_scale(e) for e in exponents]
-            words.append(cast.pack_e4m3(*(v * inverse[i & 1] for i, v in enumerate(outputs[g]))))
+            packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
         buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes
-        token = tile.lane & (config.store_block_m - 1)
-        store_transposed_b8(fc1_store_address(buffer, token, tile.warp), words)
+        form.store(buffer, tile.warp, tile.lane, packed)
         fence_async_shared()
         tile.sync_group()
         if leader:
-            store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * FC1_CHANNELS, row + first)
+            store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * plan.fc1_row_bytes, row + first)
             commit_group()
     if leader:
         wait_group(0)

@@ -2,13 +2,14 @@
 use.
 
 Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the Linear1 output reads.
+Linear1, packed: E2M1 [tokens][64], rows of 32 bytes, SW32.
 Linear2: BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.
 """
 
 from __future__ import annotations
 
 from ....hardware.scale_factors import CHANNELS_PER_SCALE
-from ....hardware.swizzle import SW64, SW128
+from ....hardware.swizzle import SW32, SW64, SW128
 from ....layouts.algebra import ComposedLayout, Layout, join, swizzled
 from ....layouts.arith import Int
 from .tile import BLOCK_N
@@ -23,6 +24,11 @@ def fc1_tile(tokens: int) -> ComposedLayout:
     return swizzled(SW64, Layout((tokens, FC1_CHANNELS), (FC1_CHANNELS, 1)))
 
 
+def packed_tile(tokens: int) -> ComposedLayout:
+    """(token, pair of channels) -> byte."""
+    return swizzled(SW32, Layout((tokens, FC1_CHANNELS // 2), (FC1_CHANNELS // 2, 1)))
+
+
 def fc2_tile(tokens: int) -> ComposedLayout:
     """(token, (channel, half)) -> byte of the channel's BF16."""
     channels = Layout((HALF_CHANNELS, BLOCK_N // HALF_CHANNELS), (2, tokens * HALF_BYTES))
@@ -32,6 +38,16 @@ def fc2_tile(tokens: int) -> ComposedLayout:
 def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
     """Of the warp's 16 channels of a token: fc1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the token."""
     return tile + token * FC1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
+
+
+def packed_token(lane: Int) -> Int:
+    """Token, of the 32 of a pass, whose 16 channels of the warp a lane ends with (device/e2m1_rows.py)."""
+    return (lane & 4) * 4 + (lane >> 4) * 8 + (lane & 3) * 2 + ((lane >> 3) & 1)
+
+
+def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
+    """Of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the token."""
+    return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 
 def fc1_scale(n_block: Int, warp: Int) -> Int:

@@ -33,7 +33,7 @@ def load_tokens(ctx: Sm100Context):
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
-        tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.smem.token_transaction)
+        tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, config.smem.token_transaction)
         stage = load.load_tokens(stage, tile, ctx.k_blocks(block))
         block, tiles = next_tile(tiles)
     read_ends(ctx, tiles)
@@ -41,8 +41,8 @@ def load_tokens(ctx: Sm100Context):
 
 @cute.jit
 def load_weights(ctx: Sm100Context):
-    """TMA-B: each CTA loads its 128 of the tile's 256 weight rows, unpacked to a byte per value, and their scales."""
-    config = ctx.config
+    """TMA-B: each CTA loads its 128 of the tile's 256 weight rows and their scales."""
+    config, k_block = ctx.config, ctx.config.k_block
     block, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while block.valid():
@@ -50,7 +50,8 @@ def load_weights(ctx: Sm100Context):
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
         rows = select(block.phase == FC1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))
-        tile = PairOperand(weights, scales, block.expert * rows + channel, channel, block.expert * k_blocks, config.smem.weight_transaction)
+        row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
+        tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)
         block, tiles = next_tile(tiles)
     read_ends(ctx, tiles)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import CHANNELS_PER_WORD
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ....recipe import E2M1, E4M3
 from ..layouts.symmetric import symmetric_buffer
 from .config import Sm100Config
 from .tile import BLOCK_N
@@ -45,19 +45,26 @@ def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> li
     experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
     pool = region["fc1_topk_weights"].field.shape[0]
 
-    def rows(address: int, width: int, height: int, box_height: int, box_width: int = BLOCK_K, swizzle: int = 128) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (box_width, box_height), swizzle)
+    k_block, tokens = config.k_block, problem.formats.activations
+
+    def rows(address: int, width: int, height: int, box_height: int, span: int = k_block.row_bytes) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (span, box_height), span)
 
     def words(address: int, width: int, height: int, box_width: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U32, (width, height), (4 * width,), (box_width, 1), 0)
+        return TensorMap(address, TensorMapDtype.U32, (width, height), (4 * width,), (box_width, k_block.words), 0)
 
-    def nibbles(address: int, k: int, height: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), (BLOCK_K, BLOCK_N), 128)
+    def unpacked(address: int, k: int, height: int) -> TensorMap:
+        return TensorMap(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), (k_block.channels, BLOCK_N), k_block.row_bytes)
+
+    def packed(address: int, k: int, height: int) -> TensorMap:
+        return rows(address, k // 2, height, BLOCK_N)
+
+    nibbles = {E4M3: unpacked, E2M1: packed}[tokens.element]
 
     def phase(acts: str, sf: str, k: int, n: int, address: int, scales: int) -> list[TensorMap]:
         sf_words, sf_rows = region[sf].field.shape
         return [
-            rows(region.address(sym, acts), k, pool, config.block_m // 2),
+            rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2),
             words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m),
             nibbles(address, k, experts * n),
             words(scales, n, experts * k // CHANNELS_PER_WORD, BLOCK_N),
@@ -66,5 +73,5 @@ def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> li
     return [
         *phase("fc1_acts", "fc1_sf", hidden, 2 * intermediate, weights["fc1"], weights["fc1_sf"]),
         *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"], weights["fc2_sf"]),
-        rows(region.address(sym, "fc2_acts"), intermediate, pool, config.store_block_m, BLOCK_N // 2, 64),
+        rows(region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.smem.fc1_row_bytes),
     ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ....sass.measurer import TOKENS_PER_UNIT, Measure, Measurer
 
-MMAS_PER_K_BLOCK = 4
 LOADS_PER_K_BLOCK = 2
 
 
 def measure_sm100(find: Measurer) -> list[Measure]:
-    """All measures.  Raises `InspectionError` when one is missing."""
+    """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
+    mmas = find.config.k_block.words * len(find.config.mma.scale_ids)
     return [
-        *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", MMAS_PER_K_BLOCK),
+        *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas),
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK),
         *measure_epilogue(find),

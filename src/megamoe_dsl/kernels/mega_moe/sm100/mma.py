@@ -29,7 +29,7 @@ def issue_mma(ctx: Sm100Context):
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
-        tile = PairTile(accumulator, tcgen05.instruction(block.mma_n), columns)
+        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), config.mma, config.k_block, columns)
         stage = multiply(stage, tile, ctx.k_blocks(block))
         if elect():
             tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from ....hardware.operand_tile import BLOCK_K
+from ....hardware.k_block import BYTE_VALUES, KBlock
 from ....hardware.scale_factors import SF_ATOM_BYTES
 from ....layouts.arith import align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, Field
+from ....recipe import MXFP8, Format
 from ..layouts.smem_plan import OPERAND_ALIGNMENT, SmemPlan
 from ..layouts.tile import DISPATCH_WARPS, WARPS_PER_GROUP
 from .barriers import barrier_table
@@ -22,12 +23,14 @@ FC1_STORE_STAGES = 2
 @dataclass(frozen=True)
 class Sm100SmemPlan(SmemPlan):
     """Adds the TMEM address to what is always live.  `store_block_m` is the tokens of one epilogue pass; the epilogue warpgroups take
-    alternate tiles."""
+    alternate tiles.  `k_block` is the K of a stage, `tokens` the format of the activations of both linears."""
 
     work_tiles: ClassVar[int] = 2
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
+    k_block: KBlock = field(kw_only=True, default=BYTE_VALUES)
+    tokens: Format = field(kw_only=True, default=MXFP8)
 
     @property
     def epilogue_warps(self) -> int:
@@ -36,13 +39,13 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: E2M1 [BLOCK_N][BLOCK_K], unpacked to a byte per value."""
-        return BLOCK_N * BLOCK_K
+        """Of a stage: E2M1 [BLOCK_N][k], a byte per value beside E4M3 tokens."""
+        return BLOCK_N * self.k_block.row_bytes
 
     @property
     def token_bytes(self) -> int:
-        """One CTA's half of the tile's tokens: E4M3 [block_m / 2][BLOCK_K], aligned."""
-        return align(self.block_m // 2 * BLOCK_K, OPERAND_ALIGNMENT)
+        """One CTA's half of the tile's tokens: [block_m / 2][k], aligned."""
+        return align(self.block_m // 2 * self.k_block.row_bytes, OPERAND_ALIGNMENT)
 
     @property
     def sfa_atoms(self) -> int:
@@ -51,18 +54,23 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def weight_transaction(self) -> int:
-        """Bytes TMA counts for one CTA's weights and scales: packed nibbles, half the footprint."""
-        return BLOCK_N * BLOCK_K // 2 + SF_ATOM_BYTES
+        """Bytes TMA counts for one CTA's weights and scales: two values in a byte, whatever their footprint."""
+        return BLOCK_N * self.k_block.channels // 2 + self.k_block.words * SF_ATOM_BYTES
 
     @property
     def token_transaction(self) -> int:
         """Bytes TMA counts for one CTA's half of the tokens and the scales of all."""
-        return self.block_m // 2 * BLOCK_K + self.sfa_atoms * SF_ATOM_BYTES
+        return self.block_m // 2 * self.k_block.row_bytes + self.k_block.words * self.sfa_atoms * SF_ATOM_BYTES
+
+    @property
+    def fc1_row_bytes(self) -> int:
+        """A CTA's 64 outputs of Linear1 for a token."""
+        return self.tokens.row_bytes(BLOCK_N // 2)
 
     @property
     def fc1_tile_bytes(self) -> int:
-        """One pass of the Linear1 epilogue: E4M3 [store_block_m][64]."""
-        return self.store_block_m * BLOCK_N // 2
+        """One pass of the Linear1 epilogue: [store_block_m][64]."""
+        return self.store_block_m * self.fc1_row_bytes
 
     @property
     def fc2_tile_bytes(self) -> int:
@@ -71,16 +79,17 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def staging(self) -> Field:
-        """Linear1: two E4M3 stages; Linear2: one BF16 tile."""
+        """Linear1: two stages; Linear2: one BF16 tile."""
         size = align(max(FC1_STORE_STAGES * self.fc1_tile_bytes, self.fc2_tile_bytes), OPERAND_ALIGNMENT)
         return Field("cd", (self.epilogue_warpgroups, size), U8, OPERAND_ALIGNMENT)
 
     @property
     def scales(self) -> tuple[Field, ...]:
-        """sfb: of the weights, one atom; sfa: of the tokens."""
+        """sfb: of the weights, an atom per word of scales; sfa: of the tokens."""
+        words = self.k_block.words
         return (
-            Field("sfb", (self.num_stages, SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
-            Field("sfa", (self.num_stages, self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
+            Field("sfb", (self.num_stages, words * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
+            Field("sfa", (self.num_stages, words * self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
         )
 
     @property
@@ -91,7 +100,7 @@ class Sm100SmemPlan(SmemPlan):
     @property
     def pull_chunk(self) -> int:
         """A whole row."""
-        return self.hidden
+        return self.tokens.row_bytes(self.hidden)
 
     @property
     def pull_slots(self) -> int:

@@ -1,0 +1,43 @@
+"""mxf4xmxf4: the weights of fp8xfp4, and tokens in E2M1 too; normal data, and data whose sums are exact in FP32.
+
+As in fp8xfp4 Linear1 is exact by construction, here with every E2M1 value in both operands, and Linear2 once its sparse rows are thinned.
+"""
+
+import torch
+
+from megamoe_dsl.cases import fp8xfp4
+from megamoe_dsl.cases.common import normal
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights, dequantize_e2m1, quantize_e2m1
+from megamoe_dsl.reference.moe import ExpertInputs
+
+_STEP = 0.5  # every E2M1 value is a multiple
+_RMS = 2.9  # of E2M1 codes that are equally likely
+
+normal_weights = fp8xfp4.normal_weights
+
+
+def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal tokens and their scales: uint8 [count, hidden / 2], packed E2M1, and uint8 [count, hidden / 32]."""
+    return quantize_e2m1(normal((count, problem.hidden), SCALE_BLOCK, generator))
+
+
+def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
+    codes = fp8xfp4.draw_bytes((count, problem.hidden // 2), 0, 256, generator)
+    return codes, fp8xfp4.exact_scales(problem, count, generator)
+
+
+def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
+    """Weights whose sums are exact with `exact_x`, Linear2 only once it is thinned."""
+    return fp8xfp4.exact_weights(problem, generator, _RMS)
+
+
+def check_linear1(job: ExpertInputs) -> None:
+    """Raises CaseError unless the sums of Linear1 are exact."""
+    fp8xfp4.check_sums(job, dequantize_e2m1(job.x, job.x_sf), _STEP)
+
+
+def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    """Drop entries of the job's Linear2 rows, in place, until the sums of every token are exact in FP32."""
+    fp8xfp4.thin_rows(job, dequantize_e2m1(acts, acts_sf))

@@ -1,0 +1,59 @@
+"""The block-scaled formats by element, for code that serves several: MXFP8 (E4M3) and MXFP4 (E2M1), both with UE8M0 scales of 32 values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from megamoe_dsl.quant.formats import (
+    decode_e4m3,
+    dequantize_e2m1,
+    dequantize_e4m3,
+    e2m1_scale_byte,
+    e2m1_values,
+    e4m3_scale_byte,
+    encode_e2m1,
+    encode_e4m3,
+    quantize_e2m1,
+    quantize_e4m3,
+)
+from megamoe_dsl.recipe import E2M1, E4M3
+
+Scaled = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class MicroScaling:
+    """A block-scaled element type.
+
+    dtype        of its codes in memory; E2M1 has two in a byte
+    scale_byte   float32 largest magnitudes of blocks to uint8 UE8M0
+    rounded      float32 values, already divided by their scale, to float64: the nearest ones that the element has
+    quantize     [..., K] to codes and scales
+    dequantize   codes and scales to float64 [..., K], exact
+    relative     of a value, half a step of the element at most
+    smallest     half a step next to zero
+    """
+
+    dtype: torch.dtype
+    scale_byte: Callable[[torch.Tensor], torch.Tensor]
+    rounded: Callable[[torch.Tensor], torch.Tensor]
+    quantize: Callable[[torch.Tensor], Scaled]
+    dequantize: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    relative: float
+    smallest: float
+
+
+def _round_e4m3(x: torch.Tensor) -> torch.Tensor:
+    return decode_e4m3(encode_e4m3(x))
+
+
+def _round_e2m1(x: torch.Tensor) -> torch.Tensor:
+    return e2m1_values().to(x.device)[encode_e2m1(x).to(torch.int64)]
+
+
+MICRO_SCALING = {
+    E4M3: MicroScaling(torch.float8_e4m3fn, e4m3_scale_byte, _round_e4m3, quantize_e4m3, dequantize_e4m3, 2.0**-4, 2.0**-10),
+    E2M1: MicroScaling(torch.uint8, e2m1_scale_byte, _round_e2m1, quantize_e2m1, dequantize_e2m1, 2.0**-2, 2.0**-2),
+}
+"""By element."""

@@ -1,0 +1,185 @@
+"""The SM100 kernel with packed E2M1 activations (mxf4xmxf4) on simulated ranks: tiles, BLOCK_K, routings, faults that show.
+
+Race detector on; y equals the reference bit for bit, or lies in its bound on random data.  A sample runs with the suite, all of it with
+
+    python -m pytest -m "sweep or not sweep" tests/kernels/test_w4a4.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from chip_fit import compile_fitting
+from fault_runs import WATCHDOG_NS, sign_of
+from kernel_faults import RULES, all_faults
+from mega_moe_runs import Layer, artifact, inputs, prove, received
+from mega_moe_runs import config as any_config
+from mega_moe_runs import problem as fp8_problem
+
+from megamoe_dsl.arch import SMEM_BYTES
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.hardware.tmem import TMEM_COLUMNS
+from megamoe_dsl.kernels.mega_moe.sm100 import outputs_e2m1
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, tiers_of
+from megamoe_dsl.presets import MEASURED, PRESETS
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.sim import SimError
+
+
+def problem(tokens: int = 24, **changes: Any) -> Problem:
+    """A layer whose Linear1 has two stages of 256 channels or four of 128, its Linear2 one or two."""
+    return fp8_problem(tokens, **{"hidden": 512, "intermediate": 256, "num_experts": 4, "recipe": "mxf4xmxf4", **changes})
+
+
+def config(moe: Problem, **overrides: Any) -> Sm100Config:
+    return any_config(moe, **overrides)
+
+
+TIERS = tiers_of(problem())
+EVERY = [(tier.block_m, block_k) for tier in TIERS for block_k in (128, 256)]
+
+
+def sampled(cases: list[tuple[Any, ...]], sample: set[tuple[Any, ...]]) -> list[Any]:
+    """All cases as parameters, those out of the sample behind the marker."""
+    assert sample < set(cases)
+    return [pytest.param(*case, marks=() if case in sample else pytest.mark.sweep) for case in cases]
+
+
+@pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 256), (96, 128)}))
+def test_every_tile(block_m, block_k):
+    """Two launches: an expert with a full and a partial block, experts with a few tokens; a ring that wraps in the first tile or soon."""
+    moe = problem(block_m + 5)
+    kernel = config(moe, block_m=block_m, block_k=block_k, lookahead=1, num_stages=3)
+    full = block_m - 4
+    prove(kernel, [(full, 9), (3, full)], target_expert=1, mask=0.1)
+    counts = received(random_case(moe, (full, 9), 0, target_expert=1))[0]
+    assert counts[1] % block_m != 0 and counts[1] > block_m
+
+
+def outputs(kernel: Sm100Config, case: Case) -> list[torch.Tensor]:
+    """y of a launch that is within the reference's bound and leaves nothing to report."""
+    layer = Layer.of(kernel, case)
+    layer.check(case)
+    y, _ = layer.moe(inputs(case))
+    return y
+
+
+@pytest.mark.parametrize("block_m", [32, *(pytest.param(tier.block_m, marks=pytest.mark.sweep) for tier in TIERS[1:])])
+def test_block_k_changes_no_bit(block_m):
+    """Random data, whose sums depend on their order: both depths of a stage add in the same one."""
+    moe = problem(block_m + 5, num_ranks=1)
+    case = random_case(moe, (block_m - 3,), block_m, exact=False)
+    one, other = (outputs(config(moe, block_m=block_m, block_k=block_k, num_sms=2), case) for block_k in (128, 256))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), sampled([(4, (5, 0, 9, 2)), (2, (17, 24)), (1, (24,))], {(4, (5, 0, 9, 2))}))
+def test_random_data_on_ranks(ranks, tokens):
+    """Skewed routing, a clamp, masked slots, a rank without tokens; counts that change from launch to launch."""
+    moe = problem(24, num_ranks=ranks, num_experts=8, topk=3, activation_clamp=10.0)
+    prove(config(moe, num_sms=2), [tokens, tokens[::-1]], mask=0.2, skew=True, exact=False)
+
+
+def test_nothing_to_do():
+    """No tokens, then tokens that go nowhere, then some: barriers pass, what goes nowhere comes back as zeros."""
+    moe = problem(8, num_ranks=1, hidden=256)
+    kernel = config(moe, num_sms=2)
+    empty, masked, some = (random_case(moe, (count,), 0, mask=mask) for count, mask in ((0, 0.0), (7, 1.0), (8, 0.0)))
+    layer = Layer.of(kernel, empty)
+    for case in (empty, masked, some):
+        layer.check(case)
+    y, _ = layer.moe(inputs(masked))
+    assert not y[0].view(torch.int16).any()
+
+
+# --- faults
+FAULTS = {
+    "MMA dropped 1": ("wrong result", "simulator error"),
+    "scale copy dropped 3": ("wrong result", "simulator error"),
+    "bytes too many 0": ("deadlock",),
+    "tcgen05 commit dropped 0": ("deadlock",),
+    "named barrier skipped 9": ("race", "simulator error"),
+}
+"""A fault of the kernel's PTX, and what may show it."""
+
+
+@cache
+def subject() -> tuple[Artifact, Case]:
+    moe = problem(40, num_ranks=1, num_experts=2)
+    return artifact(config(moe, block_m=32, num_sms=2, num_stages=2)), random_case(moe, (40,), 0)
+
+
+@pytest.mark.parametrize("name", [None, *FAULTS])
+def test_fault_is_noticed(name):
+    compiled, case = subject()
+    if name is not None:
+        faults = {fault.name: fault for fault in all_faults(compiled.ptx)}
+        assert {rule.name for rule in RULES} == {one.rsplit(" ", 1)[0] for one in faults}
+        compiled = replace(compiled, ptx=faults[name].apply(compiled.ptx))
+    sign = sign_of(compiled, case, [(40,), (3,)], seed=0)
+    assert (sign and sign.split(":")[0]) in (FAULTS[name] if name else (None,)), sign
+
+
+@pytest.mark.parametrize("name", ["packed_token", "gather_rows"])
+def test_a_wrong_row_is_noticed(monkeypatch, name):
+    """Rows of other tokens; nibbles that no lane has exchanged."""
+    from megamoe_dsl.artifact.compile import compile_kernel
+
+    right = getattr(outputs_e2m1, name)
+    wrong = {"packed_token": lambda lane: right(lane ^ 8), "gather_rows": lambda first, second, lane: (first, second)}[name]
+    compiled, case = subject()
+    monkeypatch.setattr(outputs_e2m1, name, wrong)
+    layer = Layer.of(compile_kernel(compiled.config), case, watchdog_ns=WATCHDOG_NS)
+    try:
+        ranks, report = layer.launch(case)
+    except SimError as error:
+        pytest.fail(f"a wrong result was to come out, not {error}")
+    assert report.findings == [] and ranks[0].violations > 0
+
+
+# --- configurations
+SHAPES = [(name, block_m, block_k) for name in MEASURED for block_m, block_k in EVERY]
+
+
+@pytest.mark.parametrize(("name", "block_m", "block_k"), sampled(SHAPES, {("pro", 192, 256)}))
+def test_tile_fits_the_chip(name, block_m, block_k):
+    """No spills, registers within budgets; a ring of six stages at least, twelve of 128 channels."""
+    kernel = Sm100Config.choose(PRESETS[name].problem(8192, recipe="mxf4xmxf4"), 128, block_m=block_m, block_k=block_k, num_sms=148)
+    compile_fitting(name, kernel, SMEM_BYTES)
+    assert kernel.num_stages >= {128: 12, 256: 6}[block_k]
+    assert kernel.tmem.used <= kernel.tmem.allocated <= TMEM_COLUMNS
+
+
+def test_tiers_of_the_recipe():
+    """The smallest tile has 32 tokens; stages of 256 channels where the tile is one of those that gain by it, if K is whole then."""
+    flash = PRESETS["flash"].problem(8192, recipe="mxf4xmxf4")
+    chosen = {tokens: Sm100Config.choose(flash, tokens) for tokens in (1, 64, 128, 256, 512, 4096)}
+    assert [(one.block_m, one.block_k) for one in chosen.values()] == [(32, 256), (32, 256), (64, 256), (96, 128), (128, 128), (192, 256)]
+    assert {one.store_block_m for one in chosen.values()} == {32}
+    assert Sm100Config.choose(replace(flash, intermediate=1920), 128).block_k == 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block_m": 16}, r"block_m = 16: must be one of \[32, 64, 96, 128, 192\]"),
+        ({"store_block_m": 16}, "store_block_m = 16: must be 32 and a divisor of block_m"),
+        ({"block_k": 64}, "block_k = 64: must be 128 or 256 for mxf4xmxf4"),
+    ],
+)
+def test_what_a_configuration_may_have(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(problem(), **changes)
+
+
+def test_fp8_activations_have_one_block_k():
+    with pytest.raises(ConfigError, match="block_k = 256: must be 128 for fp8xfp4"):
+        config(problem(recipe="fp8xfp4"), block_k=256)
+    with pytest.raises(ConfigError, match="block_k = 256: must be 128 for mxf4xmxf4"):
+        config(problem(intermediate=128), block_k=256)
