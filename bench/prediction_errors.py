@@ -20,8 +20,11 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
-from megamoe_dsl.predict import RankLoad, Subject, calibration_of, prefers
+from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.deep_gemm import beside_ours, subject_of
+from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.preference import prefers
+from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import Problem
 

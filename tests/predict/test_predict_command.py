@@ -8,10 +8,12 @@ from typer.testing import CliRunner
 from megamoe_dsl.arch import GPUS
 from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.predict import Prediction, RankLoad, Subject, calibrated, calibration_of, find_gpu, prefers, worth_timing
-from megamoe_dsl.predict.calibration import SHORT
+from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.choices import choices
-from megamoe_dsl.predict.preference import NO_PREFERENCE
+from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.prediction import Prediction
+from megamoe_dsl.predict.preference import NO_PREFERENCE, prefers, worth_timing
+from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.predict import Subject
 from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.subject import Subject
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import ProblemError
 from prediction_errors import POINTS, VARIANTS, measured, pairs, points_table, published, rms

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..arch import Gpu
 from ..bench.options import naming_options, option
-from ..bench.points import numbers
 from ..bench.shape_options import PROBLEM, ShapeOptions
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.registry import default_recipe, find_kernel
-from ..pictures import to_svg
-from ..predict import Calibration, Gain, Prediction, RankLoad, calibrated, calibration_of, find_gpu, prefers
-from ..predict.choices import choices
-from ..predict.prediction import BUSY
-from ..predict.timeline import draw, perfetto
+from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
 from .config_options import CONFIG, DEFAULT_KERNEL, ConfigOptions, either, given_only
@@ -28,7 +22,6 @@ from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
 from .output_file import require_writable_file, write_whole
-from .tables import ruled
 
 OUTPUT = "Output"
 
@@ -70,6 +63,13 @@ def predict(
     5 % are not told apart: of those it has no preference.
     """
     with one_line_errors(), naming_options(PredictOptions):
+        from ..bench.points import numbers
+        from ..pictures import to_svg
+        from ..predict.launch import RankLoad
+        from ..predict.prediction import Prediction
+        from ..predict.timeline import draw, perfetto
+        from .predictions import as_values, print_choices, print_predictions
+
         require_writable_file("--trace", trace)
         require_writable_file("--svg", svg)
         gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
@@ -94,40 +94,3 @@ def predict(
             write_whole(trace, perfetto(found[0].launched))
         if svg is not None:
             write_whole(svg, to_svg(draw(found[0].launched, f"{counts[0]} tokens a rank on {gpu.name}")))
-
-
-def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
-    """A point as JSON values."""
-    from ..bench.variant import variant_fields
-
-    return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
-
-
-def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:
-    """A line per point: how busy the GPU's parts are, and which of them it pays to improve."""
-    columns = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
-    table = ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", *columns)
-    for one, some in zip(found, limits, strict=True):
-        launched, gains = one.launched, ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some)
-        measures = (
-            f"{launched.us:.1f}",
-            f"{launched.clock:.2f}",
-            f"{launched.watts:.0f}",
-            *(f"{share:.0%}" for share in one.busy.values()),
-        )
-        table.add_row(str(one.load.tokens), str(one.config.block_m), *measures, gains)
-    console.print(table)
-
-
-def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:
-    """A line per choice, the fastest first, and whether the model prefers the fastest to it."""
-    from ..bench.variant import variant_name
-
-    load = RankLoad.uniform(config.problem, tokens)
-    found = sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
-    table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
-    for one in found:
-        verdict = "chosen, " if one.config == config else ""
-        verdict += f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference"
-        table.add_row(variant_name(one.config), f"{one.us:.1f}", verdict)
-    console.print(table)

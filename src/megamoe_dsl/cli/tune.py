@@ -103,7 +103,10 @@ def promising(point: Point, configs: list[Sm90Config], host: Host) -> list[Sm90C
     """Candidates of a point that the model of performance predicts to be near the fastest, and the two that are there to be beaten: the
     chosen one and the heuristics'.  Raises `ProblemError` where the model knows the GPU or the recipe not."""
     from ..kernels.mega_moe.sm90.config import Sm90Config
-    from ..predict import Prediction, RankLoad, calibration_of, find_gpu, worth_timing
+    from ..predict.calibration import calibration_of, find_gpu
+    from ..predict.launch import RankLoad
+    from ..predict.prediction import Prediction
+    from ..predict.preference import worth_timing
 
     calibration = calibration_of(find_gpu(host.gpu or "").name)
     load = RankLoad.uniform(point.problem, point.tokens, point.remote)

@@ -1,0 +1,49 @@
+"""Predictions as tables and as JSON values."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from ..arch import Gpu
+from ..bench.variant import variant_fields, variant_name
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..predict.calibration import Calibration
+from ..predict.choices import choices
+from ..predict.launch import RankLoad
+from ..predict.limits import Gain
+from ..predict.prediction import BUSY, Prediction
+from ..predict.preference import prefers
+from .tables import ruled
+
+
+def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
+    """A point as JSON values."""
+    return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
+
+
+def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:
+    """A line per point: how busy the GPU's parts are, and which of them it pays to improve."""
+    columns = ("tokens", "tile", "us", "GHz", "W", *BUSY, "saved by a resource that is a fifth better")
+    table = ruled(f"Predicted for {gpu.name}, {found[0].config.problem.num_ranks} ranks", *columns)
+    for one, some in zip(found, limits, strict=True):
+        launched, gains = one.launched, ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some)
+        measures = (
+            f"{launched.us:.1f}",
+            f"{launched.clock:.2f}",
+            f"{launched.watts:.0f}",
+            *(f"{share:.0%}" for share in one.busy.values()),
+        )
+        table.add_row(str(one.load.tokens), str(one.config.block_m), *measures, gains)
+    console.print(table)
+
+
+def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:
+    """A line per choice, the fastest first, and whether the model prefers the fastest to it."""
+    load = RankLoad.uniform(config.problem, tokens)
+    found = sorted((Prediction.of(one, load, calibration) for one in choices(config, tokens)), key=lambda one: one.us)
+    table = ruled(f"{tokens} tokens, predicted for {gpu.name}", "configuration", "us", "to the fastest")
+    for one in found:
+        verdict = "chosen, " if one.config == config else ""
+        verdict += f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference"
+        table.add_row(variant_name(one.config), f"{one.us:.1f}", verdict)
+    console.print(table)
