@@ -12,10 +12,6 @@ from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 TILES = [tier.block_m for tier in TIERS]
 
 WORSE: dict[str, tuple[tuple[int, ...], str]] = {
-    # Both waits of a tile, for the Linear1 and for the Linear2 arrivals of its tokens, have a watchdog (clock, limit, who waits for what),
-    # about 25 # instructions that run only when the tokens are not there yet; the baseline's watchdogs are in its barriers.  Finding the
-    # next tile takes # some 25 more where both phases alternate.  Once per tile, beside 16 or 32 K blocks of 25 instructions against 53.
-    "token_loader_tile": ((16, 32, 64, 96, 128, 192), "a watchdog in both waits, two phases that alternate"),
     # A token is summed in four pieces of 1024 channels, by different warps, so that few tokens still use every SM; the baseline's warp
     # takes a # whole token.  The set-up of a piece counts four times, and so do the loads of all six slots, which are issued at once; the
     # baseline issues # one load per slot inside its loop.  A slot itself costs 168 against 217.

@@ -173,15 +173,17 @@ def check_tmem_plan(plan: Sm100TmemPlan) -> None:
 
 
 def check_barrier_table(rows: Sequence[MBarrier], *, num_stages: int, dispatch_warps: int, epilogue_warpgroups: int) -> None:
-    """Counts recomputed from the roles of the two CTAs of a pair."""
-    ctas, accumulators, warps_per_group = 2, 2, 4
-    token_loader = weight_loader = mma_commit = scheduler = dispatch_warp = epilogue_warp = 1
+    """Counts recomputed from the roles of the two CTAs of a pair; of two epilogue warpgroups each reads one of the two work tiles."""
+    ctas, accumulators, work_tiles, warps_per_group = 2, 2, 2, 4
+    token_loader = weight_loader = mma = mma_commit = scheduler = dispatch_warp = epilogue_warp = 1
     facts = {  # name: (barriers, arrivals, only the leader's are used)
         "full": (num_stages, (token_loader + weight_loader) * ctas, True),
         "empty": (num_stages, mma_commit, False),
         "acc_full": (accumulators, mma_commit, False),
         "acc_empty": (accumulators, warps_per_group * epilogue_warp * ctas, True),
         "counts": (1, 32 * scheduler, False),
+        "work_tile_full": (work_tiles, scheduler, False),
+        "work_tile_empty": (work_tiles, 32 * ((token_loader + weight_loader + warps_per_group * epilogue_warp) * ctas + mma), True),
         "pull": (dispatch_warps, dispatch_warp, False),
         "combine": (2 * warps_per_group * epilogue_warpgroups, epilogue_warp, False),
     }
@@ -190,4 +192,4 @@ def check_barrier_table(rows: Sequence[MBarrier], *, num_stages: int, dispatch_w
     for row in rows:
         assert 1 <= row.arrivals < 1 << 20  # PTX ISA, mbarrier.init
         assert row.who and row.waits
-    assert {row.name for row in rows if row.transaction} == {"full", "pull", "combine"}
+    assert {row.name for row in rows if row.transaction} == {"full", "work_tile_full", "pull", "combine"}

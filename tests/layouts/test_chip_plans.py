@@ -109,7 +109,7 @@ def test_tmem_overflow():
 @settings(max_examples=200)
 @given(st.integers(2, 12), st.integers(1, 8), st.sampled_from((1, 2)))
 def test_barrier_table(num_stages, dispatch_warps, groups):
-    rows = barrier_table(num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
+    rows = barrier_table(num_stages=num_stages, work_tiles=2, dispatch_warps=dispatch_warps, epilogue_warps=4 * groups)
     check_barrier_table(rows, num_stages=num_stages, dispatch_warps=dispatch_warps, epilogue_warpgroups=groups)
 
 
@@ -119,7 +119,7 @@ def test_plan_has_the_barriers_of_its_configuration(config):
     groups = config.epilogue_warpgroups
     check_barrier_table(config.smem.barriers, num_stages=config.num_stages, dispatch_warps=4, epilogue_warpgroups=groups)
     words = sum(p.field.num_bytes for p in config.smem.region if p.field.name.endswith("_barrier"))
-    assert words == 8 * (2 * config.num_stages + 4 + 1 + 4 + 8 * groups)
+    assert words == 8 * (2 * config.num_stages + 4 + 1 + 4 + 4 + 8 * groups)
 
 
 def test_named_barriers_are_distinct_and_exist():

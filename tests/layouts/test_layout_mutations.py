@@ -29,7 +29,7 @@ from megamoe_dsl.problem import Problem
 
 caught = pytest.raises(AssertionError)
 PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
-TABLE = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warps": 8}
+TABLE = {"num_stages": 5, "work_tiles": 2, "dispatch_warps": 4, "epilogue_warps": 8}
 FACTS = {"num_stages": 5, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 
 

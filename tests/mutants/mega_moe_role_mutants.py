@@ -221,9 +221,8 @@ SM90_ROLES = (
     Mutant(
         "fetched tiles start at the first again",
         "wrong base",
-        f"{SM90}/tile_scheduler.py",
-        "ctx.config.cluster) + ctx.config.num_sms",
-        "ctx.config.cluster) + ctx.config.num_sms - ctx.config.cluster",
-        archs=ON_SM90,
+        "kernels/mega_moe/tile_scheduler.py",
+        "first = config.num_clusters * config.blocks_per_fetch",
+        "first = (config.num_clusters - 1) * config.blocks_per_fetch",
     ),
 )

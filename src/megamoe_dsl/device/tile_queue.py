@@ -32,17 +32,26 @@ TILE_BYTES = 16
 
 @dataclass(frozen=True)
 class TileQueue:
-    """The place of the next tile; `plan` is the CTA's shared memory, `smem` its address, `cluster` the CTAs that get tiles together."""
+    """The place of the next tile; `plan` is the CTA's shared memory, `smem` its address, `cluster` the CTAs that get tiles together.
+
+    A warp that works on every `every`-th tile only, from place `first` on, has a ring of so many times fewer places.
+    """
 
     plan: cutlass.Constexpr[Region]
     cluster: cutlass.Constexpr[int]
     smem: Int32
     ring: Ring
+    every: cutlass.Constexpr[int] = 1
+    first: Any = 0
 
     @staticmethod
     def start(plan: Region, smem: Any, places: int, cluster: int = 1) -> TileQueue:
         """The first of so many places."""
         return TileQueue(plan, cluster, smem, Ring.start(places))
+
+    def alternate(self, first: Any, every: int) -> TileQueue:
+        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `first` on."""
+        return TileQueue(self.plan, self.cluster, self.smem, Ring.start(self.ring.depth // every), every, first)
 
     def next(self) -> TileQueue:
         """The place after it."""
@@ -50,7 +59,8 @@ class TileQueue:
 
     def shared(self, name: str) -> Any:
         """Shared address of a field of the plan, in this place."""
-        return self.plan.address(self.smem, name, self.ring.index)
+        place = self.ring.index if self.every == 1 else self.ring.index * self.every + self.first
+        return self.plan.address(self.smem, name, place)
 
     def wait_empty(self) -> None:
         """The publishing warp: until everyone has read the tile that was here."""

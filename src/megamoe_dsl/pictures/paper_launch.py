@@ -4,7 +4,7 @@ The unit is one K block of a tile, the same for both linears and any number of t
 - Counting tokens and exchanging the counts takes `DISPATCH` units on every SM.
 - Pull and combine take as long as tiles need to read as many bytes of weights; every SM pulls at once, in the order of the pool.
 - A Linear1 tile waits for the tokens of its pool block, a Linear2 tile for all Linear1 tiles of it, combine for the last tile of all.
-- A cluster takes its tiles in turn, or on SM90 the next ones as soon as it is free.
+- A cluster takes the next tiles as soon as it is free.
 Loads, epilogues and barriers take no time; other ranks are as far as this one.
 """
 
@@ -20,7 +20,7 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
 from ..schedule import FC1, Block
 from .schedule import k_blocks
-from .workers import Worker, of_cluster, taken_at_run_time
+from .workers import Worker, of_cluster
 
 DISPATCH = 1.0
 
@@ -50,8 +50,8 @@ class PaperLaunch:
         tiles, finished = defaultdict[tuple[int, int], list[TimedTile]](list), defaultdict[int, float](float)
         pulled, free = pull_times(config, counts), [(DISPATCH, cluster) for cluster in range(config.num_clusters)]
         heapify(free)
-        for number, turn in enumerate(turns(config, counts)):
-            now, cluster = free[0] if taken_at_run_time(config) else free[number % config.num_clusters]
+        for turn in turns(config, counts):
+            now, cluster = free[0]
             ends = list[float]()
             for place, block in enumerate(turn):
                 ready = pulled if block.phase == FC1 else finished
@@ -61,10 +61,7 @@ class PaperLaunch:
             for block, end in zip(turn, ends, strict=True):
                 if block.phase == FC1:
                     finished[block.pool_block] = max(finished[block.pool_block], end)
-            if taken_at_run_time(config):
-                heapreplace(free, (max(ends), cluster))
-            else:
-                free[cluster] = (max(ends), cluster)
+            heapreplace(free, (max(ends), cluster))
         combine = max((tile.end for some in tiles.values() for tile in some), default=DISPATCH)
         return cls(config, tuple(counts), tokens, dict(tiles), combine)
 

@@ -6,7 +6,7 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..schedule import FC1, Block
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import sample_counts
-from .workers import in_turn, some_workers, taken_at_run_time, worker_word, workers
+from .workers import in_turn, some_workers, worker_word, workers
 
 LANES = 12
 TILES = 16  # of a lane: wide enough for their names
@@ -43,6 +43,5 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
         f"Linear1 is {config.lookahead} of {config.problem.experts_per_rank} experts ahead of Linear2; routing of {tokens} tokens a "
         f"rank, {what} of {whose}. A tile is named linear:local expert, and is as wide as it has K blocks; waits are not drawn."
     )
-    if taken_at_run_time(config):
-        note += " An SM that is free takes the next tiles at run time: drawn is the order in which they are taken if all take equally long."
+    note += " Who is free takes the next tiles at run time: drawn is the order in which they are taken if all take equally long."
     return Picture("Schedule", note, (BarChart(tuple(lanes), extent, "K blocks", ("tiles",)),))

@@ -69,12 +69,12 @@ class Shape:
 
 
 OURS: Mapping[int, Instructions] = {
-    16: Instructions(110, 19, 89, 56, 25),
-    32: Instructions(93.5, 15, 91, 56, 25),
-    64: Instructions(89, 16, 132, 56, 25),
-    96: Instructions(89.5, 16, 127, 48, 25),
-    128: Instructions(90, 16, 124, 56, 25),
-    192: Instructions(90.5, 16, 126, 52, 25),
+    16: Instructions(104.5, 20, 83, 55, 25),
+    32: Instructions(90.5, 16, 83, 55, 25),
+    64: Instructions(90.5, 16.5, 98, 55, 25),
+    96: Instructions(90.5, 16, 83, 48, 25),
+    128: Instructions(90.5, 16, 83, 54, 25),
+    192: Instructions(90.5, 16, 83, 52, 25),
 }
 """By `block_m`."""
 
@@ -90,7 +90,7 @@ def shape_of(config: Sm100Config) -> Shape:
         config.num_stages,
         OURS[config.block_m],
         shares_tile=False,
-        handed_out=False,
+        handed_out=True,
     )
 
 

@@ -9,9 +9,8 @@ idle at other times (2 to 6 %, with seven eighths of the results for other GPUs)
 The blocks of an expert are taken in bands of `group_m` token blocks (raster.py).  With bands of one, as on SM100, the weight block
 changes fastest, as in the article.
 
-On SM100 cluster c of C takes numbers c, c + C, c + 2 C ...  Where the phases alternate it so gets tiles of both, unless C is a multiple of
-2 `INTERLEAVE`.  On SM90 a cluster of n CTAs takes n numbers at a time, one for each CTA: first those of its own index, and then, whenever
-it is free, the next ones that nobody has taken.  SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
+A cluster takes one number at a time on SM100, and on SM90 one for each of its CTAs: first those of its own index, and then, whenever it is
+free, the next ones that nobody has taken.  SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
 
 Waiting for another cluster's Linear1 output cannot deadlock, whichever cluster takes which numbers.  Linear1 of an expert comes a step or
 more before its Linear2, so a block waits only for lower numbers; and every cluster works on its numbers in ascending order.  So the lowest
@@ -87,6 +86,11 @@ class FusedMoePlan(Protocol):
         ...
 
 
+def mma_tokens(valid_m: Int) -> Int:
+    """Tokens that an SM100 pair's MMA covers for a block with `valid_m` tokens."""
+    return (valid_m + (MMA_N_GRANULE - 1)) & -MMA_N_GRANULE
+
+
 @dataclass(frozen=True)
 class Block:
     """One tile of a fused MoE kernel.
@@ -109,7 +113,7 @@ class Block:
     @property
     def mma_n(self) -> Int:
         """Tokens the MMA covers."""
-        return (self.valid_m + (MMA_N_GRANULE - 1)) & -MMA_N_GRANULE
+        return mma_tokens(self.valid_m)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,11 @@ class MegaMoeConfig(ABC):
 
     @property
     @abstractmethod
+    def alternating_groups(self) -> int:
+        """Epilogue warpgroups that take alternate tiles; 1 where every one works on every tile."""
+
+    @property
+    @abstractmethod
     def fc2_arrival_bits(self) -> int:
         """Bits that are set in the arrival mask of a finished pool block: one for each part of the intermediate channels that is stored at
         a time."""

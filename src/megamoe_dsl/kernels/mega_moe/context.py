@@ -12,6 +12,7 @@ from ...device.cluster import ClusterPlace
 from ...device.memory import load_constant_u64
 from ...device.stage import Stage
 from ...device.sync import Watchdog
+from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
@@ -74,6 +75,11 @@ class Context:
     def first_stage(self) -> Stage:
         """Of the ring of operands."""
         return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
+
+    @property
+    def first_tile(self) -> TileQueue:
+        """Of the queue of work tiles."""
+        return TileQueue.start(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
     def k_blocks(self, tile: Any) -> Int32:
         """Blocks of K of a tile."""

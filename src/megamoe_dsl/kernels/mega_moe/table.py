@@ -1,8 +1,8 @@
 """The per-expert table of a CTA, and the scheduler warp that fills it.
 
 A walk over the blocks needs, per local expert, the tokens received and the first pool block.  One warp per CTA waits for the counts,
-scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  On SM100 every role then walks the
-blocks of its cluster; on SM90 the scheduler warp alone walks, over the numbers that it fetches (sm90/tile_scheduler.py).
+scans them and publishes the table in SMEM once; the article's kernel polls and scans in every warp.  The scheduler warp alone then walks,
+over the numbers that it fetches (tile_scheduler.py).
 
 scheduler warp   waits: expert_recv_count_sum of all local experts (watchdog; acquires what every rank's dispatch wrote before)
                  signals: counts barrier, once
@@ -89,15 +89,14 @@ def fill_table(ctx: Context):
 
 
 @cute.jit
-def start_walk(ctx: Context, first: Int32, every: cutlass.Constexpr[int], kind: Callable[..., Order] = TracedOrder) -> Walk:
-    """Waits for the table.  Returns a walk over this cluster's fetches: it begins at fetch `first` and takes every `every`-th.  `kind` is
-    the order of blocks, made of the configuration and the table."""
+def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
+    """Waits for the table.  Returns a walk that begins with this cluster's first fetch.  `kind` is the order of blocks, made of the
+    configuration and the table."""
     config = ctx.config
     wait(ctx.barrier("counts"), Int32(0))
-    number = (div(ctx.sm, config.cluster) + first * config.num_clusters) * config.blocks_per_fetch
-    stride = every * config.num_clusters * config.blocks_per_fetch
+    number = div(ctx.sm, config.cluster) * config.blocks_per_fetch
     order = kind(config, SharedTable(ctx.shared("expert_table")))
-    return advance_to_valid(Walk.start(order, number, stride, Int32))
+    return advance_to_valid(Walk.start(order, number, config.num_clusters * config.blocks_per_fetch, Int32))
 
 
 def as_signed64(value: int) -> Any:

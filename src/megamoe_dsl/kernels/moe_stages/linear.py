@@ -13,15 +13,14 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
 
 from ...blocks.sm90.main_loop import Share
 from ...blocks.sm90.packed_share import PackedShare
 from ...device.ring import Ring
 from ...schedule import Block, GroupedOrder
 from ..mega_moe.sm90.math import epilogue_of
-from ..mega_moe.sm90.tile_scheduler import WorkTile, publish_tiles
 from ..mega_moe.table import SharedTable, fill_table, start_walk
+from ..mega_moe.tile_scheduler import WorkTile, publish_tiles
 from .config import LinearConfig
 from .context import StageContext
 
@@ -44,7 +43,7 @@ def schedule_tiles(ctx: StageContext):
     """The scheduler warp."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, Int32(0), 1, LinearOrder))
+        publish_tiles(ctx, start_walk(ctx, LinearOrder))
 
 
 @cute.jit

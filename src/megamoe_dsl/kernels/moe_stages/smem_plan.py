@@ -62,7 +62,7 @@ class LinearStagePlan(StagePlan):
     @property
     def stage_fields(self) -> tuple[Field, ...]:
         """The ring, and what is staged on its way out; the work tile; the table of packed weights."""
-        return (*self.tile_fields, *self.before_barriers)
+        return (*self.tile_fields, *self.before_barriers, self.work_tile_words)
 
     @property
     def tile_readers(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
@@ -20,7 +21,7 @@ class SmemPlan(ABC):
 
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (combine_plan.py); takes the place of `main`
-    tail     scale exchange, per-expert table, mbarriers, and what the architecture adds: always live
+    tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
     """
 
     num_experts: int
@@ -31,6 +32,9 @@ class SmemPlan(ABC):
     num_stages: int
 
     # --- what differs
+    work_tiles: ClassVar[int]
+    """Places of the queue of tiles (device/tile_queue.py)."""
+
     @property
     @abstractmethod
     def epilogue_warps(self) -> int:
@@ -83,7 +87,7 @@ class SmemPlan(ABC):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
-        """Fields that the architecture adds to the tail, before the mbarriers."""
+        """Fields that the architecture adds to the tail, before the mbarriers and the queue of tiles."""
         return ()
 
     @property
@@ -102,7 +106,8 @@ class SmemPlan(ABC):
         """All fields: main and combine in the same place, then tail."""
         main = Region.stack("main", *self.tile_fields, *self.dispatch_fields)
         combine = Region.stack("combine", self.combine_slots)
-        tail = Region.stack("tail", self.maxima, self.expert_table, *self.before_barriers, *self.barrier_fields, *self.after_barriers)
+        tables, barriers = (self.expert_table, *self.before_barriers, self.work_tile_words), (*self.barrier_fields, *self.after_barriers)
+        tail = Region.stack("tail", self.maxima, *tables, *barriers)
         return Region.stack("smem", Region.overlay("phase", main=main, combine=combine), tail)
 
     @property
@@ -128,6 +133,11 @@ class SmemPlan(ABC):
     def expert_table(self) -> Field:
         """Tokens and first pool block of every local expert, and an entry more."""
         return Field("expert_table", (self.experts_per_rank + 1, 2), U32, 8)
+
+    @property
+    def work_tile_words(self) -> Field:
+        """Four words per place of the queue of tiles."""
+        return Field("work_tiles", (self.work_tiles, 4), U32, 16)
 
     @property
     def barrier_fields(self) -> tuple[Field, ...]:

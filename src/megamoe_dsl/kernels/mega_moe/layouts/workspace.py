@@ -8,7 +8,7 @@ of counts with what has been seen of them.
 | launch_epoch          | launches so far; SM 0 adds one when all CTAs have read it |
 | grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
 | rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
-| tile_counter          | SM90: tile numbers that CTAs have fetched, beyond the first of each (schedule) |
+| tile_counter          | tile numbers that clusters have fetched, beyond the first of each (schedule) |
 | expert_send_count     | tokens of this rank for that expert; also the counter that CTAs reserve slots by |
 | expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
 | expert_recv_count_sum | over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts |

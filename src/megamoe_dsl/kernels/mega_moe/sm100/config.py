@@ -95,7 +95,7 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
 
 def choose_registers(experts_per_rank: int) -> RegisterBudget:
     """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-    return RegisterBudget(48, 40, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
+    return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,11 @@ class Sm100Config(MegaMoeConfig):
     def blocks_per_fetch(self) -> int:
         """A pair works on one block."""
         return 1
+
+    @property
+    def alternating_groups(self) -> int:
+        """All epilogue warpgroups."""
+        return self.epilogue_warpgroups
 
     @property
     def fc2_arrival_bits(self) -> int:

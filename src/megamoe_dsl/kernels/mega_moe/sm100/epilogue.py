@@ -1,7 +1,8 @@
 """Epilogue warps: every accumulator to its destination, then combine (article 4.5).
 
-waits     counts, once; acc_full, per tile; Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens)
-signals   acc_empty of the even CTA, per tile; see the two tile functions for the rest
+waits     work_tile_full and acc_full, per tile; Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
+          counts, once
+signals   work_tile_empty and acc_empty of the even CTA, per tile; see the two tile functions for the rest
 
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 """
@@ -14,19 +15,18 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.walk import next_block
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
-from ....schedule import FC1, Block
+from ....schedule import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.tile import WARPS_PER_GROUP
 from ..layouts.workspace import RankBarrier
-from ..table import start_walk
+from ..tile_scheduler import WorkTile, next_tile
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2
@@ -37,7 +37,7 @@ from .tile import ACCUMULATORS
 class Tile:
     """A tile as one epilogue warp sees it: its block, the accumulator's first TMEM column, warpgroup, warp within it, lane."""
 
-    block: Block
+    block: WorkTile
     column: Int32
     group: Int32
     warp: Int32
@@ -54,10 +54,9 @@ def epilogue(ctx: Sm100Context, thread: Int32):
     config = ctx.config
     groups = config.epilogue_warpgroups
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
-    blocks = start_walk(ctx, group, groups)
+    block, tiles = next_tile(ctx.first_tile.alternate(group, groups))
     acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
-    while blocks.valid():
-        block = blocks.block()
+    while block.valid():
         wait_tokens(ctx, block)
         index = acc.index + group
         wait(ctx.barrier("acc_full", index), acc.phase)
@@ -72,8 +71,10 @@ def epilogue(ctx: Sm100Context, thread: Int32):
         if lane == 0:
             arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
         acc = acc.next()
-        blocks = next_block(blocks)
+        block, tiles = next_tile(tiles)
 
+    # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.
+    wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)

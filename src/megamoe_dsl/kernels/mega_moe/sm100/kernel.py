@@ -26,7 +26,7 @@ from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps, init_barriers
-from ..table import fill_table
+from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
 from .context import Sm100Context
 from .epilogue import epilogue
@@ -73,7 +73,7 @@ def run_loader_warp(ctx: Sm100Context, warp: Any):
         # The plan counts columns from 0: nothing else allocates TMEM in this CTA.
         if load_shared_u32(ctx.shared("tmem_address")) != 0:
             emit("trap;")
-        fill_table(ctx)
+        schedule_tiles(ctx)
 
 
 @cute.kernel

@@ -1,9 +1,9 @@
 """The two loader warps: which rows, of which matrix, and when; the loops are blocks (blocks/sm100/load.py).
 
-| role         | waits                                                                       | signals                          |
+| role         | waits                                                                    | signals                                       |
 |---|---|---|
-| load_tokens  | counts, once; Linear1 arrival count or Linear2 arrival mask, per tile; empty, per stage | full of the even CTA, per stage |
-| load_weights | counts, once; empty, per stage                                               | full of the even CTA, per stage |
+| load_tokens  | work_tile_full and an arrival count or mask, per tile; empty, per stage  | work_tile_empty per tile; full of the even CTA |
+| load_weights | work_tile_full, per tile; empty, per stage                               | work_tile_empty per tile; full of the even CTA |
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
-from ....blocks.walk import next_block
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
-from ..table import start_walk
+from ..tile_scheduler import next_tile, read_ends
 from .context import Sm100Context
 from .maps import Sm100Map
 from .tile import BLOCK_N, CLUSTER
@@ -27,27 +26,26 @@ from .tile import BLOCK_N, CLUSTER
 def load_tokens(ctx: Sm100Context):
     """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
     config = ctx.config
-    blocks = start_walk(ctx, Int32(0), 1)
+    block, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
-    while blocks.valid():
-        block = blocks.block()
+    while block.valid():
         wait_operands(ctx, block)
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, config.smem.token_transaction)
         stage = load.load_tokens(stage, tile, ctx.k_blocks(block))
-        blocks = next_block(blocks)
+        block, tiles = next_tile(tiles)
+    read_ends(ctx, tiles)
 
 
 @cute.jit
 def load_weights(ctx: Sm100Context):
     """TMA-B: each CTA loads its 128 of the tile's 256 weight rows and their scales."""
     config, k_block = ctx.config, ctx.config.k_block
-    blocks = start_walk(ctx, Int32(0), 1)
+    block, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
-    while blocks.valid():
-        block = blocks.block()
+    while block.valid():
         weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
@@ -55,4 +53,5 @@ def load_weights(ctx: Sm100Context):
         row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
         tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)
-        blocks = next_block(blocks)
+        block, tiles = next_tile(tiles)
+    read_ends(ctx, tiles)

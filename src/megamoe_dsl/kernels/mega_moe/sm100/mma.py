@@ -1,21 +1,19 @@
 """The MMA warp of the even CTA, which fills the two accumulators in turn; the K loop is a block (blocks/sm100/mma.py).
 
-waits     acc_empty, per tile; full, per stage
-signals   empty of both CTAs, per stage; acc_full of both CTAs, per tile
+waits     work_tile_full and acc_empty, per tile; full, per stage
+signals   work_tile_empty, per tile; empty of both CTAs, per stage; acc_full of both CTAs, per tile
 """
 
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Int32
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
-from ....blocks.walk import next_block
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
-from ..table import start_walk
+from ..tile_scheduler import next_tile, read_ends
 from .context import Sm100Context
 from .tile import ACCUMULATORS
 
@@ -25,16 +23,16 @@ def issue_mma(ctx: Sm100Context):
     """Runs in all lanes; one lane issues."""
     config, tmem = ctx.config, ctx.config.tmem
     columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.sfa_atoms)
-    blocks = start_walk(ctx, Int32(0), 1)
+    block, tiles = next_tile(ctx.first_tile)
     stage, acc = ctx.first_stage, Ring.start(ACCUMULATORS)
-    while blocks.valid():
+    while block.valid():
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
-        block = blocks.block()
         tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), config.mma, config.k_block, columns)
         stage = multiply(stage, tile, ctx.k_blocks(block))
         if elect():
             tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
         acc = acc.next()
-        blocks = next_block(blocks)
+        block, tiles = next_tile(tiles)
+    read_ends(ctx, tiles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from ....hardware.k_block import BYTE_VALUES, KBlock
 from ....hardware.scale_factors import SF_ATOM_BYTES
@@ -23,6 +24,8 @@ FC1_STORE_STAGES = 2
 class Sm100SmemPlan(SmemPlan):
     """Adds the TMEM address to what is always live.  `store_block_m` is the tokens of one epilogue pass; the epilogue warpgroups take
     alternate tiles.  `k_block` is the K of a stage, `tokens` the format of the activations of both linears."""
+
+    work_tiles: ClassVar[int] = 2
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
@@ -107,7 +110,9 @@ class Sm100SmemPlan(SmemPlan):
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (sm100/barriers.py)."""
-        return barrier_table(num_stages=self.num_stages, dispatch_warps=DISPATCH_WARPS, epilogue_warps=self.epilogue_warps)
+        return barrier_table(
+            num_stages=self.num_stages, work_tiles=self.work_tiles, dispatch_warps=DISPATCH_WARPS, epilogue_warps=self.epilogue_warps
+        )
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:

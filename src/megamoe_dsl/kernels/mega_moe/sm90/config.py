@@ -223,6 +223,11 @@ class Sm90Config(MegaMoeConfig):
         return self.cluster
 
     @property
+    def alternating_groups(self) -> int:
+        """Both math warpgroups share each tile."""
+        return 1
+
+    @property
     def fc2_arrival_bits(self) -> int:
         """One per Linear1 tile, of 128 intermediate channels."""
         return self.fc1_n_blocks

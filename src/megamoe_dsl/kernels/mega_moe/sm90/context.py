@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import cutlass
 
 from ....device.memory import load_u64
-from ....device.tile_queue import TileQueue
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
-from .smem_plan import MATH_WARPGROUPS, WORK_TILES
+from .smem_plan import MATH_WARPGROUPS
 
 MATH_THREADS = 128 * MATH_WARPGROUPS
 
@@ -30,11 +29,6 @@ class Sm90Context(Context):
 
     config: cutlass.Constexpr[Sm90Config]
     args: Any
-
-    @property
-    def first_tile(self) -> TileQueue:
-        """Of the queue of work tiles."""
-        return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     def result_rows(self, first: Any, steps: range) -> list[Any]:
         """Where results of pool rows `first + step` go, BF16: the combine rows of their tokens, on the tokens' ranks."""

@@ -11,8 +11,8 @@ from cutlass import Int32
 
 from ....blocks.sm90.decode import decode_tile
 from ....blocks.sm90.math_thread import MathThread
+from ..tile_scheduler import next_tile
 from .context import Sm90Context
-from .tile_scheduler import next_tile
 
 PHASE_AND_TOKENS = (0, 3)  # words of a work tile
 

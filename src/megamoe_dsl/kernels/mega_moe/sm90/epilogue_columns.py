@@ -25,9 +25,9 @@ from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
 from ..ring import free_rows
 from ..swiglu import activate
+from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
 from .smem_plan import MATH_WARPGROUPS, MOST_COLUMNS, TILE_ROWS
-from .tile_scheduler import WorkTile
 
 WARPS = 4 * MATH_WARPGROUPS
 ROW_BYTES = 128

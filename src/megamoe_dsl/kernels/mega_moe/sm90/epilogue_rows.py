@@ -24,9 +24,9 @@ from ....device.ptx import emit_to
 from ....device.warp import sync_warp
 from ..ring import free_rows
 from ..swiglu import activate
+from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
 from .smem_plan import TILE_ROWS
-from .tile_scheduler import WorkTile
 
 PASS_CHANNELS = 64  # channels of a Linear2 tile that a warp transposes at a time: 128 bytes a row
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each

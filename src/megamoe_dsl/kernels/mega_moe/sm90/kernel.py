@@ -24,6 +24,7 @@ from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..setup import acquire_maps, init_barriers
+from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
 from .decode import decode_weights
@@ -32,7 +33,6 @@ from .maps import NUM_MAPS
 from .math import math, store_decoded
 from .smem_plan import MATH_WARPGROUPS
 from .store import store_tiles
-from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS

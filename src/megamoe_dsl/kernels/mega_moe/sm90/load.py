@@ -22,10 +22,10 @@ from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
 from ..layouts.trace import Activity, Role
+from ..tile_scheduler import next_tile
 from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
-from .tile_scheduler import next_tile
 
 
 @cute.jit

@@ -37,11 +37,11 @@ from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
+from ..tile_scheduler import WorkTile, next_tile
 from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
 from .config import Sm90Config
 from .context import MATH_THREADS, Sm90Context, is_half_tile
-from .tile_scheduler import WorkTile, next_tile
 
 Finish = Callable[[Sm90Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 

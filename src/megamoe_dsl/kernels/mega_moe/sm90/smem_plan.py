@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
@@ -15,7 +16,6 @@ from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
-WORK_TILES = 1  # places for tiles that were fetched for a CTA and that not all of its roles have read yet
 MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
@@ -33,8 +33,10 @@ def pull_chunk(hidden: int) -> int:
 
 @dataclass(frozen=True)
 class Sm90SmemPlan(SmemPlan):
-    """Adds to what is always live: the work tiles, and for each of `trace_warps` warps the number of stamps it has left so far; if the
+    """Adds to what is always live: for each of `trace_warps` warps the number of stamps it has left so far; if the
     weights are `packed`, and stay E2M1, the table of decoded values."""
+
+    work_tiles: ClassVar[int] = 1
 
     cluster: int = 1
     pull_slots: int = PULL_SLOTS[-1]
@@ -135,7 +137,7 @@ class Sm90SmemPlan(SmemPlan):
         """All mbarriers, in SMEM order (sm90/barriers.py)."""
         return sm90_barrier_table(
             num_stages=self.num_stages,
-            work_tiles=WORK_TILES,
+            work_tiles=self.work_tiles,
             dispatch_warps=DISPATCH_WARPS,
             pull_slots=self.pull_slots,
             math_warps=self.epilogue_warps,
@@ -146,9 +148,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def before_barriers(self) -> tuple[Field, ...]:
-        """work_tiles: four words per published `WorkTile`.  decoded: the table of packed weights (device/e2m1.py)."""
-        table = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.packed else ()
-        return (*table, Field("work_tiles", (WORK_TILES, 4), U32, 16))
+        """decoded: the table of packed weights (device/e2m1.py)."""
+        return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.packed else ()
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:

@@ -18,9 +18,9 @@ from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
+from ..tile_scheduler import next_tile
 from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
-from .tile_scheduler import next_tile
 
 
 @cute.jit

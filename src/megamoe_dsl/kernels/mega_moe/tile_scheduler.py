@@ -1,0 +1,122 @@
+"""Tile scheduling at run time: a cluster fetches its next tiles when it is free, so that none waits idle for slower ones.
+
+Only the scheduler warp of the cluster's first CTA fetches tile numbers and walks the sequence of tiles.  It publishes each tile as a
+`WorkTile` in the SMEM of every CTA of the cluster; one without tokens says that there are no more.  It fetches a tile when a place of the
+queue is free, that is when all roles have read the tile that was there.
+
+On SM90 each CTA of a cluster has a tile of its own, and the queue has one place: the math warps read a tile when they begin with it, and
+the loaders need the next one only in the middle of it.  On SM100 a CTA pair has one tile.  The MMA warp is up to two tiles ahead of the
+epilogues, so the queue has two places; where two epilogue warpgroups take alternate tiles, each reads one of the places only.
+
+| role           | waits                                                           | signals                                        |
+|---|---|---|
+| schedule_tiles | expert_recv_count_sum and counts, once (table.py); work_tile_empty | counts, once; work_tile_full                |
+| next_tile      | work_tile_full                                                  | work_tile_empty, per lane, when it has read it |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...blocks.walk import Walk, advance_to_valid
+from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
+from ...layouts.arith import div
+from ...schedule.fused_moe import mma_tokens
+from .context import Context
+from .table import TracedOrder, TracedRingOrder, fill_table, start_walk
+
+
+@dataclass(frozen=True)
+class WorkTile:
+    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less.
+
+    same_tokens   whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
+    """
+
+    phase: Int32
+    expert: Int32
+    n_block: Int32
+    pool_block: Int32
+    valid_m: Int32
+    same_tokens: cutlass.Boolean
+
+    @property
+    def same_weights(self) -> cutlass.Boolean:
+        """Whether the tiles of the cluster have one weight block."""
+        return self.same_tokens == 0
+
+    @property
+    def mma_n(self) -> Int32:
+        """Tokens the MMA of a CTA pair covers."""
+        return mma_tokens(self.valid_m)
+
+    def valid(self) -> cutlass.Boolean:
+        """Whether it is a tile, not the end of the walk."""
+        return self.valid_m > 0
+
+
+@cute.jit
+def schedule_tiles(ctx: Context):
+    """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic."""
+    fill_table(ctx)
+    if ctx.cta_rank == 0:
+        publish_tiles(ctx, start_walk(ctx, TracedRingOrder if ctx.config.ring_blocks else TracedOrder))
+
+
+@cute.jit
+def publish_tiles(ctx: Context, blocks: Walk):
+    """The tiles of a cluster, from its first block on."""
+    config, number = ctx.config, first_number(ctx)
+    queue = ctx.first_tile
+    publish_blocks(ctx, blocks, queue)
+    while blocks.valid():
+        queue = queue.next()
+        queue.wait_empty()
+        # The counter counts from 0; the numbers before those are the first tiles of the clusters.
+        first = config.num_clusters * config.blocks_per_fetch
+        fetched = fetch_numbers(ctx.at("tile_counter"), config.blocks_per_fetch) + first
+        blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
+        publish_blocks(ctx, blocks, queue)
+    # Warpgroups that read alternate places each need an end (read_ends).
+    for _ in cutlass.range_constexpr(config.alternating_groups - 1):
+        queue = queue.next()
+        queue.wait_empty()
+        publish_blocks(ctx, blocks, queue)
+
+
+def first_number(ctx: Context) -> Int32:
+    """Of the blocks that the cluster of this CTA, its first one, takes before it fetches any."""
+    config = ctx.config
+    return ctx.sm if config.blocks_per_fetch == config.cluster else div(ctx.sm, config.cluster) * config.blocks_per_fetch
+
+
+@cute.jit
+def publish_blocks(ctx: Context, blocks: Walk, queue: TileQueue):
+    """A block for each CTA of the cluster, or one for a CTA pair; those of a cluster are of one expert and phase."""
+    mine = [blocks.forward(i).block() for i in range(ctx.config.blocks_per_fetch)]
+    same_tokens = Int32(mine[0].pool_block == mine[-1].pool_block)
+
+    def words(cta: int) -> tuple[Any, ...]:
+        block = mine[min(cta, len(mine) - 1)]
+        return (block.expert * 4 + same_tokens * 2 + block.phase, block.n_block, block.pool_block, block.valid_m)
+
+    publish(queue, words)
+
+
+@cute.jit
+def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,)) -> tuple[WorkTile, TileQueue]:
+    """A warp that works on tiles: its next one, and the place of the one after it.  `used` as in `read_tile`."""
+    (which, n_block, pool_block, valid_m), following = read_tile(queue, used)
+    return WorkTile(which & 1, which >> 2, n_block, pool_block, valid_m, (which & 2) != 0), following
+
+
+@cute.jit
+def read_ends(ctx: Context, queue: TileQueue):
+    """A warp that reads every tile and has read the first end: the ends of the other warpgroups, so that each place is read by all."""
+    for _ in cutlass.range_constexpr(ctx.config.alternating_groups - 1):
+        _, queue = next_tile(queue)
