@@ -63,18 +63,10 @@ def test_tiles_wait_for_what_they_read(launch):
 
 
 @settings(max_examples=30)
-@given(config=configs_sm100(SMALL, max_sms=12), data=st.data())
-def test_sm100_takes_tiles_in_turn(config, data):
-    counts = data.draw(token_counts(config.problem.experts_per_rank, config.block_m))
-    launch = PaperLaunch.of(config, counts, 1)
-    for worker in workers(config):
-        assert [tile.block for tile in launch.of_worker(worker)] == in_turn(config, counts, worker)
-
-
-@settings(max_examples=30)
-@given(config=configs_sm90(SMALL, max_sms=6), data=st.data())
-def test_no_sm_of_sm90_is_free_while_tiles_are_left(config, data):
-    """When a worker ends its last tile, every other one has started its own last turn, or has nothing left to start either."""
+@given(config=ANY, data=st.data())
+def test_no_sm_is_free_while_tiles_are_left(config, data):
+    """Tiles are handed out at run time: when a worker ends its last tile, every other one has started its own last turn, or has nothing
+    left to start either."""
     counts = data.draw(token_counts(config.problem.experts_per_rank, config.block_m))
     launch = PaperLaunch.of(config, counts, 1)
     busy = [tiles for worker in workers(config) if (tiles := launch.of_worker(worker))]
