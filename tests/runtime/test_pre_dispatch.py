@@ -39,7 +39,8 @@ def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
         x[1, :256] = torch.tensor(2.0**-133).bfloat16()
         x[1, 256:] = torch.finfo(torch.bfloat16).max
         x[2, :256] = torch.tensor([448.0, 17.0, 18.0, 19.0] * 64).bfloat16()
-        x[2, 256:] = torch.tensor([6.0, -0.75, 0.75, 1.75, 3.5, 2.5, -0.25, 5.0] * 32).bfloat16()
+        ties = torch.tensor([6.0, -0.75, 0.75, 1.75, 3.5, 2.5, -0.25, 5.0]).bfloat16()
+        x[2, 256:] = ties.repeat(hidden // 8)[: hidden - 256]
     return x
 
 
