@@ -27,7 +27,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import BATCHES, run_earlier_batches
 from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
+from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
@@ -103,12 +103,9 @@ def compare(point: Point, layer: Layer, settings: Settings) -> dict[str, Any]:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, settings: Settings) -> None:
     """The worker process; points of a shape that follow one another share their weights."""
-    layer, shape = None, None
+    layers = CurrentLayer()
     for index, point in enumerate(points):
-        if layer is None or shape != point.layer:
-            layer = None  # frees the last shape's weights first
-            layer, shape = Layer(point.problem, None), point.layer
-        report(index, compare(point, layer, settings))
+        report(index, compare(point, layers.of(point), settings))
 
 
 def table(record: dict[str, Any], baseline: str) -> str:

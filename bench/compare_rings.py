@@ -26,13 +26,14 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.history import run_earlier_batches
 from megamoe_dsl.bench.options import add_options, naming_options, option, read_options
-from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, Layer, Point, check_launch
+from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
+from megamoe_dsl.bench.unfused import bits_of
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
@@ -48,16 +49,17 @@ class RingOptions(RunOptions):
     launches: int = option(0, "Compare the bits of so many launches in a row, too.")
 
 
-def kernels_of(point: Point, folder: Path) -> list[Sm90Config]:
+def kernels_of(point: Point, store: ArtifactStore) -> list[Sm90Config]:
     """Untraced kernels for a point, those with the most pool rows first."""
     problem = replace(point.problem, pool_rows=None)
-    found = [c for c in ArtifactStore(folder).configs(Sm90Config) if replace(c.problem, pool_rows=None) == problem and not c.trace]
+    found = [c for c in store.configs(Sm90Config) if replace(c.problem, pool_rows=None) == problem and not c.trace]
     return sorted(found, key=lambda config: -pool_tokens(config.problem))
 
 
 def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
     """Checks and times all kernels for a point; all ranks together.  The record is complete on rank 0."""
-    configs, store, inputs = kernels_of(point, options.artifacts), ArtifactStore(options.artifacts), point.draw(SEED)
+    store, inputs = ArtifactStore(options.artifacts), point.draw(SEED)
+    configs = kernels_of(point, store)
     buffers = {problem: SymmetricBuffer.allocate(problem, SM90) for problem in dict.fromkeys(config.problem for config in configs)}
     names = {f"rows={pool_tokens(config.problem)} {variant_name(config)}": config for config in configs}
     limit = options.watchdog_ms * 1_000_000
@@ -78,12 +80,10 @@ def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
         entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[names[name].problem].num_bytes}
     first = next(iter(outputs.values())).clone()
     synchronize()
-    for name, run in runs.items():
+    for name, kernel in kernels.items():
         other = torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(1 + options.launches):
-            outputs[name].fill_(float("nan"))
-            run()
-            other += (outputs[name].view(torch.int16) != first.view(torch.int16)).sum()
+            other += (bits_of(kernel, outputs[name]) != first.view(torch.int16)).sum()
         dist.all_reduce(other)
         entries[name]["other_bits"] = int(other)
     for name, times in time_back_to_back(runs, launches_of(point.tokens)).items():
@@ -98,12 +98,9 @@ def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: RingOptions) -> None:
     """A worker process; points of a shape that follow one another share their weights."""
-    layer, shape = None, None
+    layers = CurrentLayer()
     for index, point in enumerate(points):
-        if layer is None or shape != point.layer:
-            layer = None  # frees the last shape's weights first
-            layer, shape = Layer(point.problem, None), point.layer
-        report(index, compare(point, layer, options))
+        report(index, compare(point, layers.of(point), options))
 
 
 def table(record: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from megamoe_dsl.bench.fusion import fusion_point, line_of
 from megamoe_dsl.bench.fusion_report import markdown, picture
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import Layer, Point
+from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
@@ -44,12 +44,9 @@ def config_of(point: Point, host: Host) -> Sm90Config:
 
 def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folder: Path, host: Host, launches: int) -> None:
     """A worker process: points of one shape share their weights."""
-    store, layer, shape = ArtifactStore(folder), None, None
+    store, layers = ArtifactStore(folder), CurrentLayer()
     for index, point in enumerate(points):
-        if layer is None or shape != point.layer:
-            layer = None  # frees the last shape's weights first
-            layer, shape = Layer(point.problem, None), point.layer
-        report(index, fusion_point(point, layer, store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches))
+        report(index, fusion_point(point, layers.of(point), store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches))
 
 
 def main() -> None:

@@ -158,6 +158,25 @@ class Layer:
         return UnfusedKernel(stages, symmetric, self.shared[config.problem.recipe], watchdog_ns)
 
 
+class CurrentLayer:
+    """The layer of the point at hand: points of one shape that follow one another share its weights.
+
+    site  folder of the baseline, or None
+    """
+
+    def __init__(self, site: str | None = None) -> None:
+        self.site = site
+        self._layer: Layer | None = None
+        self._shape: Problem | None = None
+
+    def of(self, point: Point) -> Layer:
+        """A caller that keeps the last point's layer keeps its memory."""
+        if self._layer is None or self._shape != point.layer:
+            self._layer = None  # frees the last shape's weights first
+            self._layer, self._shape = Layer(point.problem, self.site), point.layer
+        return self._layer
+
+
 def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
     """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert."""
     codes, scales = [], []

@@ -17,7 +17,7 @@ from ..kernels.moe_stages.family import stage_configs
 from ..problem import ProblemError
 from .baselines import find_baseline
 from .host import Host
-from .point import FP8, Layer, Point, measure_point
+from .point import FP8, CurrentLayer, Point, measure_point
 from .process_group import RankWorker, run_jobs
 from .report import HEADINGS, row
 from .result_file import heading, result_path, write
@@ -115,17 +115,15 @@ def work(
 ) -> None:
     """Body of a worker: points of one shape share their weights."""
     store = ArtifactStore(session.artifacts)
-    layer, shape = None, None
+    layers = CurrentLayer(None if session.soak or session.trace else session.baseline)
+    limit, unfused = session.watchdog_ms * 1_000_000, session.check is not None
     for index, (point, configs) in enumerate(jobs):
-        if layer is None or shape != point.layer:
-            layer = None  # frees the last shape's weights first
-            layer, shape = Layer(point.problem, None if session.soak or session.trace else session.baseline), point.layer
         if session.soak:
-            record = soak_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.soak, session.check is not None)
+            record = soak_point(point, layers.of(point), store, configs, limit, session.soak, unfused)
         elif session.trace:
-            record = trace_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.out)
+            record = trace_point(point, layers.of(point), store, configs, limit, session.out)
         else:
-            record = measure_point(point, layer, store, configs, session.watchdog_ms * 1_000_000, session.graphs, session.check is not None)
+            record = measure_point(point, layers.of(point), store, configs, limit, session.graphs, unfused)
         report(index, record)
 
 
