@@ -1,7 +1,6 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +19,7 @@ from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.custom_op import is_plain_call
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+from simulated_gpu import SimulatedKernel, visible
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 5
@@ -29,12 +28,6 @@ TOKENS = 5
 @pytest.fixture(scope="module")
 def case() -> Case:
     return random_case(PROBLEM, [TOKENS], 0, mask=0.2)
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[type[SimulatedKernel]]:
-    with pytest.MonkeyPatch.context() as patch, simulated_gpu(patch) as kernel:
-        yield kernel
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@ copy of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,7 +14,7 @@ from megamoe_dsl.quant import WEIGHT_NAMES, quantize_e4m3_f32
 from megamoe_dsl.reference import mega_moe as reference
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+from simulated_gpu import SimulatedKernel, visible
 
 PROBLEM = Problem(256, 256, 2, 2, max_tokens_per_rank=64, recipe="fp8xmxfp4")
 TOKENS, FEW, MANY = 3, 4, 64
@@ -26,12 +24,6 @@ TILES = {FEW: 8, MANY: 128}
 @pytest.fixture(scope="module")
 def case() -> Case:
     return random_case(PROBLEM, [TOKENS], 0, mask=0.2)
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[type[SimulatedKernel]]:
-    with pytest.MonkeyPatch.context() as patch, simulated_gpu(patch) as kernel:
-        yield kernel
 
 
 @pytest.fixture(scope="module")
