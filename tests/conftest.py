@@ -1,5 +1,6 @@
-"""What holds for every test: a busy machine fails none, so hypothesis looks at no clock."""
+"""What holds for every test: a busy machine fails none, so hypothesis looks at no clock; and the garbage collector has little to do."""
 
+import gc
 from contextlib import suppress
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
@@ -7,3 +8,10 @@ with suppress(ImportError):  # the checks on GPUs run without hypothesis
 
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Imported modules stay, and kernels that a process has compiled are large and few: looking at all that often is 5 % of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 10)
