@@ -2,6 +2,9 @@
 
 import gc
 from contextlib import suppress
+from multiprocessing import get_context
+
+import pytest
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
     from hypothesis import HealthCheck, settings
@@ -15,3 +18,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 10)
+
+
+@pytest.fixture
+def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process groups without CUDA; their workers are forked from a process that has imported torch, which is most of their life."""
+    forked = get_context("forkserver")
+    forked.set_forkserver_preload(["pytest", "torch.distributed", "megamoe_dsl.runtime.symmetric_memory"])
+    monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
+    monkeypatch.setattr("megamoe_dsl.bench.process_group.get_context", lambda method: forked)
