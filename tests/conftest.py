@@ -2,9 +2,11 @@
 
 import gc
 from contextlib import suppress
-from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
+
+from forked import forked_process
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
     from hypothesis import HealthCheck, settings
@@ -22,8 +24,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process groups without CUDA; their workers are forked from a process that has imported torch, which is most of their life."""
-    forked = get_context("forkserver")
-    forked.set_forkserver_preload(["pytest", "torch.distributed", "megamoe_dsl.runtime.symmetric_memory"])
+    """Process groups without CUDA."""
     monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
-    monkeypatch.setattr("megamoe_dsl.bench.process_group.get_context", lambda method: forked)
+    monkeypatch.setattr("megamoe_dsl.bench.process_group.get_context", lambda method: SimpleNamespace(Process=forked_process))
