@@ -99,7 +99,11 @@ class KernelOptions(ConfigOptions):
         """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
         option that does not go with it."""
         layer = is_layer(find_kernel(self.kernel))
-        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", *TILE)
+        names = (
+            ("fields", "choices")
+            if layer
+            else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", *TILE)
+        )
         for name in names:
             if getattr(self, name) is not None:
                 raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")

@@ -80,7 +80,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
-    """Rows of results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     form = ctx.outputs
     value_bytes = form.row.value_bytes

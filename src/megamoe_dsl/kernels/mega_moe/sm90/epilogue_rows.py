@@ -87,7 +87,7 @@ def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
-    """Rows of results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
     form = ctx.outputs
     valid = tile.valid_m - me.warp_token
