@@ -54,7 +54,7 @@ class BufferOptions(RunOptions):
 
 def kernels_of(point: Point, store: ArtifactStore) -> list[Sm90Config]:
     """Untraced kernels for a point: first those whose results travel as BF16, and of each format those with the most pool rows."""
-    found = [c for c in store.configs(Sm90Config) if usual(c.problem) == usual(point.problem) and not c.trace]
+    found = [c for c in store.configs(Sm90Config) if type(c) is Sm90Config and usual(c.problem) == usual(point.problem) and not c.trace]
     return sorted(found, key=lambda config: (config.problem.combine != BF16, -pool_tokens(config.problem)))
 
 
