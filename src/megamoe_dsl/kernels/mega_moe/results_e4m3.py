@@ -24,7 +24,7 @@ from .layouts.combine_vectors import vector_address
 
 LANES = 16
 """That share a scale: 8 channels each."""
-HALF_WARP = 0xFFFF
+FIRST_LANES = (1 << LANES) - 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class E4m3Results:
 
         Only these 16 lanes exchange their maxima: the other half of the warp may be elsewhere, because its token does not exist.
         """
-        members = Int32(HALF_WARP) << (lane & LANES)
+        members = Int32(FIRST_LANES) << (lane & LANES)
         amax = reduce(cast.abs_max_bf16, words)
         for mask in (8, 4, 2, 1):
             amax = cast.abs_max_bf16(amax, shuffle_xor_among(members, amax, mask))
