@@ -47,12 +47,7 @@ class E4m3Results:
         exponent = cast.scale_exponent(cast.larger_of_pair(amax))
         store_v2(place, *encode(words, exponent))
         if (lane & (LANES - 1)) == 0:
-            self.send_scales(place, first, exponent, 1)
-
-    def send_scales(self, place: Any, first: Any, scales: Any, count: int) -> None:
-        """One or two scales, `joined`, of the 128 channels from a place on, byte `first` of a row, and of the next 128."""
-        store = store_u8 if count == 1 else store_u16
-        store(place + ((first >> 7) - first + self.row.first_scale), scales)
+            send_scales(self.row, place, first, exponent, 1)
 
     def add(self, sums: Sequence[Any], slot: Any, lane: Any, vector: int, first_scale: Any) -> list[Any]:
         """The lane's sums of a vector of the piece in a slot, with the piece's values added; the piece's first scale has the shared address
@@ -61,6 +56,12 @@ class E4m3Results:
         factor = emit_to(Float32, "mov.b32 {}, {};", scale << 23)
         values = [v for word in load_shared_v2(vector_address(slot, lane, vector, 1)) for v in cast.unpack_e4m3(word)]
         return [old + value * factor for old, value in zip(sums, values, strict=True)]
+
+
+def send_scales(row: CombineRow, place: Any, first: Any, scales: Any, count: int) -> None:
+    """One or two scales, `joined`, of the 128 channels from a place on, byte `first` of a row, and of the next 128."""
+    store = store_u8 if count == 1 else store_u16
+    store(place + ((first >> 7) - first + row.first_scale), scales)
 
 
 def joined(exponents: Sequence[Any]) -> Any:

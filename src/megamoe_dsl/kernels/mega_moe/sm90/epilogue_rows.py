@@ -22,7 +22,7 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
-from ..results_e4m3 import joined
+from ..results_e4m3 import joined, send_scales
 from ..ring import free_rows
 from ..swiglu import activate
 from ..tile_scheduler import WorkTile
@@ -115,11 +115,10 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
                 value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
                 store_v4(destinations[i] + (channel_bytes + part * ROW_BYTES), passing.ordered(value))
         sync_warp()
-        if cutlass.const_expr(form.row.scaled):
-            exponents.append(passing.exponents)
+        exponents.append(passing.exponents)
     if cutlass.const_expr(form.row.scaled):
         for i, step in enumerate(steps):
             # The quad of lanes 4 r to 4 r + 3 has rows r and r + 8.
             scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (read_row + step % 8) * 4)
             if (read_row + step < valid) & ((me.lane & 7) == 0):
-                form.send_scales(destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
+                send_scales(form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))

@@ -29,6 +29,7 @@ class Bf16Pass:
     """Half of a chunk."""
 
     channels: ClassVar[int] = 64
+    exponents: ClassVar[Sequence[Any]] = ()
 
     acc: Parts
     part: int
