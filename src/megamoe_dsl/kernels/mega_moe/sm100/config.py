@@ -11,7 +11,9 @@ from math import ceil
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
+from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
@@ -23,8 +25,6 @@ from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.pool import is_ring, smallest_block_m, whole_pool
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import Sm100SmemPlan
-from .tile import BLOCK_N, CLUSTER
-from .tmem_plan import Sm100TmemPlan
 
 NUM_SMS = 148  # of a B200
 IMBALANCE_FACTOR = 2  # article 3.2.1.3

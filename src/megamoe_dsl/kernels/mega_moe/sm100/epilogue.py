@@ -15,6 +15,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
@@ -30,7 +31,6 @@ from ..tile_scheduler import WorkTile, next_tile
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2
-from .tile import ACCUMULATORS
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ....device.cluster import sync_cluster
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
 from ....device.warp import set_max_registers, smem_base
+from ....hardware.cta_pair import CLUSTER
 from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
@@ -33,7 +34,6 @@ from .epilogue import epilogue
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .mma import issue_mma
-from .tile import CLUSTER
 
 TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS

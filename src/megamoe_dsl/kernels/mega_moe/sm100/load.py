@@ -13,13 +13,13 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
 from ..tile_scheduler import next_tile, read_ends
 from .context import Sm100Context
 from .maps import Sm100Map
-from .tile import BLOCK_N, CLUSTER
 
 
 @cute.jit
