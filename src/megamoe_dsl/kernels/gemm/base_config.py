@@ -36,11 +36,6 @@ class BaseGemmConfig(ABC):
 
     @property
     @abstractmethod
-    def block_n(self) -> int:
-        """Rows of B of a tile."""
-
-    @property
-    @abstractmethod
     def blocks_per_fetch(self) -> int:
         """Tiles that a cluster takes at a time."""
 

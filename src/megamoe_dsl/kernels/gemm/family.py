@@ -69,10 +69,8 @@ class GemmKernel(Kernel):
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        tile = f"m{config.block_m}n{config.block_n}"
-        if isinstance(config, Sm100GemmConfig):
-            tile = f"{p.recipe}-m{config.block_m}k{config.block_k}"
-        return f"{p.n}x{p.k}{groups}{output}-{tile}"
+        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else f"-{p.recipe}"
+        return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
         """Tile, who multiplies it, order, grid, ring and registers."""
