@@ -103,15 +103,20 @@ def short_simulation(arch: str) -> str | None:
     groups in pairs, launched without a pause, race detector on."""
     from test_gemm_faults import SUBJECTS, how_noticed
 
-    return next((sign for subject in SUBJECTS if (sign := how_noticed(None, subject)) is not None), None)
+    mine = (subject for subject, one in SUBJECTS.items() if one.run.config.arch.name == arch)
+    return next((sign for subject in mine if (sign := how_noticed(None, subject)) is not None), None)
 
 
 def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
-    from test_gemm_faults import CASES, SEEDS, how_noticed
+    from test_gemm_faults import CASES, SEEDS, SUBJECTS, how_noticed
 
     def notice(fault: object, subject: str) -> str | None:
         return next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)  # type: ignore[arg-type]
 
     for fault, subject in CASES:
-        yield "sm_90a", f"{fault.name}, {subject}", lambda fault=fault, subject=subject: notice(fault, subject)
+        yield (
+            SUBJECTS[subject].run.config.arch.name,
+            f"{fault.name}, {subject}",
+            lambda fault=fault, subject=subject: notice(fault, subject),
+        )
