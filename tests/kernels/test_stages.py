@@ -11,8 +11,8 @@ from stage_runs import prove_equal, stages_of, unfused_layer
 
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
-from megamoe_dsl.kernels.moe_stages.config import MoeCombineConfig, MoeSwigluConfig
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
+from megamoe_dsl.kernels.moe_stages.sm90 import MoeCombineConfig, MoeSwigluConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 

@@ -19,6 +19,7 @@ import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
 from ...device.cluster import sync_cluster
+from ...device.launch import launch
 from ...device.warp import set_max_registers, smem_base
 from .arguments import GemmArguments
 from .config import LOADER_WARPS, GemmConfig
@@ -91,10 +92,4 @@ def gemm_kernel(
 def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
     """Makes the tensor maps and launches the kernel."""
     maps = [make_map(fields) for fields in map_fields(config, args)]
-    gemm_kernel(config, *maps, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
+    launch(gemm_kernel(config, *maps, args), config, stream)

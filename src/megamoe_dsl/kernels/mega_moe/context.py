@@ -29,6 +29,9 @@ class Context:
 
     phase_stride: ClassVar[int]
 
+    operands_arrive: ClassVar[bool] = True
+    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
+
     config: cutlass.Constexpr[Any]
     args: Arguments
     smem: Int32

@@ -10,7 +10,6 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.memory import load_constant_v4, load_u64, store_v4
-from .config import MATH_WARPS
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
 
@@ -33,4 +32,4 @@ def push_results(ctx: StageContext, warp: Int32, lane: Int32):
         vectors = [load_constant_v4(source + step) for step in steps]
         for step, vector in zip(steps, vectors, strict=True):
             store_v4(destination + step, vector)
-        cursor = next_part(ctx, cursor, MATH_WARPS)
+        cursor = next_part(ctx, cursor, config.epilogue_warps)

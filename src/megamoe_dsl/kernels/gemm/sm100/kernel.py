@@ -21,6 +21,7 @@ from cutlass import GridConstant, Int64
 
 from ....device import tcgen05
 from ....device.cluster import sync_cluster
+from ....device.launch import launch
 from ....device.memory import load_shared_u32
 from ....device.ptx import emit
 from ....device.warp import smem_base
@@ -109,10 +110,4 @@ def pair_gemm_kernel(
 def pair_gemm(config: cutlass.Constexpr[Sm100GemmConfig], args: GemmArguments, stream: Any):
     """Makes the tensor maps and launches the kernel."""
     maps = [make_map(fields) for fields in pair_map_fields(config, args)]
-    pair_gemm_kernel(config, *maps, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
+    launch(pair_gemm_kernel(config, *maps, args), config, stream)

@@ -226,14 +226,17 @@ class Sm100Config(MegaMoeConfig):
 
     def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
         """Of another number of stages."""
-        return Sm100SmemPlan(
-            *self.plan_shape,
-            num_stages,
-            store_block_m=self.store_block_m,
-            epilogue_warpgroups=self.epilogue_warpgroups,
-            k_block=self.k_block,
-            tokens=self.problem.formats.activations,
-        )
+        return Sm100SmemPlan(*self.plan_shape, num_stages, **self.plan_fields)
+
+    @property
+    def plan_fields(self) -> dict[str, Any]:
+        """What the plan needs besides its shape and the depth of the ring."""
+        return {
+            "store_block_m": self.store_block_m,
+            "epilogue_warpgroups": self.epilogue_warpgroups,
+            "k_block": self.k_block,
+            "tokens": self.problem.formats.activations,
+        }
 
     @property
     def tmem(self) -> Sm100TmemPlan:

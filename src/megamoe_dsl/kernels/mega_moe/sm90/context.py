@@ -24,9 +24,6 @@ class Sm90Context(Context):
 
     phase_stride: ClassVar[int] = PHASE_STRIDE
 
-    operands_arrive: ClassVar[bool] = True
-    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
-
     config: cutlass.Constexpr[Sm90Config]
     args: Any
 

@@ -19,6 +19,7 @@ import cutlass
 import cutlass.cute as cute
 
 from ....device.cluster import sync_cluster
+from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
@@ -119,7 +120,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
     """Launches the kernel on one rank."""
-    launch(config, args, stream)
+    launch(mega_moe_kernel(config, args), config, stream)
 
 
 @cute.jit
@@ -127,15 +128,4 @@ def mega_moe_packed(config: cutlass.Constexpr[Sm90Config], args: Arguments, stre
     """As `mega_moe`, with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
     signature.
     """
-    launch(config, args, stream)
-
-
-def launch(config: Sm90Config, args: Arguments, stream: Any) -> None:
-    """With the configuration's grid."""
-    mega_moe_kernel(config, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
+    launch(mega_moe_kernel(config, args), config, stream)
