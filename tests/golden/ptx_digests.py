@@ -70,6 +70,10 @@ def _stage(number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(_sm90(8192))[number]
 
 
+def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
+    return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -102,6 +106,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
     "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
     **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
+    **{f"sm_100a-{stage.name.replace('_', '-')}": _stage_sm100("fp8xfp4", number) for number, stage in enumerate(STAGES)},
+    "sm_100a-mxf4xmxf4-moe-fc1": _stage_sm100("mxf4xmxf4", 1),
+    "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
 }

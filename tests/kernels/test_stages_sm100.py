@@ -128,7 +128,7 @@ SWIGLU = (
     at("scale not stored", r"st\.global\.b8[^;]*;", -1, gone, NOT_ORDERED),
     at("outputs not stored", r"st\.global\.v4\.b32[^;]*;", -1, gone, NOT_ORDERED),
 )
-FAULTS: tuple[tuple[Sm90Fault, str], ...] = (*((one, "moe_swiglu") for one in SWIGLU), *((one, "moe_fc1") for one in LINEAR))
+CASES: tuple[tuple[Sm90Fault, str], ...] = (*((one, "moe_swiglu") for one in SWIGLU), *((one, "moe_fc1") for one in LINEAR))
 TOKENS = (70,)
 
 
@@ -158,7 +158,7 @@ def test_the_stages_themselves_show_no_sign() -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("fault", "name"), FAULTS, ids=name_of)
+@pytest.mark.parametrize(("fault", "name"), CASES, ids=name_of)
 def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
     sign = next((sign for seed in range(3) if (sign := how_noticed(fault, name, seed)) is not None), None)
     assert sign is not None and sign.split(":")[0] in fault.signs, sign
