@@ -52,3 +52,17 @@ def prove_equal(fused: MegaMoeConfig, cases: Sequence[Case]) -> None:
             assert torch.equal(a.view(torch.int16), b.view(torch.int16))
             elements += a.numel()
     assert elements
+
+
+def prove_turns(kernel: MegaMoeConfig, case: Case) -> None:
+    """An unfused call, a fused and an unfused one on one buffer: counters of the workspace stand after each as the next expects."""
+    unfused = unfused_layer(stages_of(kernel), case)
+    unfused.check(case)
+    fused = Layer.of(kernel, case)
+    fused.received = unfused.received
+    for new, old in zip(fused.moe.ranks, unfused.moe.ranks, strict=True):
+        new.sym, new.stats = old.sym, old.stats
+    fused.moe.peers = unfused.moe.peers
+    fused.check(case)
+    unfused.check(case)
+    assert int(unfused.moe.ranks[0].view("launch_epoch")) == 3

@@ -15,11 +15,11 @@ import pytest
 from chip_fit import compile_fitting
 from fault_runs import sign_of
 from kernel_faults import gone
-from mega_moe_runs import Layer, config, problem
+from mega_moe_runs import config, problem
 from pair_gemm_faults import ANY, PAIR_FAULTS
 from sm90_faults import NOT_ORDERED, Sm90Fault, at
 from stage_faults import COUNTER
-from stage_runs import prove_equal, stages_of, unfused_layer
+from stage_runs import prove_equal, prove_turns, stages_of, unfused_layer
 
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
@@ -81,15 +81,7 @@ def test_fused_and_unfused_calls_take_turns_on_one_buffer() -> None:
     """Counters of the workspace stand after either as the other expects."""
     moe = layer_problem("fp8xfp4", 6, num_ranks=1)
     case, kernel = random_case(moe, (6,), 9), config(moe, block_m=16, num_sms=2)
-    unfused = unfused_layer(stages_of(kernel), case)
-    unfused.check(case)
-    fused = Layer.of(kernel, case)
-    fused.received = unfused.received
-    for new, old in zip(fused.moe.ranks, unfused.moe.ranks, strict=True):
-        new.sym, new.stats = old.sym, old.stats
-    fused.moe.peers = unfused.moe.peers
-    fused.check(case)
-    unfused.check(case)
+    prove_turns(kernel, case)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -18,9 +18,10 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int32
 
+from ...blocks.setup import init_barriers, shared_memory
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
-from ...device.warp import set_max_registers, smem_base
+from ...device.warp import set_max_registers
 from .arguments import GemmArguments
 from .config import LOADER_WARPS, GemmConfig
 from .context import GemmContext, GemmMaps
@@ -28,7 +29,7 @@ from .launch_maps import address, make_map
 from .load import load_tokens, load_weights
 from .maps import map_fields
 from .math import math
-from .setup import begin, init_barriers, prefetch_maps
+from .setup import begin, prefetch_maps
 from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
@@ -71,12 +72,10 @@ def gemm_kernel(
     args: GemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
-    region = config.smem.region
-    buffer: Any = cutlass.Array(cutlass.Int8, region.size, space=cutlass.AddressSpace.smem, alignment=region.alignment)
     warp = cute.arch.warp_idx()
     rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
-    ctx = GemmContext(config, args, maps, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)

@@ -1,25 +1,14 @@
-"""What a CTA of a GEMM sets up before its roles begin, on every architecture."""
+"""What a CTA of a GEMM sets up before its roles begin, on every architecture, besides its mbarriers (blocks/setup.py)."""
 
 from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
 
-from ...device.mbarrier import fence_init, init
 from ...device.sync import let_next_launch_begin, wait_for_launches_before
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import elect
 from .context import GemmContext
-
-
-@cute.jit
-def init_barriers(ctx: GemmContext):
-    """All mbarriers of the SMEM plan."""
-    if elect():
-        for row in ctx.config.smem.barriers:
-            for i in cutlass.range_constexpr(row.count):
-                init(ctx.barrier(row.name, i), row.arrivals)
-        fence_init()
 
 
 @cute.jit

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...arch import SM90, SM100
-from ...device.warp import smem_base
+from ...blocks.setup import shared_memory
 from ...layouts.region import Region
 from ...schedule import FC1
 from ..mega_moe.context import Context
@@ -75,7 +75,5 @@ CONTEXTS = {SM90.name: Sm90StageContext, SM100.name: Sm100StageContext}
 
 def stage_context(config: StageConfig, args: Any) -> StageContext:
     """Of this CTA."""
-    alignment = config.smem.region.alignment
-    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
     rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    return CONTEXTS[config.arch.name](config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    return CONTEXTS[config.arch.name](config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)

@@ -25,6 +25,7 @@ from cutlass import Int32
 
 from ...arch import SM90, SM100
 from ...blocks.rank_barrier import Group, rank_barrier
+from ...blocks.setup import init_barriers
 from ...blocks.sm90.math_thread import MathThread
 from ...device.cluster import sync_cluster
 from ...device.launch import launch
@@ -39,7 +40,7 @@ from ..mega_moe.layouts.named_barrier import NamedBarrier
 from ..mega_moe.layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..mega_moe.layouts.workspace import RankBarrier
 from ..mega_moe.pull import pull_tokens
-from ..mega_moe.setup import acquire_maps, init_barriers
+from ..mega_moe.setup import acquire_maps
 from ..mega_moe.sm90.load import load_tokens, load_weights
 from ..mega_moe.sm90.maps import NUM_MAPS
 from ..mega_moe.sm90.math import compute_tiles, store_decoded

@@ -19,16 +19,14 @@ import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import GridConstant, Int64
 
-from ....device import tcgen05
+from ....blocks.setup import init_barriers, shared_memory
+from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
-from ....device.memory import load_shared_u32
-from ....device.ptx import emit
-from ....device.warp import smem_base
 from ..arguments import GemmArguments
 from ..context import GemmContext
 from ..launch_maps import address, make_map
-from ..setup import begin, init_barriers, prefetch_maps
+from ..setup import begin, prefetch_maps
 from ..tile_scheduler import schedule_tiles
 from .config import LOADER_WARPS, Sm100GemmConfig
 from .epilogue import epilogue
@@ -59,7 +57,7 @@ def initialise(ctx: GemmContext, warp: Any):
     begin()
     # Only now: a launch that has not ended may hold tensor memory of this SM.
     if warp == SCHEDULER_WARP:
-        tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
+        tensor_memory.allocate(ctx)
     sync_cluster()
 
 
@@ -74,9 +72,7 @@ def run_loader_warp(ctx: GemmContext, warp: Any):
         if ctx.cta_rank == 0:
             issue_mma(ctx)
     else:
-        # The plan counts columns from 0: nothing else allocates TMEM on this SM.
-        if load_shared_u32(ctx.shared("tmem_address")) != 0:
-            emit("trap;")
+        tensor_memory.check_first_column(ctx)
         schedule_tiles(ctx)
 
 
@@ -90,11 +86,9 @@ def pair_gemm_kernel(
     args: GemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
-    region = config.smem.region
-    buffer: Any = cutlass.Array(cutlass.Int8, region.size, space=cutlass.AddressSpace.smem, alignment=region.alignment)
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     maps = PairGemmMaps(*(address(one) for one in (tokens, sfa, weights, sfb)))
-    ctx = GemmContext(config, args, maps, smem_base(buffer), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
+    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, warp)
@@ -103,7 +97,7 @@ def pair_gemm_kernel(
     # Neither CTA leaves while the other may still reach its SMEM or TMEM.
     sync_cluster()
     if warp == SCHEDULER_WARP:
-        tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), config.tmem.allocated)
+        tensor_memory.free(ctx)
 
 
 @cute.jit

@@ -18,16 +18,15 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....device import tcgen05
+from ....blocks.setup import init_barriers
+from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
-from ....device.memory import load_shared_u32
-from ....device.ptx import emit
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
-from ..setup import acquire_maps, init_barriers
+from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
 from .context import Sm100Context
@@ -48,7 +47,7 @@ def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DIS
     if warp == first + TOKENS_WARP:
         acquire_maps(ctx, NUM_MAPS)
     if warp == first + SCHEDULER_WARP:
-        tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
+        tensor_memory.allocate(ctx)
     sync_cluster()
 
 
@@ -57,7 +56,7 @@ def finalise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPA
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
-        tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
+        tensor_memory.free(ctx)
 
 
 @cute.jit
@@ -71,9 +70,7 @@ def run_loader_warp(ctx: Sm100Context, warp: Any, schedule: Callable[..., Any], 
         if ctx.cta_rank == 0:
             issue_mma(ctx)
     else:
-        # The plan counts columns from 0: nothing else allocates TMEM in this CTA.
-        if load_shared_u32(ctx.shared("tmem_address")) != 0:
-            emit("trap;")
+        tensor_memory.check_first_column(ctx)
         schedule(ctx)
 
 

@@ -18,13 +18,14 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from ....blocks.setup import init_barriers
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
-from ..setup import acquire_maps, init_barriers
+from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
