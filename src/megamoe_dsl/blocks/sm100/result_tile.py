@@ -40,9 +40,9 @@ def read_row(warp: Int, lane: Int) -> Int:
     return warp * 2 + (lane >> 4)
 
 
-def channel_bytes(n_block: Int, lane: Int) -> Int:
-    """Byte, in a row of results, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
-    return n_block * (2 * BLOCK_N) + (lane & 15) * 16
+def channel_bytes(n_block: Int, lane: Int, value_bytes: int = 2) -> Int:
+    """Byte, in a row of results of so many bytes each, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
+    return n_block * (value_bytes * BLOCK_N) + (lane & 15) * (value_bytes * 8)
 
 
 def read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:

@@ -1,9 +1,9 @@
-"""Results of a CTA's part of a tile from tensor memory to rows in global memory, BF16, a pass of tokens at a time (article 4.5.5).
+"""Results of a CTA's part of a tile from tensor memory to rows in global memory, a pass of tokens at a time (article 4.5.5).
 
 waits     nothing: the accumulator is full
 signals   nothing
 
-Accumulators are transposed through SMEM so that 16 lanes write 256 contiguous bytes of one token.
+Accumulators are rounded to BF16 and transposed through SMEM so that 16 lanes write 128 channels of one token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cutlass import Int32, Int64
 
 from ...device.cast import pack_bf16
 from ...device.matrix import store_transposed_b16
-from ...device.memory import load_shared_v4, store_v4
+from ...device.memory import load_shared_v4
 from ...device.tcgen05 import load_columns
 from ...device.warp import named_barrier
 from .result_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address
@@ -27,7 +27,10 @@ ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
 class ResultRows(Protocol):
-    """Where rows of results go."""
+    """Where rows of results go, and in which format.  `value_bytes`: of a value there."""
+
+    @property
+    def value_bytes(self) -> int: ...
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
@@ -37,6 +40,9 @@ class ResultRows(Protocol):
 
     def has(self, row: Any) -> Any:
         """Whether a lane's channels of a row of the tile are to be written."""
+
+    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
+        """A lane's 8 channels, BF16 in four words, to their place: byte `first` of a row."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def store_results(part: ResultPart, rows: ResultRows):
     write = write_address(part.staging, part.warp, part.lane, tokens)
     own_row = read_row(part.warp, part.lane)
     read = read_address(part.staging, own_row, part.lane, tokens)
-    offset = Int64(channel_bytes(part.n_block, part.lane))
+    offset = Int64(channel_bytes(part.n_block, part.lane, rows.value_bytes))
     for first in cutlass.range(part.first, part.valid, part.every * tokens, unroll=1):
         begun = rows.begin(first, own_row)
         groups = load_columns(part.column + first, tokens // 8)
@@ -90,4 +96,4 @@ def store_results(part: ResultPart, rows: ResultRows):
         part.sync_group()
         for i, step in enumerate(range(0, tokens, ROWS_PER_STEP)):
             if rows.has(first + own_row + step):
-                store_v4(destinations[i] + offset, load_shared_v4(read + step * HALF_BYTES))
+                rows.send(destinations[i] + offset, offset, part.lane, load_shared_v4(read + step * HALF_BYTES))

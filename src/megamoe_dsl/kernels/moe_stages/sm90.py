@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ...config_error import require
@@ -49,10 +49,10 @@ class Sm90Stage(StageConfig, Sm90Config):
 
     def smem_plan(self, num_stages: int) -> Any:
         """Of another number of stages; a row's chunks all have a slot, up to eight."""
-        fields = {"cluster": self.cluster, "packed": self.packed}
         kind: Any = self.plan
-        plan = kind(*self.plan_shape, num_stages, **fields)
-        return kind(*self.plan_shape, num_stages, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS), **fields)
+        results = self.problem.formats.combine
+        plan = kind(*self.plan_shape, num_stages, cluster=self.cluster, packed=self.packed, results=results)
+        return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS))
 
 
 @dataclass(frozen=True)

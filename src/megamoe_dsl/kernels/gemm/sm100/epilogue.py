@@ -19,6 +19,7 @@ from cutlass import Int32, Int64
 from ....blocks.sm100.results import ResultPart, store_results
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device.mbarrier import LEADER, arrive_cluster, wait
+from ....device.memory import store_v4
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.warp import sync_warp
@@ -51,11 +52,19 @@ class ResultsOfTile:
         """Whether the tile has the row, and D the columns: 8 of them are all there or not."""
         return (row < self.tile.valid_m) & (self.column < self.ctx.config.problem.n)
 
+    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
+        """BF16 as it is."""
+        store_v4(place, words)
+
+    @property
+    def value_bytes(self) -> int:
+        """Of an element of D."""
+        return self.ctx.config.problem.output_bytes
+
     @property
     def row_bytes(self) -> int:
         """Of D."""
-        problem = self.ctx.config.problem
-        return problem.n * problem.output_bytes
+        return self.ctx.config.problem.n * self.value_bytes
 
 
 @cute.jit

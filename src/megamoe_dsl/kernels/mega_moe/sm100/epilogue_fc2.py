@@ -1,4 +1,4 @@
-"""Linear2 tile: BF16 rows straight into the combine buffers of the tokens' ranks (article 4.5.5); how they get there is a block
+"""Linear2 tile: rows of results straight into the combine buffers of the tokens' ranks (article 4.5.5); how they get there is a block
 (blocks/sm100/results.py).
 
 signals   nothing per tile: the rank barrier BEFORE_COMBINE covers all remote writes
@@ -37,6 +37,15 @@ class PoolResults:
     def has(self, row: Any) -> Any:
         """Whether the tile has the token."""
         return row < self.valid
+
+    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
+        """As results travel."""
+        self.ctx.outputs.send(place, first, lane, words)
+
+    @property
+    def value_bytes(self) -> int:
+        """Of a value on its way."""
+        return self.ctx.outputs.row.value_bytes
 
 
 @cute.jit

@@ -28,7 +28,7 @@ class Sm90Context(Context):
     args: Any
 
     def result_rows(self, first: Any, steps: range) -> list[Any]:
-        """Where results of pool rows `first + step` go, BF16: the combine rows of their tokens, on the tokens' ranks."""
+        """Where results of pool rows `first + step` go: the combine rows of their tokens, on the tokens' ranks."""
         metadata = self.at("token_src_metadata", first)
         return [load_u64(metadata + step * 8) for step in steps]
 
