@@ -66,6 +66,13 @@ def test_rows_in_parts(recipe: str) -> None:
 
 
 @SWEEP
+def test_results_that_travel_as_e4m3() -> None:
+    """What a linear stage leaves for the next is BF16 all the same."""
+    moe = layer_problem("fp8xfp4", 20, combine="e4m3")
+    prove_equal(config(moe, block_m=32, num_sms=2), [random_case(moe, (20, 9), 1, mask=0.3, exact=False)])
+
+
+@SWEEP
 def test_calls_without_a_pause() -> None:
     """A rank begins its next call when its last has ended, whatever the other ranks do; the reference's bits."""
     moe = layer_problem("fp8xfp4", 12)
