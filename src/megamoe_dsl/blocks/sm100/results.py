@@ -27,10 +27,11 @@ ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
 class ResultRows(Protocol):
-    """Where rows of results go, and in which format.  `value_bytes`: of a value there."""
+    """Where rows of results go, and in which format."""
 
     @property
-    def value_bytes(self) -> int: ...
+    def value_bytes(self) -> int:
+        """Of a value of a row."""
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
