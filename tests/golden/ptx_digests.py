@@ -35,11 +35,11 @@ def digest(artifact: Artifact) -> str:
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
 
-def _sm100(**problem: float | bool | int) -> Sm100Config:
+def _sm100(**problem: float | bool | int | str) -> Sm100Config:
     return Sm100Config.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
 
 
-def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -> Sm90Config:
+def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int | str) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
@@ -86,6 +86,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_90a-e4m3-results-columns": lambda: _sm90(64, combine="e4m3"),
+    "sm_90a-e4m3-results-rows": lambda: _sm90(2048, combine="e4m3"),
+    "sm_100a-e4m3-results": lambda: _sm100(combine="e4m3"),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
