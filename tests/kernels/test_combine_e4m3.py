@@ -111,6 +111,13 @@ def test_stages_give_the_same_bits(block_m: int) -> None:
     prove_equal(sm90_runs.config(moe, block_m=block_m, num_sms=2), [hopper_case(moe, (20, 9), 1, mask=0.3, exact=False)])
 
 
+@pytest.mark.sweep
+def test_stages_of_sm100_give_the_same_bits() -> None:
+    moe = problem(20, mega_moe_runs, num_experts=4, hidden=512)
+    kernel = mega_moe_runs.config(moe, block_m=16, num_sms=2)
+    prove_equal(kernel, [random_case(moe, (20, 9), 1, mask=0.3, exact=False)])
+
+
 @pytest.mark.parametrize("tier", [tier if tier.block_m in (16, 192) else sweep(tier) for tier in TIERS], ids=lambda tier: tier.block_m)
 def test_every_tier_of_sm100(tier: Any) -> None:
     """Exact data, then random data: two blocks of hidden channels, the last pass of a tile partial."""
