@@ -22,6 +22,7 @@ from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gemm_runs import PAIR_RUNS, W4A4, W4A8, PairRun
+from sweep import rarely
 
 SAMPLE = {"fp8xfp4-64-128", "mxf4xmxf4-192-256", "contiguous-mxf4xmxf4", "masked-few-fp8xfp4", "accumulate"}
 PADDING = "tcgen05.ld of uninitialised TMEM"  # rows that no MMA covers, which are not stored
@@ -29,7 +30,7 @@ PADDING = "tcgen05.ld of uninitialised TMEM"  # rows that no MMA covers, which a
 
 def sampled(sample: set[str]) -> list[object]:
     assert sample < set(PAIR_RUNS)
-    return [pytest.param(name, marks=() if name in sample else pytest.mark.sweep) for name in PAIR_RUNS]
+    return [name if name in sample else rarely(name) for name in PAIR_RUNS]
 
 
 def run_within(run: PairRun, case: GemmCase, *, exact: bool, launches: int = 1, seed: int = 0) -> torch.Tensor:
@@ -55,7 +56,7 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(run, run.case(exact=False), exact=False, seed=1)
 
 
-@pytest.mark.parametrize("block_m", [64, *(pytest.param(m, marks=pytest.mark.sweep) for m in (32, 128, 192))])
+@pytest.mark.parametrize("block_m", [64, *map(rarely, (32, 128, 192))])
 def test_block_k_changes_no_bit(block_m: int) -> None:
     """Normal numbers, whose sums depend on their order: both depths of a stage add in the same one."""
     found = []
@@ -66,7 +67,7 @@ def test_block_k_changes_no_bit(block_m: int) -> None:
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["masked-few-fp8xfp4", pytest.param("one-warpgroup", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("name", ["masked-few-fp8xfp4", rarely("one-warpgroup")])
 def test_the_launching_function_makes_maps_that_serve(name: str) -> None:
     """What other programs call: it makes the tensor maps itself, of unpacked weights too."""
     from cuda.bindings.driver import CUstream

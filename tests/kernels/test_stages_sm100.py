@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from chip_fit import compile_fitting
 from fault_runs import sign_of
-from kernel_faults import gone
+from kernel_faults import gone, last_number_plus
 from mega_moe_runs import config, problem
 from pair_gemm_faults import ANY, PAIR_FAULTS
 from sm90_faults import NOT_ORDERED, Sm90Fault, at
@@ -28,6 +28,7 @@ from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, tiers_of
 from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
+from sweep import rarely
 
 RECIPES = ("fp8xfp4", "mxf4xmxf4")
 NAMES = [stage.name for stage in STAGES]
@@ -38,7 +39,7 @@ def layer_problem(recipe: str, tokens: int, **changes: Any) -> Problem:
     return problem(tokens, **{"num_experts": 4, "recipe": recipe, **changes})
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp4", pytest.param("mxf4xmxf4", marks=SWEEP)])
+@pytest.mark.parametrize("recipe", ["fp8xfp4", rarely("mxf4xmxf4")])
 def test_two_ranks(recipe: str) -> None:
     """Masked slots, most tokens for the same few experts, a rank without tokens, all slots masked; random data."""
     moe = layer_problem(recipe, 20)
@@ -49,7 +50,7 @@ def test_two_ranks(recipe: str) -> None:
 TILES = [(recipe, tier.block_m) for recipe in RECIPES for tier in tiers_of(layer_problem(recipe, 8))]
 
 
-@pytest.mark.parametrize(("recipe", "block_m"), [pytest.param(*one, marks=() if one == ("mxf4xmxf4", 96) else SWEEP) for one in TILES])
+@pytest.mark.parametrize(("recipe", "block_m"), [one if one == ("mxf4xmxf4", 96) else rarely(*one) for one in TILES])
 def test_every_tile(recipe: str, block_m: int) -> None:
     """An expert with a full and a partial block, a ring that wraps; scales of two atoms where a tile has more than 128 tokens."""
     moe = layer_problem(recipe, block_m + 9, num_ranks=1, num_experts=2, topk=1, hidden=512, intermediate=256, activation_clamp=1.0)
@@ -107,9 +108,7 @@ def test_stages_follow_the_fused_choice(recipe: str) -> None:
 FITS = [(recipe, tokens, name) for recipe in RECIPES for tokens in (8, 8192) for name in NAMES]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "tokens", "name"), [pytest.param(*one, marks=() if one == ("fp8xfp4", 8192, "moe_fc1") else SWEEP) for one in FITS]
-)
+@pytest.mark.parametrize(("recipe", "tokens", "name"), [one if one == ("fp8xfp4", 8192, "moe_fc1") else rarely(*one) for one in FITS])
 def test_stage_fits_the_chip(recipe: str, tokens: int, name: str) -> None:
     """No spills, every role within its budget, SMEM within capacity, no load overtaken."""
     fused = Sm100Config.choose(PRESETS["pro"].problem(8192, recipe=recipe), tokens)
@@ -121,7 +120,10 @@ def test_stage_fits_the_chip(recipe: str, tokens: int, name: str) -> None:
 
 
 # --- faults
-LINEAR = [fault for fault in PAIR_FAULTS if "counter" not in fault.name]
+LINEAR = (
+    *(fault for fault in PAIR_FAULTS if "counter" not in fault.name and "warp less" not in fault.name),
+    at("accumulator given back by a warp less", r"mbarrier\.init[^;]*, 8;", 0, last_number_plus(-1), ANY),
+)
 SWIGLU = (
     at("tiles of Linear2 not counted anew", COUNTER, -1, gone, ANY),
     at("scale not stored", r"st\.global\.b8[^;]*;", -1, gone, NOT_ORDERED),
@@ -133,9 +135,9 @@ TOKENS = (70,)
 
 @cache
 def subject() -> tuple[list[Artifact], Case]:
-    """Pairs that work on several tiles, whose rings wrap, and a workspace that is used again."""
+    """Pairs that work on several tiles in two passes, whose rings wrap, and a workspace that is used again."""
     moe = layer_problem("fp8xfp4", max(TOKENS), num_ranks=1, num_experts=2, hidden=512, intermediate=256)
-    return stages_of(config(moe, block_m=32, num_sms=4), num_stages=2), random_case(moe, TOKENS, 0)
+    return stages_of(config(moe, block_m=64, num_sms=4), num_stages=2), random_case(moe, TOKENS, 0)
 
 
 def how_noticed(fault: Sm90Fault | None, name: str | None, seed: int = 0) -> str | None:
