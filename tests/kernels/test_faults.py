@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,13 @@ def test_every_rule_has_sites():
     assert {rule.name for rule in RULES} == {name.rsplit(" ", 1)[0] for name in names}
     assert set(UNNOTICED) | set(SAMPLE) <= set(names)
     assert all(fault.apply(subject()[0].ptx) != subject()[0].ptx for fault in names.values())
+
+
+def test_no_fault_leaves_a_guard_behind():
+    """The guard of an instruction that is taken out would be the next one's."""
+    ptx = subject()[0].ptx
+    sites = [(fault.name, ptx[max(0, start - 16) : start]) for fault in catalogue().values() for start, _, _ in fault.edits]
+    assert [name for name, before in sites if re.search(r"@!?%?p\d*\s*$", before)] == []
 
 
 def test_explained_warp_barriers_are_where_they_are_said_to_be():
