@@ -16,6 +16,7 @@ import validate
 from gpu_options import GpuOptions
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from script_help import help_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")
 
@@ -27,8 +28,8 @@ def script_of(command: Sequence[str]) -> Path:
 
 
 @lru_cache
-def help_of(*command: str) -> str:
-    return subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True, check=True).stdout
+def help_of_pytest(folder: Path) -> str:
+    return subprocess.run([sys.executable, "-m", "pytest", folder, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -37,7 +38,7 @@ def test_commands_have_what_their_scripts_know(gpus: int) -> None:
         for command in (*step.prepare, *step.run):
             script = script_of(command)
             assert script.exists()
-            known = help_of("-m", "pytest", str(script.parent)) if "pytest" in command else help_of(str(script))
+            known = help_of_pytest(script.parent) if "pytest" in command else help_of(script)
             for option in (one for one in command if one.startswith("--")):
                 assert option in known, f"{script} {option}"
 
