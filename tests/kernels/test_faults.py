@@ -40,10 +40,6 @@ UNNOTICED = {
     "mbarrier initialisation fence dropped 0": "the cluster barrier's arrive releases everything itself",
     "election for all lanes 0": "every lane initialises the mbarriers alike",
     "election for all lanes 1": "every lane acquires and prefetches the same tensor maps",
-    **{
-        f"arrival dropped {n}": "a role's last read of the queue, of the other warpgroup's end: no tile comes to that place"
-        for n in (2, 5, 8)
-    },
     **{f"warp barrier skipped {n}": EXPLAINED[function] for function, numbers in EXPLAINED_BARRIERS.items() for n in numbers},
 }
 """Faults that nothing shows, and why."""
