@@ -66,6 +66,24 @@ def test_block_k_changes_no_bit(block_m: int) -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("name", ["masked-few-fp8xfp4", pytest.param("one-warpgroup", marks=pytest.mark.sweep)])
+def test_the_launching_function_makes_maps_that_serve(name: str) -> None:
+    """What other programs call: it makes the tensor maps itself, of unpacked weights too."""
+    from cuda.bindings.driver import CUstream
+    from cutlass import Int32, Int64
+
+    from megamoe_dsl.sim.host.run import run
+
+    config, case, kernel = PAIR_RUNS[name].config, PAIR_RUNS[name].case(exact=True), find_kernel("gemm")
+    t, scales, counter = case.tensors, case.tensors.scales(), torch.zeros(1, dtype=torch.int32)
+    expected, types = case.reference(), {"Int32": Int32, "Int64": Int64}
+    values = t.arguments(scales, counter.data_ptr())
+    arguments = kernel.arguments_type(config)(*(types[kind](values[one]) for one, kind in kernel.arguments(config).arguments))
+    buffers = [one for one in (t.a, scales.a, t.b, scales.b, t.d, counter, t.groups) if one is not None]
+    report = run(kernel.launcher(config), config, arguments, CUstream(0), buffers=buffers)
+    assert not report.findings and torch.equal(t.d, expected)
+
+
 def test_a_wrong_bit_is_noticed() -> None:
     """The interval is no wider than a rounding of BF16: one unit off lies outside of it nearly everywhere."""
     case = PAIR_RUNS["one-warpgroup"].case(exact=False)

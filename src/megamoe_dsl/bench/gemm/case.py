@@ -83,7 +83,7 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
         if (number := as_integer(count)) is None or number < 0:
             raise ProblemError("rows", count, "a number of rows, 0 or more")
     step = SCALE_STEP if problem.formats.promoted else ATOM_ROWS
-    capacity = max(capacity, -(-max(counts) // step) * step)
+    capacity = max(capacity, -(-max(1, *counts) // step) * step)
     rows, spans, groups = place_rows(problem, counts, capacity)
     generator = torch.Generator().manual_seed(seed)
     draw, draw_scaled = (draw_exact, draw_exact_bytes) if exact else (draw_normal, draw_normal_bytes)
