@@ -65,6 +65,7 @@ def taken(match: re.Match[str]) -> str:
 
 
 CLUSTER_BARRIER = r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.cluster\.wait\.acquire\.aligned;"
+ARRIVAL = r"(?:@p )?mbarrier\.arrive\.shared[^;]*;"
 SPIN = (
     r"ld\.(?:acquire|relaxed)\.(?:gpu|sys)\.global\.b\d\d [^;]*;\s*// end inline asm(?:\s*(?!setp|ld|bra)[^@;]*;)*?"
     r"\s*setp\.eq[^;]*;(?:\s*mov[^;]*;)*\s*@%p\d+ bra"
@@ -96,8 +97,8 @@ RULES = (
     # --- signalling
     Rule("signal dropped", r"\bred\.[\w.:]+ [^;]*;", gone),
     Rule("signal twice", r"\bred\.[\w.:]+add[\w.]* [^;]*;", twice),
-    Rule("arrival dropped", r"mbarrier\.arrive\.shared[^;]*;", gone),
-    Rule("arrival twice", r"mbarrier\.arrive\.shared[^;]*;", twice),
+    Rule("arrival dropped", ARRIVAL, gone),
+    Rule("arrival twice", ARRIVAL, twice),
     Rule("arrival with bytes dropped", r"mbarrier\.arrive\.expect_tx[^;]*;", gone),
     Rule("bytes too many", r"mbarrier\.arrive\.expect_tx[^;]*;", last_number_plus(16)),
     Rule("bytes too few", r"mbarrier\.arrive\.expect_tx[^;]*;", last_number_plus(-16)),

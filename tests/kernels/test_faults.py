@@ -7,15 +7,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
-from fault_runs import SUBJECTS, catalogue, how_noticed, notice, subject
+from fault_runs import SMALL_LAUNCHES, SUBJECTS, catalogue, how_noticed, notice, sign_of, subject
 from kernel_faults import RULES
 from mega_moe_runs import Layer
+from warp_barriers import EXPLAINED, warp_barriers_of
 
 from first_finding import assert_noticed, first_sign
+from megamoe_dsl.artifact.compile import compile_kernel
 
+EXPLAINED_BARRIERS = {
+    "pull_tokens": (0,),
+    "load_chunk": (1,),
+    "next_tile": (*range(4, 13), 17, 19),
+    "fill_table": (13,),
+    "publish_blocks": (14, 15, 16),
+    "start_loads": (20, 21),
+    "combine_tokens": (24,),
+}
+"""Numbers of the warp barriers that order no accesses of different lanes, by the function that they stand in."""
 UNNOTICED = {
     "spin skipped 5": "epilogue's wait for tokens: what the loader of the same CTA acquired reaches it through TMA, MMA and acc_full",
     "acquire made relaxed 4": "the same wait",
@@ -25,15 +38,11 @@ UNNOTICED = {
     "tcgen05 fence dropped 0": "after acc_empty: the fence after full follows before any MMA",
     "tcgen05 fence dropped 1": "after full: the fence after acc_empty came before; `test_one_fence_of_the_mma_warp_must_stay`",
     "mbarrier initialisation fence dropped 0": "the cluster barrier's arrive releases everything itself",
-    "warp barrier skipped 0": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
-    "warp barrier skipped 1": "after the loads of a token: they tell the mbarrier that every lane waits for",
-    "warp barrier skipped 13": "after the counts: what a lane has acquired it tells itself, by its own arrival at `counts`",
-    "warp barrier skipped 20": "after the loads of a piece: they tell the mbarrier that every lane waits for",
-    "warp barrier skipped 21": "the same, of the next piece",
-    "warp barrier skipped 24": "the end of the kernel: nothing follows lane 0's wait for its last store",
     "election for all lanes 0": "every lane initialises the mbarriers alike",
     "election for all lanes 1": "every lane acquires and prefetches the same tensor maps",
+    **{f"warp barrier skipped {n}": EXPLAINED[function] for function, numbers in EXPLAINED_BARRIERS.items() for n in numbers},
 }
+"""Faults that nothing shows, and why."""
 SAMPLE = {
     "mbarrier wait skipped 11": ("race", "simulator error", "deadlock"),
     "spin skipped 3": ("race",),
@@ -70,6 +79,30 @@ def test_every_rule_has_sites():
     assert {rule.name for rule in RULES} == {name.rsplit(" ", 1)[0] for name in names}
     assert set(UNNOTICED) | set(SAMPLE) <= set(names)
     assert all(fault.apply(subject()[0].ptx) != subject()[0].ptx for fault in names.values())
+
+
+def test_no_fault_leaves_a_guard_behind():
+    """The guard of an instruction that is taken out would be the next one's."""
+    ptx = subject()[0].ptx
+    sites = [(fault.name, ptx[max(0, start - 16) : start]) for fault in catalogue().values() for start, _, _ in fault.edits]
+    assert [name for name, before in sites if re.search(r"@!?%?p\d*\s*$", before)] == []
+
+
+def test_explained_warp_barriers_are_where_they_are_said_to_be():
+    """Each of the functions is explained once for both architectures (warp_barriers.py)."""
+    found = warp_barriers_of(compile_kernel(subject()[0].config, line_info=True))
+    places = {function: tuple(n for n, one in enumerate(found) if one.function == function) for function in EXPLAINED}
+    assert {function: numbers for function, numbers in places.items() if numbers} == EXPLAINED_BARRIERS
+
+
+def test_explained_warp_barriers_show_nowhere():
+    """Not even when all of them are dropped at once."""
+    compiled, case = subject(2)
+    ptx = compiled.ptx
+    faults = [catalogue(2)[f"warp barrier skipped {n}"] for numbers in EXPLAINED_BARRIERS.values() for n in numbers]
+    for fault in sorted(faults, key=lambda fault: fault.edits[0][0], reverse=True):
+        ptx = fault.apply(ptx)
+    assert sign_of(replace(compiled, ptx=ptx), case, SMALL_LAUNCHES, seed=0) is None
 
 
 @pytest.mark.parametrize("name", SAMPLE)

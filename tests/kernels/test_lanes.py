@@ -14,23 +14,12 @@ import pytest
 import sm90_runs
 from mega_moe_runs import Layer, artifact
 from test_sm90_faults import ORDERS, PAIRS
-from warp_barriers import WarpBarrier, how_noticed_without, warp_barriers
+from warp_barriers import EXPLAINED, WarpBarrier, how_noticed_without, warp_barriers
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Assumptions, Finding
 
 TOKENS = (24, 5)
-EXPLAINED = {
-    "pull_tokens": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
-    "load_chunk": "after the loads of a token: they tell the mbarrier that every lane waits for",
-    "fill_table": "what a lane has acquired it tells itself, by its own arrival at `counts`",
-    "publish_blocks": "lane 0 alone writes a tile and says that it is there",
-    "next_tile": "every lane waits for a tile, reads it and gives it back on its own",
-    "store_tiles": "lane 0 alone waits for its stores and says that they are done",
-    "start_loads": "after the loads of a piece: they tell the mbarrier that every lane waits for",
-    "combine_tokens": "the end of the kernel: nothing follows lane 0's wait for its last store",
-}
-"""Warp barriers of the SM90 kernel that order no accesses of different lanes, by the function that they stand in: what does instead."""
 
 
 def layer_of(arch: str, assumptions: Assumptions) -> tuple[Layer, Case]:

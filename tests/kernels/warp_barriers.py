@@ -1,4 +1,4 @@
-"""The SM90 kernel's warp barriers, each by the role's function that it stands in, and kernels without some of them."""
+"""Warp barriers of the mega kernels, each by the role's function that it stands in, and SM90 kernels without some of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,24 @@ from test_sm90_faults import SEEDS, subject
 
 import megamoe_dsl.kernels.mega_moe as family
 from first_finding import first_sign
+from megamoe_dsl.arch import Arch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.sim.program import load
 
 FOLDER = Path(family.__file__).parent
+OTHERS_FOLDER = {"sm_90a": "sm100", "sm_100a": "sm90"}
+EXPLAINED = {
+    "pull_tokens": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
+    "load_chunk": "after the loads of a token: they tell the mbarrier that every lane waits for",
+    "fill_table": "what a lane has acquired it tells itself, by its own arrival at `counts`",
+    "publish_blocks": "lane 0 alone writes a tile and says that it is there",
+    "next_tile": "every lane waits for a tile, reads it and gives it back on its own",
+    "store_tiles": "lane 0 alone waits for its stores and says that they are done",
+    "start_loads": "after the loads of a piece: they tell the mbarrier that every lane waits for",
+    "combine_tokens": "the end of the kernel: nothing follows lane 0's wait for its last store",
+}
+"""Warp barriers that order no accesses of different lanes, by the function that they stand in: what does instead."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +51,23 @@ def kernel(order: str) -> Artifact:
 
 @cache
 def warp_barriers(order: str) -> tuple[WarpBarrier, ...]:
-    """All of a kernel, in the order of its PTX."""
-    ptx = kernel(order).ptx
-    sources = load(ptx, None).kernel.sources
+    """All of an SM90 kernel, in the order of its PTX."""
+    return warp_barriers_of(kernel(order))
+
+
+def warp_barriers_of(compiled: Artifact) -> tuple[WarpBarrier, ...]:
+    """All of a kernel that has the lines of its sources, in the order of its PTX."""
+    sources = load(compiled.ptx, None).kernel.sources
     found = []
-    for match in re.finditer(r"bar\.warp\.sync [^;]*;", ptx):
-        file, line = sources[ptx.count("\n", 0, match.start()) + 1].split(":")
-        found.append(WarpBarrier(match.span(), function_at(file, int(line)), int(line)))
+    for match in re.finditer(r"bar\.warp\.sync [^;]*;", compiled.ptx):
+        file, line = sources[compiled.ptx.count("\n", 0, match.start()) + 1].split(":")
+        found.append(WarpBarrier(match.span(), function_at(file, int(line), compiled.config.arch), int(line)))
     return tuple(found)
 
 
-def function_at(name: str, line: int) -> str:
-    """The function of the family's file of this name that has the line."""
-    (file,) = (path for path in FOLDER.rglob(name) if path.parent.name != "sm100")
+def function_at(name: str, line: int, arch: Arch) -> str:
+    """The function of the family's file of this name, for this architecture, that has the line."""
+    (file,) = (path for path in FOLDER.rglob(name) if path.parent.name != OTHERS_FOLDER[arch.name])
     functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
     (function,) = (one.name for one in functions if one.lineno <= line <= (one.end_lineno or 0))
     return function

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_packed_mutants import PACKED_MUTANTS
 from mega_moe_results_mutants import RESULTS_MUTANTS
 from mega_moe_ring_mutants import RING_MUTANTS
 from mega_moe_role_mutants import SM90_ROLES, SM100_ROLES
 from mega_moe_runtime_mutants import RUNTIME
 from mega_moe_tail_mutants import TAIL
+from mega_moe_w4a4_mutants import W4A4_MUTANTS
 from mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RING_MUTANTS, *RESULTS_MUTANTS, *RUNTIME)
+FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RING_MUTANTS, *RESULTS_MUTANTS, *FP4, *RUNTIME)
 
 
 def short_simulation(arch: str) -> str | None:

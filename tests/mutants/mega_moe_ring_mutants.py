@@ -14,7 +14,6 @@ MODEL = (
     "tests/schedule/test_ring.py::test_a_launch_ends_and_no_rows_are_taken_too_early",
 )
 WHOLE = ("tests/schedule/test_ring.py::test_where_all_fits_the_order_is_that_of_a_whole_pool",)
-ON_SM90 = ("sm_90a",)
 
 RING_MUTANTS = (
     Mutant(
@@ -24,7 +23,7 @@ RING_MUTANTS = (
         "readers = config.fc2_n_blocks * config.epilogue_warps\n",
         "readers = config.fc2_n_blocks * config.epilogue_warps - 1\n",
         RUNS,
-        ON_SM90,
+        (),
     ),
     Mutant(
         "rows are taken when the block behind them has been read",
@@ -33,7 +32,7 @@ RING_MUTANTS = (
         "before = pool_block - config.ring_blocks\n",
         "before = pool_block - config.ring_blocks + 1\n",
         RUNS,
-        ON_SM90,
+        (),
     ),
     Mutant(
         "rows are freed before the places of results have come",
@@ -42,7 +41,7 @@ RING_MUTANTS = (
         "if (lane == 0) & (ballot(Int32(read != 0)) != 0):",
         "if lane == 0:",
         ("tests/kernels/test_sm90_ring.py::test_smallest_ring[0]",),
-        ON_SM90,
+        (),
     ),
     Mutant(
         "reads of a ring's rows are not cleared",
@@ -51,7 +50,7 @@ RING_MUTANTS = (
         '            store_u32(ctx.at("fc2_read_count", pool_block + block), 0)\n',
         "            pass\n",
         RUNS,
-        ON_SM90,
+        (),
     ),
     Mutant(
         "tiles of more than a part free their rows before the last part's places are read",
@@ -60,7 +59,7 @@ RING_MUTANTS = (
         "if cutlass.const_expr(first + rows == ctx.config.block_m):",
         "if cutlass.const_expr(first == 0):",
         ("tests/kernels/test_sm90_ring.py::test_packed_weights",),
-        ON_SM90,
+        (),
     ),
     Mutant(
         "Linear1 goes further than a ring has rows",

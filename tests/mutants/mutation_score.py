@@ -1,9 +1,9 @@
 """The mutation score of every registered kernel: which mistakes some check notices, which check, and why the others escape.
 
-    python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--only TEXT] [--fresh] [--after OLD_RECORD]
+    python tests/mutants/mutation_score.py run RECORD [--kernel NAME] [--level source] [--arch NAME] [--only TEXT] [--fresh] [--after OLD]
     python tests/mutants/mutation_score.py table RECORD > docs/mutants.md
 
-`run` adds to the record what it lacks, mutant by mutant, so that it may be stopped and called again; --fresh takes all anew.
+`run` adds to the record what it lacks, mutant by mutant, so that it may be stopped and called again; --fresh first drops what it is to try.
 With the record of an earlier run, each mutant first meets the check that noticed it then.
 Source-level mutants are declared in NAME_mutants.py beside this file, PTX-level faults in tests/kernels.
 """
@@ -15,7 +15,8 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("", "kernels", "runtime", "gpu")), str(HERE.parents[1] / "bench")]
 
-from mutant import Mutant, MutantError  # noqa: E402
+from mutant import ARCHS, Mutant, MutantError  # noqa: E402
 from mutation_ladder import climb, sound  # noqa: E402
 from mutation_table import page  # noqa: E402
 
@@ -36,6 +37,21 @@ from megamoe_dsl.kernels.registry import KERNELS  # noqa: E402
 LEVELS = ("source", "ptx")
 Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 """What identifies an entry of the record, and what makes the rest of it."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Entries to try: of these kernels and levels, `only` those whose name has this text; with an `arch`, faults of its PTX alone."""
+
+    kernels: tuple[str, ...]
+    levels: tuple[str, ...] = LEVELS
+    arch: str = ""
+    only: str = ""
+
+    def has(self, entry: Mapping[str, Any]) -> bool:
+        """Whether it is one of them; what identifies an entry is enough."""
+        of_arch = not self.arch or entry.get("arch") == self.arch
+        return entry["kernel"] in self.kernels and entry["level"] in self.levels and of_arch and self.only in entry["name"]
 
 
 def declared(kernel: str) -> ModuleType | None:
@@ -49,7 +65,7 @@ def mutants_of(kernel: str) -> tuple[Mutant, ...]:
     return module.MUTANTS if module else ()
 
 
-def jobs(kernel: str, levels: list[str], before: dict[str, str]) -> Iterator[Job]:
+def jobs(kernel: str, levels: Sequence[str], before: dict[str, str]) -> Iterator[Job]:
     """All that is to be tried of a family; `before` names the checks that noticed mutants once."""
     module = declared(kernel)
     if module is None:
@@ -72,15 +88,17 @@ def noticed(record: Path, kernel: str) -> dict[str, str]:
     return {one["name"]: one["by"] for one in entries if one["level"] == "source" and one["kernel"] == kernel}
 
 
-def run(record: Path, kernels: list[str], levels: list[str], only: str, fresh: bool, after: Path | None = None) -> None:
+def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None) -> None:
     """Tries what the record lacks and adds it, one by one.  Raises MutantError when a check finds something in the unchanged package."""
-    entries: list[dict[str, Any]] = [] if fresh or not record.exists() else json.loads(record.read_text())["records"]
-    for kernel in kernels:
+    entries: list[dict[str, Any]] = json.loads(record.read_text())["records"] if record.exists() else []
+    if fresh:
+        entries = [entry for entry in entries if not wanted.has(entry)]
+    for kernel in wanted.kernels:
         if declared(kernel) is None:
             print(f"{kernel}: declares no mutants ({kernel}_mutants.py beside this script)")
             continue
         before = noticed(after, kernel) if after else {}
-        todo = [(named, job) for named, job in jobs(kernel, levels, before) if only in named["name"]]
+        todo = [(named, job) for named, job in jobs(kernel, wanted.levels, before) if wanted.has(named)]
         todo = [(named, job) for named, job in todo if not any(named.items() <= entry.items() for entry in entries)]
         if any(named["level"] == "source" for named, _ in todo):
             for arch in sorted({arch for mutant in mutants_of(kernel) for arch in mutant.archs}):
@@ -110,8 +128,9 @@ def main() -> None:
     running.add_argument("record", type=Path, help="JSON file, made if need be")
     running.add_argument("--kernel", choices=[kernel.name for kernel in KERNELS], help="default: every registered one")
     running.add_argument("--level", choices=LEVELS, help="changes to the sources, or to the compiled PTX; default: both")
+    running.add_argument("--arch", choices=ARCHS, default="", help="faults of this architecture's PTX alone")
     running.add_argument("--only", default="", help="mutants whose name has this text")
-    running.add_argument("--fresh", action="store_true", help="also those that the record has")
+    running.add_argument("--fresh", action="store_true", help="takes anew what the record has of them")
     running.add_argument("--after", type=Path, metavar="RECORD", help="of an earlier run: what noticed a mutant there is tried first")
     table = modes.add_parser("table", help="prints the page of a record")
     table.add_argument("record", type=Path)
@@ -122,8 +141,8 @@ def main() -> None:
         return
     given.record.parent.mkdir(parents=True, exist_ok=True)
     try:
-        kernels, levels = [given.kernel] if given.kernel else names, [given.level] if given.level else list(LEVELS)
-        run(given.record, kernels, levels, given.only, given.fresh, given.after)
+        kernels, levels = (given.kernel,) if given.kernel else tuple(names), (given.level,) if given.level else LEVELS
+        run(given.record, Selection(kernels, levels, given.arch, given.only), given.fresh, given.after)
     except MutantError as error:
         sys.exit(f"error: {error}")
 

@@ -15,13 +15,13 @@ HEAD = f"""\
 What a developer could get wrong, planted on purpose, and the check that notices. This page is made by a command from its record:
 
 ```console
-{COMMAND} run build/mutation.json          # tries what the record lacks; all of it takes an hour on one core
+{COMMAND} run build/mutation.json          # tries what the record lacks; all of it takes hours on one core
 {COMMAND} table build/mutation.json        # prints this page
 ```
 
 A mutant of the sources is one change to one file. It first meets a short simulation on each architecture (two ranks, launches without a
-pause, the reference, the race detector), then the tests nearest to it. A fault of the PTX takes out or weakens one instruction of the
-compiled kernel.
+pause, the reference, the race detector), then the tests nearest to it; what such a simulation does not run into, those tests alone. A
+fault of the PTX takes out or weakens one instruction of the compiled kernel.
 """
 SOURCE_HEADS = "| Mutant | Stands for | File | Caught by |\n|---|---|---|---|"
 WHY_HEADS = "| Mutant | File | Why |\n|---|---|---|"

@@ -6,6 +6,8 @@ from mutant import Mutant
 
 KERNEL = "kernels/pre_dispatch/kernel.py"
 BYTES = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",)
+PACKED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-False]",)
+COPIED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-True]",)
 LARGE = ("tests/runtime/test_pre_dispatch.py::test_more_chunks_and_slots_than_the_grid_has_warps_and_threads",)
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -79,6 +81,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))",
         "pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[:4]))",
         BYTES,
+    ),
+    Mutant(
+        "packed tokens are stored as far apart as bytes",
+        "wrong base",
+        KERNEL,
+        '"x") + channel // 2, pack_e2m1(',
+        '"x") + channel, pack_e2m1(',
+        PACKED,
+        (),
+    ),
+    Mutant(
+        "packed tokens that are quantised already are copied from where bytes would be",
+        "wrong base",
+        KERNEL,
+        "load_u32(args.x + channel // 2)",
+        "load_u32(args.x + channel)",
+        COPIED,
+        (),
+    ),
+    Mutant(
+        "packed tokens have the scales of E4M3",
+        "wrong number",
+        KERNEL,
+        "scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)",
+        "scale_exponent(amax, E4M3_MAX)",
+        PACKED,
+        (),
+    ),
+    Mutant(
+        "the two values of a byte change places",
+        "wrong base",
+        "device/cast.py",
+        "{{{2 * i + 2}}}, {{{2 * i + 1}}};",
+        "{{{2 * i + 1}}}, {{{2 * i + 2}}};",
+        PACKED,
+        (),
     ),
 )
 

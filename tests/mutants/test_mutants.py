@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import mutation_score
 import pytest
 from mutant import KINDS, PACKAGE, Mutant, MutantError
 from mutation_ladder import ROOT, climb, sound
-from mutation_score import mutants_of, page_of
+from mutation_score import Selection, mutants_of, page_of
 from mutation_table import page
 
 from megamoe_dsl.kernels.registry import KERNELS
@@ -79,6 +83,34 @@ def test_a_change_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             Mutant("a", "off by one", "arch.py", old, "").plant(tmp_path)
     sources = Mutant("a", "off by one", "arch.py", before, "changed = 1").plant(tmp_path)
     assert (sources / PACKAGE.name / "arch.py").read_text() == "changed = 1" and (PACKAGE / "arch.py").read_text() == before
+
+
+def test_a_record_is_added_to_and_taken_anew_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is not tried again; --fresh tries what is asked for, and drops faults of it that are no more."""
+    tried: list[str] = []
+
+    def family(*names: str) -> SimpleNamespace:
+        def notice(name: str) -> str:
+            tried.append(name)
+            return "race: somewhere"
+
+        return SimpleNamespace(MUTANTS=(), ptx_faults=lambda: [(name[:-2], name, partial(notice, name)) for name in names])
+
+    record = tmp_path / "record.json"
+
+    def entries(selection: Selection, fresh: bool, *names: str) -> list[str]:
+        monkeypatch.setattr(mutation_score, "declared", lambda kernel: family(*names))
+        tried.clear()
+        mutation_score.run(record, selection, fresh)
+        return [entry["name"] for entry in json.loads(record.read_text())["records"]]
+
+    everything, one = Selection(("k",)), Selection(("k",), arch="sm_90a")
+    assert entries(everything, False, "sm_90a 0", "sm_100a 0") == ["sm_90a 0", "sm_100a 0"] == tried
+    assert entries(everything, False, "sm_90a 0", "sm_100a 0", "sm_100a 1") == ["sm_90a 0", "sm_100a 0", "sm_100a 1"]
+    assert tried == ["sm_100a 1"]
+    assert entries(one, True, "sm_90a 7", "sm_100a 0", "sm_100a 1") == ["sm_100a 0", "sm_100a 1", "sm_90a 7"]
+    assert tried == ["sm_90a 7"]
+    assert not one.has({"kernel": "k", "level": "source", "name": "sm_90a"})
 
 
 def test_a_page_says_what_escapes() -> None:
