@@ -54,7 +54,7 @@ def run_gemm(console: Console, config: GemmConfig, counts: Sequence[int], seed: 
         artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
     console.print(artifact_table(artifact))
     with console.status("making the reference"):
-        expected = case.reference(torch.float64 if exact else "hopper")
+        expected = case.reference(torch.float64 if exact else "hopper", config.most_k_blocks)
     with counting(console) as show:
         report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     unequal = int((case.tensors.d != expected).sum())

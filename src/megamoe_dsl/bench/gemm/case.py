@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...integer import as_integer
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...problem import ProblemError
 from ...quant import quantize_e4m3_f32, quantize_weight_e4m3
 from ...reference.promoted import Accumulate, promoted_matmul
@@ -26,9 +26,11 @@ class GemmCase:
     tensors: GemmTensors
     spans: tuple[tuple[int, int, int], ...]
 
-    def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        """D, of the result's type and shape, from what D holds now; partial sums as `promoted_matmul` forms them."""
+    def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
+        """D, of the result's type and shape, from what D holds now; partial sums as `promoted_matmul` forms them, of so many K blocks at a
+        time, whose sums are then added, or of all."""
         p, t = self.problem, self.tensors
+        step = k_blocks or p.k_blocks
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
         b, b_sf = (x if p.has_groups else x[None] for x in (t.b, t.b_sf))
         d = t.d.flatten(0, -2).clone()
@@ -36,7 +38,11 @@ class GemmCase:
         for group, first, rows in self.spans:
             w = torch.cat([b[group].view(torch.uint8), b.new_zeros(padding, p.k).view(torch.uint8)]).view(torch.float8_e4m3fn)
             part = slice(first, first + rows)
-            found = promoted_matmul(a[part], a_sf[part].contiguous(), w, b_sf[group], accumulate)[:, : p.n]
+            found = torch.zeros(rows, p.n)
+            for block in range(0, p.k_blocks, step):
+                k, scales = slice(block * SCALE_BLOCK, (block + step) * SCALE_BLOCK), slice(block, block + step)
+                own = a[part, k], a_sf[part, scales].contiguous(), w[:, k].contiguous(), b_sf[group][:, scales].contiguous()
+                found += promoted_matmul(*own, accumulate)[:, : p.n]
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(t.d.shape)
 

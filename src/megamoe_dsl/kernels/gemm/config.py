@@ -9,7 +9,7 @@ from ...arch import SM90, Arch
 from ...config_error import require, require_integers
 from ...target import Target
 from .choose import choose_fields
-from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
 
@@ -50,6 +50,7 @@ class GemmConfig:
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     """
 
     arch: ClassVar[Arch] = SM90
@@ -67,15 +68,17 @@ class GemmConfig:
     dealt: bool = False
     num_stages: int = 0
     boxes: int = 2
+    split_k: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
-        for field in ("swap_ab", "halves", "dealt"):
+        for field in ("swap_ab", "halves", "dealt", "split_k"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
-        shared = self.cluster == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
+        self._check_split()
+        shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
@@ -108,6 +111,14 @@ class GemmConfig:
             require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
         for half in {False, self.halves}:
             self._check_columns(half)
+
+    def _check_split(self) -> None:
+        can_split = self.cluster == 2 and self.warpgroups == 2 and not (self.swap_ab or self.halves)
+        require(
+            can_split or not self.split_k, "split_k", self.split_k, "False but for clusters and tiles of two, without swap_ab and halves"
+        )
+        blocks = self.problem.k_blocks
+        require(blocks > 1 or not self.split_k, "split_k", self.split_k, f"False where K = {self.problem.k} is one block of {SCALE_BLOCK}")
 
     def _check_columns(self, half: bool) -> None:
         tile = self.tile
@@ -154,6 +165,21 @@ class GemmConfig:
         return self.num_sms // self.cluster
 
     @property
+    def fetchers(self) -> int:
+        """CTAs of a cluster that may fetch operands for one another."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def tiles_at_once(self) -> int:
+        """Tiles that a cluster takes together."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def most_k_blocks(self) -> int:
+        """K blocks of a tile that a CTA multiplies; with `split_k` the second CTA has one less where they are odd."""
+        return -(-self.problem.k_blocks // self.cluster) if self.split_k else self.problem.k_blocks
+
+    @property
     def staged(self) -> bool:
         """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
         return self.problem.output == BF16
@@ -188,7 +214,8 @@ class GemmConfig:
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         """Of another number of stages."""
         groups = self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
-        return GemmSmemPlan(self.tile, num_stages, self.cluster, groups, self.boxes if self.staged else 0, self.any_row)
+        boxes = self.boxes if self.staged else 0
+        return GemmSmemPlan(self.tile, num_stages, self.cluster, self.fetchers, groups, boxes, self.any_row, self.split_k)
 
     def _most_stages(self) -> int:
         """Stages of the deepest ring that fits."""

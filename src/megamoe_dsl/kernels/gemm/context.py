@@ -77,14 +77,25 @@ class GemmContext:
 
     @property
     def place(self) -> ClusterPlace:
-        """This CTA in its cluster."""
-        return ClusterPlace(self.cta_rank, self.config.cluster)
+        """This CTA among those that may fetch for one another."""
+        return ClusterPlace(self.cta_rank, self.config.fetchers)
+
+    @property
+    def first_k_block(self) -> Any:
+        """Of what this CTA multiplies of a tile."""
+        return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
+
+    @property
+    def k_blocks(self) -> Any:
+        """So many K blocks it multiplies."""
+        whole = self.config.problem.k_blocks
+        return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
 
     @property
     def first_stage(self) -> Stage:
         """Of the ring of operands."""
         config = self.config
-        return Stage.first(config.smem.region, self.smem, config.num_stages, config.cluster)
+        return Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers)
 
     @property
     def first_read_stage(self) -> GemmStage:

@@ -59,14 +59,14 @@ def schedule_tiles(ctx: GemmContext):
     if ctx.cta_rank == 0:
         if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
             fill_table(ctx)
-        number = ctx.sm
-        blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.num_sms, Int32))
+        number = ctx.sm if config.tiles_at_once == config.cluster else div(ctx.sm, config.cluster)
+        blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.num_clusters * config.tiles_at_once, Int32))
         queue = ctx.first_tile
         while blocks.valid():
             queue = publish_tiles(ctx, blocks, queue)
             if cutlass.const_expr(config.dealt):
-                # Numbers beyond the first of each CTA.
-                fetched = fetch_numbers(ctx.args.counter, config.cluster) + config.num_sms
+                # Numbers beyond the first of each cluster.
+                fetched = fetch_numbers(ctx.args.counter, config.tiles_at_once) + config.num_clusters * config.tiles_at_once
                 blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
                 if blocks.valid() == 0:
                     reset_counter(ctx, number, number - blocks.local)
@@ -82,19 +82,21 @@ def reset_counter(ctx: GemmContext, number: Int32, total: Int32):
     """Of `total` tiles each cluster that had one has now fetched a number past the last; who has the highest of them sets the counter
     back.  As many numbers are fetched as there are clusters' worth of tiles: each of those, beyond the first of each cluster, and one past
     the last for each cluster that had any."""
-    cluster = ctx.config.cluster
-    fetches = div(total + (cluster - 1), cluster)
-    if number == (fetches - 1) * cluster + ctx.config.num_sms:
+    tiles = ctx.config.tiles_at_once
+    fetches = div(total + (tiles - 1), tiles)
+    if number == (fetches - 1) * tiles + ctx.config.num_clusters * tiles:
         if cute.arch.lane_idx() == 0:
-            reduce_add_u32(ctx.args.counter, 0 - fetches * cluster, "relaxed", "gpu")
+            reduce_add_u32(ctx.args.counter, 0 - fetches * tiles, "relaxed", "gpu")
 
 
 @cute.jit
 def publish_tiles(ctx: GemmContext, blocks: Walk, queue: TileQueue):
-    """A tile for each CTA of the cluster; none where all belong to no group.  The queue's next place."""
+    """A tile for each CTA of the cluster, or one for all; none where all belong to no group.  The queue's next place."""
     mine = [tile_of(ctx, blocks)]
     sharing = Int32(ALONE)
-    if cutlass.const_expr(ctx.config.cluster > 1):
+    if cutlass.const_expr(ctx.config.split_k):
+        mine *= ctx.config.cluster
+    elif cutlass.const_expr(ctx.config.cluster > 1):
         following = advance_to_valid(blocks.forward(1))
         mine.append(tile_of(ctx, following))
         (group, n_block, row, _), (group_2, n_block_2, row_2, _) = mine
