@@ -18,8 +18,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.sm90.tokens_as_m import RowShare
-from ...device.cluster import in_cta, store_async_v4
 from ...device.cast import f32_of_bits
+from ...device.cluster import in_cta, store_async_v4
 from ...device.mbarrier import arrive_expect, release_cluster, wait
 from ...device.memory import load_shared_v4
 from ...device.tile_queue import TileQueue
