@@ -87,6 +87,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-swapped": _gemm(16, 128, swap_ab=True, ahead=2),
     "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
+    "sm_90a-gemm-split-k": _gemm(128, 136, cluster=2, split_k=True, boxes=1),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
