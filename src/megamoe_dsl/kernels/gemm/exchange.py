@@ -48,7 +48,7 @@ def add_theirs(ctx: GemmContext, me: RowShare, sums: Any, phase: Int32):
     if thread_of(me) == 0:
         arrive_expect(full, ctx.config.smem.region["exchange"].field.num_bytes)
     wait(full, phase)
-    theirs = []
+    theirs: list[Any] = []
     for i in cutlass.range_constexpr(vectors):
         theirs += load_shared_v4(ctx.shared("exchange", i, thread_of(me)))
     read = Int32(0)
