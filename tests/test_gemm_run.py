@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl import GemmConfig
+from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
@@ -57,6 +58,7 @@ def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monke
     near, far = chosen.replace(group_m=3), GemmConfig(POINT.problem, 192, 128)
     there: list[GemmConfig] = []
     monkeypatch.setattr(run_module, "dsl_version", lambda: None)
+    monkeypatch.setattr(store_module, "find_spec", lambda name: None)
     monkeypatch.setattr(store, "configs", lambda kind, problem: iter(there))
     monkeypatch.setattr(store, "path", lambda config: tmp_path if config in there else tmp_path / "none")
     with pytest.raises(ArtifactError):
