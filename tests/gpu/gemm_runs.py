@@ -61,6 +61,7 @@ RUNS = (
     Run("pairs-rows-192", (400,), 192, 96, {}, PAIRS),
     Run("split-k", (200,), 128, 136, {"k": 640}, SPLIT),
     Run("split-k-ahead", (130,), 64, 144, {"k": 768}, {**SPLIT, "ahead": 2}),
+    Run("split-k-one-warpgroup", (70,), 64, 32, {"k": 896}, {**SPLIT, "warpgroups": 1, "ahead": 2, "boxes": 2}),
     Run("deep", (40,), 64, 64, {"n": 64, "k": 4352}, {"num_sms": 1}),
     Run("swapped-8", (17,), 8, 256, {}, SWAPPED),
     Run("swapped-24", (21,), 24, 64, {}, SWAPPED),

@@ -47,7 +47,7 @@ BAD_CONFIGS = {
     "num_stages = 99: must be between 2 and 5, or 0 for the deepest": {"num_stages": 99},
     "boxes = 3: must be 1 or 2": {"boxes": 3},
     "dealt = 1: must be True or False": {"dealt": 1},
-    "split_k = True: must be False but for clusters and tiles of two, without swap_ab and halves": {"split_k": True},
+    "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
     "group_m = 0: must be positive": {"group_m": 0},
 }
 

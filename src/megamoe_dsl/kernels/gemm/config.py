@@ -113,10 +113,9 @@ class GemmConfig:
             self._check_columns(half)
 
     def _check_split(self) -> None:
-        can_split = self.cluster == 2 and self.warpgroups == 2 and not (self.swap_ab or self.halves)
-        require(
-            can_split or not self.split_k, "split_k", self.split_k, "False but for clusters and tiles of two, without swap_ab and halves"
-        )
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not (self.swap_ab or self.halves)
+        allowed = "False but for clusters of two and at most two warpgroups, without swap_ab and halves"
+        require(can_split or not self.split_k, "split_k", self.split_k, allowed)
         blocks = self.problem.k_blocks
         require(blocks > 1 or not self.split_k, "split_k", self.split_k, f"False where K = {self.problem.k} is one block of {SCALE_BLOCK}")
 

@@ -1,7 +1,7 @@
 """A tile of which each CTA of a cluster has multiplied a half of K: every sum goes to the CTA that finishes it.
 
-CTA r finishes what its warpgroup r has of the tile; its other warpgroup sends its sums to the same warpgroup of the other CTA.  What a
-thread sends lies in SMEM as vectors of four, each beside those of the warpgroup's other threads.
+CTA r finishes what its warpgroup r has of the tile, if there is one; its other warpgroup sends its sums to the same warpgroup of the other
+CTA.  What a thread sends lies in SMEM as vectors of four, each beside those of the warpgroup's other threads.
 
 | warpgroup | waits          | signals                       |
 |---|---|---|
