@@ -50,6 +50,7 @@ class GemmConfig:
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
     split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     """
 
@@ -68,12 +69,13 @@ class GemmConfig:
     dealt: bool = False
     num_stages: int = 0
     boxes: int = 2
+    in_turn: bool = False
     split_k: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
-        for field in ("swap_ab", "halves", "dealt", "split_k"):
+        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
@@ -113,6 +115,8 @@ class GemmConfig:
             self._check_columns(half)
 
     def _check_split(self) -> None:
+        several = self.warpgroups > 1 and not self.swap_ab
+        require(several or not self.in_turn, "in_turn", self.in_turn, "False where a tile has one warpgroup, or with swap_ab")
         can_split = self.cluster == 2 and self.warpgroups <= 2 and not (self.swap_ab or self.halves)
         allowed = "False but for clusters of two and at most two warpgroups, without swap_ab and halves"
         require(can_split or not self.split_k, "split_k", self.split_k, allowed)
