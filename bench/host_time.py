@@ -1,4 +1,4 @@
-"""Host time per call of the layer, of its kernel, of a torch addition and of the baseline, on one GPU.
+"""Host time and all of the time per call of the layer, of its kernel, of a torch addition and of the baseline, on one GPU.
 
     python bench/host_time.py prepare FOLDER                      where the DSL is: compiles the kernels
     python bench/host_time.py run FOLDER [--baseline SITE]        on a GPU: torch and cuda-bindings are enough
@@ -12,6 +12,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from megamoe_dsl.bench.point import Layer, Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.target import Target
@@ -64,11 +66,13 @@ def main() -> None:
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path, help="of compiled kernels")
     parser.add_argument("--points", type=shares_of, default="flash:1,flash:8", help="PRESET:TOKENS, separated by commas")
+    parser.add_argument("--recipe", choices=Sm90Config.recipes, default=Sm90Config.recipes[0], help="number formats")
     parser.add_argument("--baseline", help="folder with the baseline's unpacked wheels")
     parser.add_argument("--calls", type=at_least(1), default=CALLS, help="between two looks at the clock")
     parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="of which the median is taken")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
+    given.points = [replace(point, recipe=given.recipe) for point in given.points]
     if given.what == "prepare":
         compile_into(given.folder, configs_of(given.points), 2)
         return

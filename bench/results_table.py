@@ -12,6 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.roofline import bound_of
+from megamoe_dsl.kernels.mega_moe.work import Load
+
 SHAPE = ("hidden", "intermediate", "experts", "topk")
 """Fields of a point that replace those of its preset; records of before there were such lack them."""
 TIME_COLUMNS = (
@@ -109,8 +113,24 @@ def short_table(files: Sequence[Path]) -> str:
     return lines(["Tokens per rank", *map(str, tokens)], rows)
 
 
+def share_table(files: Sequence[Path]) -> str:
+    """A line per shape, a column per number of tokens: the slowest rank's ceiling in microseconds, by the present ceilings of the
+    records' GPU, and the share of it that our launches reach."""
+    found: dict[str, dict[int, str]] = {}
+    for file in files:
+        gpu = json.loads(file.read_text())["gpu"]
+        for record in read([file]):
+            slowest = record["slowest_rank"]
+            load = Load(slowest["received"], slowest["touched"], slowest["remote"])
+            bound = bound_of(Point(**record["point"]).problem, load, gpu)
+            cell = f"{bound.bound_us:.0f} ({bound.bound_by.upper()}), {bound.bound_us / record['best']['us']:.2f}"
+            found.setdefault(shape_of(record), {})[record["point"]["tokens"]] = cell
+    tokens = sorted({one for cells in found.values() for one in cells})
+    return lines(["Tokens per rank", *map(str, tokens)], ([shape, *(cells[one] for one in tokens)] for shape, cells in found.items()))
+
+
 if __name__ == "__main__":
     named = [Path(one) for one in sys.argv[1:]]
     print(table(named))
     if "-time-" in named[0].name:
-        print(f"\n{spread_table(named)}\n\n{short_table(named)}")
+        print(f"\n{spread_table(named)}\n\n{short_table(named)}\n\n{share_table(named)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -29,3 +29,9 @@ def first_sign(notice: Callable[[], str | None]) -> str | None:
             return notice()
         except RaceFound as found:
             return f"race: {found}"
+
+
+def assert_noticed(signs: Collection[str], notice: Callable[[], str | None]) -> None:
+    """What `notice` says of its simulations is one of these kinds of signs; where a race is, they end at the first finding."""
+    sign = first_sign(notice) if "race" in signs else notice()
+    assert sign is not None and sign.split(":")[0] in signs, sign

@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
-from results_table import short_table, spread_table, table
+from results_table import share_table, short_table, spread_table, table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 
 
 TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
+H100 = "time-20261122-155606", "time-20261122-155638"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,9 @@ TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-202611
         ("docs/performance.md", table, TIMES, 14),
         ("docs/performance.md", spread_table, TIMES, 14),
         ("docs/performance.md", short_table, TIMES, 8),
+        ("docs/performance.md", short_table, H100, 8),
+        ("docs/performance.md", share_table, H100, 4),
+        ("docs/performance.md", spread_table, H100, 14),
         ("README.md", short_table, TIMES, 8),
         ("docs/hopper.md", table, TRACES, 14),
     ],

@@ -148,8 +148,9 @@ def test_an_entry_is_what_its_results_say(gpu: str, entry: Entry) -> None:
     assert record.get("num_sms", NUM_SMS) == entry.num_sms
     own = {name: times for name, times in record["variants"].items() if name.startswith("block_m")}  # others are of FP8 weights
     right = {name: times for name, times in own.items() if times["check"]["passed"]}
-    (mine,) = [times for name, times in right.items() if agrees(name, entry) and round(median(times), 1) == entry.us]
-    assert len(right) > 1 and not any(beats(times, mine) for times in right.values())
+    mine = [times for name, times in right.items() if agrees(name, entry) and round(median(times), 1) == entry.us]
+    assert mine and len(right) > 1, "rings of two depths may take the same time"
+    assert not any(beats(times, mine[0]) for times in right.values())
 
 
 @pytest.mark.parametrize(("gpu", "entry"), ENTRIES)

@@ -17,6 +17,7 @@ from gemm_runs import BY_NAME
 from gpu_options import GpuOptions
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from script_help import help_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")
 
@@ -28,8 +29,8 @@ def script_of(command: Sequence[str]) -> Path:
 
 
 @lru_cache
-def help_of(*command: str) -> str:
-    return subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True, check=True).stdout
+def help_of_pytest(folder: Path) -> str:
+    return subprocess.run([sys.executable, "-m", "pytest", folder, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -38,7 +39,7 @@ def test_commands_have_what_their_scripts_know(gpus: int) -> None:
         for command in (*step.prepare, *step.run):
             script = script_of(command)
             assert script.exists()
-            known = help_of("-m", "pytest", str(script.parent)) if "pytest" in command else help_of(str(script))
+            known = help_of_pytest(script.parent) if "pytest" in command else help_of(script)
             for option in (one for one in command if one.startswith("--")):
                 assert option in known, f"{script} {option}"
 

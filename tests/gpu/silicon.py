@@ -48,6 +48,7 @@ class Point:
     num_sms: int = 4
     cluster: int = 1
     recipe: str = "fp8xfp8"
+    combine: str = "bf16"
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
     pool_rows: int | None = None
     unfused: bool = False  # a launch per stage
@@ -60,13 +61,13 @@ class Point:
     def problem(self) -> Problem:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
-        numerics = {"recipe": self.recipe, "activation_clamp": 7.0, "pool_rows": self.pool_rows}
-        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **numerics)  # type: ignore[arg-type]
+        given = {"recipe": self.recipe, "activation_clamp": 7.0, "combine": self.combine, "pool_rows": self.pool_rows}
+        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
 
 def points() -> list[Point]:
-    """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; `once_...`,
-    one launch of every main loop, of a ring and of stages, for the sanitizer too."""
+    """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
+    travel as E4M3; `once_...`, one launch of every main loop, of a ring and of stages, for the sanitizer too."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -82,6 +83,10 @@ def points() -> list[Point]:
         found.append(Point(f"packed_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), True, **packed))  # type: ignore[arg-type]
         found.append(Point(f"packed_random_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), False, **packed))  # type: ignore[arg-type]
     found.append(Point("packed_wide_r1_m16", 16, ((40,),), False, recipe="fp8xmxfp4", wide=True))
+    for m in (8, 32, 128):
+        found.append(Point(f"e4m3_results_exact_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), combine="e4m3"))
+    found.append(Point("e4m3_results_random_r2_m128", 128, ((131, 9), (0, 5), (7, 128)), False, combine="e4m3"))
+    found.append(Point("e4m3_results_packed_r1_m64", 64, ((69,), (3,)), False, recipe="fp8xmxfp4", combine="e4m3"))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}

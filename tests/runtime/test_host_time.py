@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench import host_time
 from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.bench.point import SEED, Point
+from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
@@ -33,7 +34,15 @@ from simulated_gpu import NUM_SMS, simulated_gpu
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8")
 FORWARD = [f"forward, {kind}{way}" for kind in ("BF16", "FP8", "FP8 in the buffer") for way in ("", ", compiled", ", graph")]
 COUNT, REPEATS = 3, 2
-CALLED = host_time.WARM_UPS + COUNT * REPEATS
+CALLED = host_time.WARM_UPS + COUNT * REPEATS + 1
+"""The last one is that of `called_once`."""
+
+
+def called_once(calls: Mapping[str, Callable[[], Any]], launches: int) -> dict[str, Times]:
+    """In place of times between a GPU's events: the number of launches that are asked for."""
+    for call in calls.values():
+        call()
+    return {name: Times(launches, launches, launches) for name in calls}
 
 
 class TinyPoint(Point):
@@ -91,6 +100,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     allocate = SymmetricBuffer.allocate
     monkeypatch.setattr(host_time, "captured", captured)
     monkeypatch.setattr(host_time, "synchronize", lambda: None)
+    monkeypatch.setattr(host_time, "time_back_to_back", called_once)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(SymmetricBuffer, "allocate", lambda problem: allocate(problem, SM90, device="cpu"))
     with simulated_gpu(monkeypatch):
@@ -119,6 +129,7 @@ def test_every_way_to_call_is_timed(replays: list[str], store: ArtifactStore) ->
     record = measure(store, baseline=baseline)
     assert list(record["host_us"]) == [*FORWARD, "kernel", "torch add_", "baseline"] and record["errors"] == {}
     assert all(one["low"] <= one["median"] <= one["high"] for one in record["host_us"].values())
+    assert {name: one["median"] for name, one in record["us"].items()} == dict.fromkeys(record["host_us"], host_time.CALLS)
     assert Counter(replays) == {"forward": CALLED, "forward_fp8": 2 * CALLED}
     made = 2  # when it is compiled, and when it is captured
     launches = {kind.__name__: n for kind, n in CountedKernel.launches.items()}

@@ -1,6 +1,6 @@
-"""Microseconds of host time that a call takes: Python, torch and the driver, until the launch is on its way.
+"""Microseconds of host time that a call takes: Python, torch and the driver, until the launch is on its way; and of all of a call.
 
-At few tokens a layer is over before the host has made the next call, so that outside a graph this is what a token waits for.
+At few tokens a layer may be over before the host has made the next call, so that outside a graph the host is what a token waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..cases import TokenInputs
 from ..runtime.layer import MegaMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .point import BASELINE, SEED, Layer, Point
-from .timing import Times, synchronize
+from .timing import Times, synchronize, time_back_to_back
 
 CALLS = 50
 """Between two looks at the clock: few enough that none waits for room in the GPU's queue."""
@@ -84,11 +84,12 @@ def captured(step: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Call:
 
 
 def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str = "inductor", **how_often: int) -> dict[str, Any]:
-    """Host times at a point of one rank: the layer on BF16 inputs, on FP8 ones, and on FP8 ones in its own buffers, each plain, under
+    """Times at a point of one rank: the layer on BF16 inputs, on FP8 ones, and on FP8 ones in its own buffers, each plain, under
     torch.compile and as a graph; its kernel alone; an addition in place; and the baseline, if `layer` has one.  `how_often` as in
     `time_host`.
 
-    A way to call that fails has an entry in `errors` instead of one in `host_us`.  Raises `ArtifactError` for a missing kernel.
+    `host_us` is the host's time per call, `us` that between two events around `CALLS` calls in a row: the longer of host and device.
+    A way to call that fails has an entry in `errors` instead.  Raises `ArtifactError` for a missing kernel.
     """
     problem, inputs = point.problem, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem)
@@ -121,14 +122,15 @@ def measure_host(point: Point, layer: Layer, store: ArtifactStore, backend: str 
         layer.baseline.allocate(problem)
         layer.baseline.load(inputs)
         calls[BASELINE] = partial(layer.baseline, y)
-    found = {name: asdict(times) for name, times in time_host(calls, **how_often).items()}
+    host = {name: asdict(times) for name, times in time_host(calls, **how_often).items()}
+    whole = {name: asdict(times) for name, times in time_back_to_back(calls, CALLS).items()}
     moe.synchronize()
     calls.clear()
     if layer.baseline is not None:
         layer.baseline.free()
     symmetric.close()
     versions = {} if layer.baseline is None else {"baseline_version": layer.baseline.version}
-    return {"point": asdict(point), "tokens": point.tokens, "cpu": cpu(), "host_us": found, "errors": errors, **versions}
+    return {"point": asdict(point), "tokens": point.tokens, "cpu": cpu(), "host_us": host, "us": whole, "errors": errors, **versions}
 
 
 def in_the_buffer(moe: MegaMoE, inputs: TokenInputs) -> tuple[torch.Tensor, ...]:
@@ -153,6 +155,9 @@ def lines_of(record: dict[str, Any]) -> list[str]:
     """A record as text, a line per way to call."""
     if "error" in record:
         return [f"{record['name']}: FAILED: {record['error']}"]
-    lines = [f"{record['name']}: host time per call in us, on {record['cpu']}", f"{'median':>9} {'low':>9} {'high':>9}"]
-    lines += [f"{one['median']:9.1f} {one['low']:9.1f} {one['high']:9.1f}  {name}" for name, one in record["host_us"].items()]
-    return lines + [f"{'FAILED':>9} {'':19}  {name}: {error}" for name, error in record["errors"].items()]
+    columns = f"{'median':>9} {'low':>9} {'high':>9}"
+    lines = [f"{record['name']}: us per call, host time on {record['cpu']}, and all of a call", f"{columns} {columns}"]
+    for name in record["host_us"]:
+        cells = (f"{one['median']:9.1f} {one['low']:9.1f} {one['high']:9.1f}" for one in (record["host_us"][name], record["us"][name]))
+        lines.append(f"{' '.join(cells)}  {name}")
+    return lines + [f"{'FAILED':>9} {'':49}  {name}: {error}" for name, error in record["errors"].items()]

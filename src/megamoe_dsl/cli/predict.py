@@ -41,7 +41,9 @@ class PredictOptions(ShapeOptions):
         """The kernel's configuration for a GPU, in the usual number formats.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
-        layer = ConfigOptions(self.preset, **shape, ranks=self.ranks, arch=gpu.arch.name, recipe=default_recipe(kernel, gpu.arch))
+        layer = ConfigOptions(
+            self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=default_recipe(kernel, gpu.arch)
+        )
         tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))

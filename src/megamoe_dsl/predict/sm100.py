@@ -18,7 +18,7 @@ from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
+from .launch import KBlocks, RankLoad, result_bytes, weights_kept
 from .machine import Machine
 from .tile_table import TileTable
 from .tiles import Tiles
@@ -105,7 +105,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
     share = 0.5 if shape.shares_tile and shape.epilogue_warpgroups == 2 else 1.0
     instructions_of = tiles.by_phase(instructions.fc1, instructions.fc2) * passes * share + instructions.tile
     atoms = ceil_div(shape.block_m, SF_ATOM_ROWS)
-    weight_bytes = np.full(len(valid), float(WEIGHT_BYTES))
+    weight_bytes, result = np.full(len(valid), float(WEIGHT_BYTES)), TILE_ROWS * result_bytes(shape.problem)
     return TileTable(
         is_fc2=tiles.is_fc2,
         k_blocks=k_blocks.count(tiles),
@@ -116,8 +116,8 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
         hbm_bytes=np.stack([weight_bytes, valid * float(BLOCK_K) + atoms * SF_ATOM_BYTES], 1),
         multiply=np.maximum(tensor, instructions.mma * kernel["warp_clocks"]) * us,
         epilogue=instructions_of * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
-        nvlink=tiles.by_phase(0.0, valid * TILE_ROWS * RESULT_BYTES * load.remote),
-        written=tiles.by_phase(valid * FC1_STORED, valid * TILE_ROWS * RESULT_BYTES),
+        nvlink=tiles.by_phase(0.0, valid * result * load.remote),
+        written=tiles.by_phase(valid * FC1_STORED, valid * result),
         energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY),
     )
 

@@ -233,6 +233,7 @@ class Sm100Config(MegaMoeConfig):
             epilogue_warpgroups=self.epilogue_warpgroups,
             k_block=self.k_block,
             tokens=self.problem.formats.activations,
+            results=self.problem.formats.combine,
         )
 
     @property
