@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the counter of tiles is not set back",
         "missing clean-up",
         "tile_scheduler.py",
-        '            reduce_add_u32(ctx.args.counter, 0 - fetches * cluster, "relaxed", "gpu")',
+        '            reduce_add_u32(ctx.args.counter, 0 - fetches * tiles, "relaxed", "gpu")',
         "            pass",
     ),
     mutant(
