@@ -11,9 +11,17 @@ from ...kernels.gemm.config import NUM_SMS, GemmConfig
 from .point import GemmPoint
 
 MOST = 8
-REACH = 1.6  # a kernel whose estimate is longer by more is not timed
+REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"cluster": 2}, {"cluster": 2, "dealt": True}, {"group_m": 4}, {"cluster": 2, "group_m": 16})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cluster": 2},
+    {"cluster": 2, "dealt": True},
+    {"cluster": 2, "dealt": True, "in_turn": True},
+    {"cluster": 2, "split_k": True},
+    {"group_m": 4},
+    {"cluster": 2, "group_m": 16},
+)
 """What is tried with every tile."""
 
 
