@@ -9,27 +9,27 @@ from __future__ import annotations
 import cutlass.cute as cute
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
 from ..tile_scheduler import next_tile, read_ends
 from .context import Sm100Context
-from .tile import ACCUMULATORS
 
 
 @cute.jit
 def issue_mma(ctx: Sm100Context):
     """Runs in all lanes; one lane issues."""
     config, tmem = ctx.config, ctx.config.tmem
-    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.sfa_atoms)
+    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms)
     block, tiles = next_tile(ctx.first_tile)
     stage, acc = ctx.first_stage, Ring.start(ACCUMULATORS)
     while block.valid():
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
-        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), config.mma, config.k_block, columns)
+        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)
         stage = multiply(stage, tile, ctx.k_blocks(block))
         if elect():
             tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
