@@ -16,46 +16,39 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.gemm.candidates import MOST, candidates
+from megamoe_dsl.bench.gemm.candidates import MOST
 from megamoe_dsl.bench.gemm.point import find_points
+from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
+from megamoe_dsl.problem import ProblemError
 
 
 def prepare(given: argparse.Namespace) -> None:
     """Compiles what the folder lacks."""
-    configs = list(dict.fromkeys(config for point in find_points(given.points) for config in candidates(point, given.most)))
-    print(f"{len(configs)} kernels into {given.folder}")
-    compile_into(given.folder, configs, given.jobs)
+    print(f"{compile_candidates(given.points, given.folder, given.jobs, given.most)} kernels into {given.folder}")
 
 
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
-    from megamoe_dsl.bench.gemm.session import run_points, table
-    from megamoe_dsl.bench.result_file import heading, result_path, write
+    from megamoe_dsl.bench.gemm.session import table
+    from megamoe_dsl.bench.host import Host
 
-    records: list[dict[str, Any]] = []
-    given.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(given.out, "gemm"), heading(None if given.baseline is None else str(given.baseline))
-
-    def show(record: dict[str, Any]) -> None:
-        records.append(record)
-        write(path, head, records)  # after every point: a fault of a kernel ends the process
-        print(f"{record['name']}: FAILED: {record['error']}" if "error" in record else table(record), flush=True)
-
-    run_points(find_points(given.points), ArtifactStore(given.folder), given.baseline, show)
+    path, records = run_gemms(
+        GemmRun(given.points, given.folder, given.out, given.baseline, variants=True),
+        Host.find(),
+        lambda record: print(table(record), flush=True),
+    )
     print(f"wrote {path}")
-    sys.exit(any("error" in one for one in records))
+    sys.exit(not all(map(passed, records)))
 
 
 def tune(given: argparse.Namespace) -> None:
     """Writes the table of the GPU that the run was on."""
-    from megamoe_dsl.bench.gemm.tuning import enter
+    from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
     from megamoe_dsl.tuned import GemmEntry, Table
 
-    table = enter(Table.read(json.loads(given.file.read_text())["gpu"], kind=GemmEntry), given.file)
+    gpu, records = read_run(given.file)
+    table = enter_run(Table.read(gpu, kind=GemmEntry), given.file.name, records)
     print(f"wrote {table.write()}: {len(table.entries)} entries")
 
 
@@ -87,7 +80,12 @@ def main() -> None:
     entering.set_defaults(action=tune)
     entering.add_argument("file", type=Path, help="what `run` wrote")
     given = parser.parse_args()
-    given.action(given)
+    try:
+        if "points" in given:
+            given.points = tuple(find_points(given.points))
+        given.action(given)
+    except ProblemError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
     python bench/validate.py prepare FOLDER [--gpus 4]                              where the DSL is; some minutes
     python bench/validate.py run FOLDER [--gpus 4] [--baseline SITE] [--out RESULTS]    on the host; on four H200s some ten minutes
 
-silicon     y of tiny layers against the simulator's, to the bit
+silicon     y of tiny layers, fused and in stages, and GEMMs of every kind against the simulator's, to the bit
 racecheck, memcheck
-            compute-sanitizer on one launch of every main loop, and of what quantises BF16 tokens, where it is installed
+            compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantises BF16 tokens, and on those GEMMs,
+            where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
+unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage
 trace       the same points, by role
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
@@ -42,7 +44,8 @@ TOKENS = "1,8,64,512,2048,8192"
 RANKS = 8
 PREPARE_LIMIT_S = 1800
 LINES_KEPT = 60
-ONE_LAUNCH = "once"  # cases of silicon.py: tokens as the wgmma's columns, as its rows, and two CTAs at work together
+ONE_LAUNCH = "once"  # cases of silicon.py
+KERNELS = "kernel_cutlass"  # as the DSL begins their names
 SANITIZER_WATCHDOG_S = 600
 PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
 Command = list[str]
@@ -102,14 +105,16 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Ste
 
     once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1)
     quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
+    gemms = checked("test_gemm_on_gpu.py", on=1)
     soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", "1000", "--soak-out", str(out))
     return [
-        Step("silicon", prepared("silicon"), (checked("test_silicon.py"),), 180),
+        Step("silicon", (*prepared("silicon"), *prepared("gemm")), (checked("test_silicon.py"), gemms), 180),
         Step("layer", prepared("layer"), (checked("test_layer_on_gpus.py"),), 300),
         Step("engines", prepared("engines"), (checked("test_engines_on_gpus.py"),), 180),
-        *(Step(tool, (), (once, quantise), 120, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
+        *(Step(tool, (), (once, quantise, gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
         Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
         Step("host_time", (host_time("prepare"),), ([*host_time("run"), *beside, "--out", str(out)],), 240),
+        Step("unfused", compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused"), 400),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
         Step("soak_ranks", prepared("soak", *soak), (soaked,), 400),
@@ -133,9 +138,7 @@ def sanitizer(tool: str) -> tuple[str, ...]:
         "--target-processes",
         "all",
         "--kernel-name",
-        "kernel_substring=mega_moe",
-        "--kernel-name",
-        "kernel_substring=pre_dispatch",
+        f"kernel_substring={KERNELS}",
     )
 
 

@@ -13,8 +13,9 @@ import pytest
 
 import prepare
 import validate
+from gemm_runs import BY_NAME
 from gpu_options import GpuOptions
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from script_help import help_of
 
@@ -44,18 +45,22 @@ def test_commands_have_what_their_scripts_know(gpus: int) -> None:
 
 
 def test_checks_under_the_sanitizer_are_there() -> None:
-    """One of every main loop, and of what quantises; collected where neither the DSL nor the command line's packages are."""
+    """One of every main loop, of a ring and of stages, of what quantises, and every GEMM of the suite; collected where neither the DSL nor
+    the command line's packages are."""
     code = f"import sys\nfor name in {ABSENT!r}:\n    sys.modules[name] = None\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))"
-    (once, quantise) = next(step.run for step in validate.steps(Path("folder"), 2, None, Path("out")) if step.name == "racecheck")
+    (once, quantise, gemms) = next(step.run for step in validate.steps(Path("folder"), 2, None, Path("out")) if step.name == "racecheck")
     found = []
-    for command in (once, quantise):
+    for command in (once, quantise, gemms):
         asked = [sys.executable, "-c", code, "--collect-only", "-qq", *command[2:]]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=validate.ROOT, env=environment)
         found.append([line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line])
+    packed = [f"packed_m{m}" for m in PACKED_BLOCK_M]
+    cases = ("m8", "m128", "pairs", *packed, "ring_m8", "ring_m128", "stages_m8", "stages_m128", "stages_pairs", "stages_packed")
     assert found == [
-        [f"test_all_ranks_on_one_gpu[{case}]" for case in ("once_m8", "once_m128", "once_pairs")],
+        [f"test_all_ranks_on_one_gpu[once_{case}]" for case in cases],
         ["test_layer[1-pre_dispatch_bytes]"],
+        [f"test_bits_are_the_simulators[{run}]" for run in BY_NAME],
     ]
 
 
@@ -92,8 +97,8 @@ def test_all_steps_run_and_one_that_fails_is_the_exit_code(monkeypatch: pytest.M
     monkeypatch.setattr(validate, "execute", execute)
     monkeypatch.setattr(validate.shutil, "which", lambda tool: None)
     some = [one for one in validate.steps(Path("folder"), 1, None, Path("out")) if one.name in ("silicon", "racecheck", "layer")]
-    assert [(one.step, one.well) for one in validate.validate("run", some)] == [("silicon", False), ("layer", True)]
-    assert ran == [("silicon", "test_silicon.py"), ("layer", "test_layer_on_gpus.py")]
+    assert [(one.step, one.well) for one in validate.validate("run", some)] == [("silicon", False), ("silicon", False), ("layer", True)]
+    assert ran == [("silicon", "test_silicon.py"), ("silicon", "test_gemm_on_gpu.py"), ("layer", "test_layer_on_gpus.py")]
     assert "racecheck: left out, compute-sanitizer is not installed" in capsys.readouterr().out
     assert [one.well for one in validate.validate("prepare", some[1:])] == [True]
 

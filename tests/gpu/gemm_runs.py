@@ -37,6 +37,7 @@ GROUPED = (130, 0, 1, 64, 200)
 PAIRS = {"cluster": 2, "dealt": True}
 EVERYTHING = {**PAIRS, "halves": True}
 SWAPPED = {"swap_ab": True}
+SPLIT = {"cluster": 2, "split_k": True, "boxes": 1}
 FEW = (30, 0, 1, 64, 20)
 
 
@@ -55,9 +56,14 @@ RUNS = (
     Run("rows-128-four-splits", (129,), 128, 160, {"n": 656}),
     Run("rows-192", (200,), 192, 128, {}, {"num_sms": 2}),
     Run("halves", (130,), 128, 256, {}, {"halves": True, "dealt": True}),
+    Run("in-turn", (330,), 128, 256, {}, {"in_turn": True, "dealt": True}),
+    Run("in-turn-three", (400,), 192, 64, {}, {"in_turn": True, "ahead": 2, **PAIRS}),
     Run("pairs", (330,), 128, 128, {}, {"cluster": 2}),
     Run("pairs-dealt", (330,), 128, 192, {}, PAIRS),
     Run("pairs-rows-192", (400,), 192, 96, {}, PAIRS),
+    Run("split-k", (200,), 128, 136, {"k": 640}, SPLIT),
+    Run("split-k-ahead", (130,), 64, 144, {"k": 768}, {**SPLIT, "ahead": 2}),
+    Run("split-k-one-warpgroup", (70,), 64, 32, {"k": 896}, {**SPLIT, "warpgroups": 1, "ahead": 2, "boxes": 2}),
     Run("deep", (40,), 64, 64, {"n": 64, "k": 4352}, {"num_sms": 1}),
     Run("swapped-8", (17,), 8, 256, {}, SWAPPED),
     Run("swapped-24", (21,), 24, 64, {}, SWAPPED),
@@ -67,6 +73,7 @@ RUNS = (
     Run("accumulate-swapped", (20,), 16, 128, {"output": "f32", "accumulate": True}, SWAPPED),
     *(Run(f"{kind}", GROUPED, 128, 128, groups(kind)) for kind in ("contiguous", "packed", "masked")),
     *(Run(f"{kind}-pairs", GROUPED, 128, 192, groups(kind), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
+    Run("packed-split-k", GROUPED, 128, 64, groups("packed", k=384, output="f32"), {**SPLIT, "dealt": True}),
     *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
     Run("contiguous-nothing", (0, 0, 0, 0, 0), 64, 64, groups("contiguous")),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),

@@ -29,7 +29,7 @@ from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 
-SOURCES = source_digest(find_kernel("mega_moe"))
+SOURCES = source_digest(find_kernel("moe_combine"))  # the fused kernel's among them
 SUFFIX = ".silicon.gz"
 
 
@@ -50,6 +50,8 @@ class Point:
     recipe: str = "fp8xfp8"
     combine: str = "bf16"
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
+    pool_rows: int | None = None
+    unfused: bool = False  # a launch per stage
 
     @property
     def ranks(self) -> int:
@@ -59,13 +61,13 @@ class Point:
     def problem(self) -> Problem:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
-        given = {"recipe": self.recipe, "activation_clamp": 7.0, "combine": self.combine}
+        given = {"recipe": self.recipe, "activation_clamp": 7.0, "combine": self.combine, "pool_rows": self.pool_rows}
         return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
 
 def points() -> list[Point]:
     """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
-    travel as E4M3; three for the sanitizer."""
+    travel as E4M3; `once_...`, one launch of every main loop, of a ring and of stages, for the sanitizer too."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -88,8 +90,16 @@ def points() -> list[Point]:
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
-    once = [Point(f"once_m{m}", m, ((tokens,),), **tiny) for m, tokens in ((8, 9), (128, 140))]  # type: ignore[arg-type]
-    return [*found, *once, Point("once_pairs", 128, ((9,),), experts_per_rank=2, topk=1, num_sms=2, cluster=2)]
+
+    def once(name: str, block_m: int, tokens: int, **fields: Any) -> Point:
+        return Point(f"once_{name}", block_m, ((tokens,),), **{**tiny, **fields})
+
+    found += [once("m8", 8, 9), once("m128", 128, 140), once("pairs", 128, 9, hidden=512, cluster=2)]
+    found += [once(f"packed_m{m}", m, m + 1, **packed) for m in PACKED_BLOCK_M]
+    found += [once(f"ring_m{m}", m, 300, pool_rows=128) for m in (8, 128)]
+    found += [once(f"stages_m{m}", m, m + 1, unfused=True) for m in (8, 128)]
+    found.append(once("stages_pairs", 128, 150, hidden=512, cluster=2, unfused=True))
+    return [*found, once("stages_packed", 16, 20, unfused=True, **packed)]
 
 
 def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
@@ -102,17 +112,19 @@ def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.artifact.compile import compile_kernel
     from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+    from megamoe_dsl.kernels.moe_stages.family import stage_configs
     from megamoe_dsl.runtime.simulated import SimulatedMoE
+    from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 
     torch.set_num_threads(1)
     problem = point.problem
     tokens, sms = problem.max_tokens_per_rank, point.num_sms
     config = Sm90Config.choose(problem, tokens, block_m=point.block_m, num_sms=sms, cluster=point.cluster)
-    artifact = compile_kernel(config)
+    artifacts = [compile_kernel(one) for one in (stage_configs(config) if point.unfused else [config])]
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
     if point.wide:
         case = replace(case, weights=[with_wide_scales(one) for one in case.weights])
-    layer = SimulatedMoE(artifact, case.weights, race=False)
+    layer = SimulatedStages(artifacts, case.weights, race=False) if point.unfused else SimulatedMoE(artifacts[0], case.weights, race=False)
     outputs, bounds = [], []
     for counts in point.counts:
         given = part_of(case, counts)
@@ -121,13 +133,13 @@ def prepare_point(folder: Path, point: Point) -> str:
     record = {
         "point": asdict(point),
         "sources": SOURCES,
-        "artifact": artifact,
+        "artifacts": artifacts,
         "case": case,
         "y": outputs,
         "bounds": bounds,
     }
     (folder / f"{point.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
-    return f"{point.name}: {artifact.resources.registers} registers, {len(outputs)} launches"
+    return f"{point.name}: {max(one.resources.registers for one in artifacts)} registers, {len(outputs)} launches"
 
 
 def with_wide_scales(weights: ExpertWeights) -> ExpertWeights:
@@ -180,29 +192,31 @@ def run_on_one_gpu(record: dict[str, Any], watchdog_ns: int) -> list[list[torch.
     from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
     from megamoe_dsl.runtime.watchdog import naming_the_wait
 
-    artifact, case = record["artifact"], record["case"]
-    buffers = [RankBuffers(artifact.config, on_gpu(w), encode=encode_tensor_map) for w in case.weights]
+    artifacts, case = record["artifacts"], record["case"]
+    buffers = [RankBuffers(artifacts[0].config, on_gpu(w), encode=encode_tensor_map) for w in case.weights]
     peers = torch.tensor([b.sym.data_ptr() for b in buffers], dtype=torch.int64, device="cuda")
-    kernels = [CudaKernel(artifact) for _ in buffers]
+    results_of = [b.results for b in buffers]  # made now, as the tensor maps: later they would wait for the device
+    stages = [[(CudaKernel(one), b.rebound(one.config, b.sym)) for one in artifacts] for b in buffers]
     streams = [torch.cuda.Stream() for _ in buffers]
-    tables = [b.maps for b in buffers]
-    assert len(tables) == len(streams)
+    tables = [bound.maps for rank in stages for _, bound in rank]
+    assert (len(tables), len(results_of)) == (len(streams) * len(artifacts), len(streams))
     results = []
     for counts in record["point"]["counts"]:
         given = [inputs_on_gpu(one) for one in part_of(case, counts)]
         y = [empty_output(n, case.problem.hidden) for n in counts]
         for one, rank in zip(given, buffers, strict=True):
             rank.load(one)
-        arguments = [
-            b.arguments(peers.data_ptr(), out.data_ptr(), n, rank, watchdog_ns)
-            for rank, (b, out, n) in enumerate(zip(buffers, y, counts, strict=True))
+        launches = [
+            [(kernel, b.arguments(peers.data_ptr(), out.data_ptr(), n, rank, watchdog_ns)) for kernel, b in stages[rank]]
+            for rank, (out, n) in enumerate(zip(y, counts, strict=True))
         ]
         # Nothing but launches from here: a rank's kernel waits for the others', and what else the host asks for may wait for it.
         with naming_the_wait(*buffers):
             torch.cuda.synchronize()
-            for kernel, stream, values in zip(kernels, streams, arguments, strict=True):
+            for stream, mine in zip(streams, launches, strict=True):
                 with torch.cuda.stream(stream):
-                    kernel(values)
+                    for kernel, values in mine:
+                        kernel(values)
             torch.cuda.synchronize()
         results.append([out[:n].cpu() for out, n in zip(y, counts, strict=True)])
     return results
@@ -214,12 +228,16 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
 
     from megamoe_dsl.runtime.rank_kernel import RankKernel
     from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+    from megamoe_dsl.runtime.unfused_kernel import LayerKernel, UnfusedKernel
 
     for index, name in enumerate(names):
         record = read(folder, name)
         case = record["case"]
         symmetric = SymmetricBuffer.allocate(case.problem, SM90)
-        kernel = RankKernel(record["artifact"], symmetric, on_gpu(case.weights[rank]), watchdog_ns)
+        artifacts, weights = record["artifacts"], on_gpu(case.weights[rank])
+        kernel: LayerKernel = RankKernel(artifacts[0], symmetric, weights, watchdog_ns)
+        if len(artifacts) > 1:
+            kernel = UnfusedKernel(artifacts, symmetric, weights, watchdog_ns)
         mine = []
         for counts in record["point"]["counts"]:
             kernel.buffers.load(inputs_on_gpu(part_of(case, counts)[rank]))

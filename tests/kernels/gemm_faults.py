@@ -36,12 +36,13 @@ from sm90_faults import (
     to_first_cta,
 )
 
-from gemm_runs import EVERYTHING, GROUPED, Run, artifact, groups
+from gemm_runs import EVERYTHING, GROUPED, SPLIT, Run, artifact, groups
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"
 COUNT = r"red\.relaxed\.gpu\.global\.add\.u32[^;]*;"
+RELEASE_FAR = r"@p mbarrier\.arrive\.shared::cluster[^;]*;"
 ANY = (*NOT_ORDERED, *STUCK)
 
 
@@ -58,6 +59,7 @@ SUBJECTS = {
     "columns": Subject(Run("faults-columns", (40,), 24, 64, {"n": 208, "k": 384}, {"num_sms": 2, "num_stages": 2, "swap_ab": True})),
     "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
+    "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
@@ -109,11 +111,20 @@ PAIRS = (
     at("counter set back twice", COUNT, 0, twice, ANY),
     at("no number fetched", DRAW, 0, lambda match: match[0].replace(", 2;", ", 0;"), ANY),
 )
+EXCHANGE = (
+    at("a sum not sent", SEND_TICKET, -1, gone, STUCK),
+    before("exchange_empty not waited for", SEND_TICKET, -1, WAIT, never, ANY),
+    at("exchange_empty not signalled", RELEASE_FAR, -1, gone, STUCK),
+    at("exchange_empty by a thread less", r"mbarrier\.init[^;]*, 128;", 0, last_number_plus(-1), ANY),
+    at("exchange bytes too few", EXPECT, -1, last_number_plus(-16), ANY),
+    after("exchange_full not waited for", EXPECT, -1, WAIT, never, NOT_ORDERED),
+)
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),
     *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
+    *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
 )
 

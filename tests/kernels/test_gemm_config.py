@@ -47,6 +47,7 @@ BAD_CONFIGS = {
     "num_stages = 99: must be between 2 and 5, or 0 for the deepest": {"num_stages": 99},
     "boxes = 3: must be 1 or 2": {"boxes": 3},
     "dealt = 1: must be True or False": {"dealt": 1},
+    "split_k = True: must be False but for clusters of two and at most two warpgroups, without swap_ab and halves": {"split_k": True},
     "group_m = 0: must be positive": {"group_m": 0},
 }
 
@@ -68,6 +69,11 @@ def test_bad_configurations_name_field_value_and_what_is_allowed(message: str) -
 def test_rows_of_192_do_not_divide_the_blocks_of_a_contiguous_problem() -> None:
     with pytest.raises(ConfigError, match=r"block_m = 192: must be a divisor of 128 for a contiguous problem"):
         GemmConfig(GemmProblem(4096, 7168, "contiguous", 8), 192, 128)
+
+
+def test_one_block_of_k_is_not_split() -> None:
+    with pytest.raises(ConfigError, match=r"split_k = True: must be False where K = 128 is one block of 128"):
+        GemmConfig(GemmProblem(4096, 128), 128, 128, cluster=2, split_k=True)
 
 
 @pytest.mark.parametrize(("rows", "kind"), [(-1, "dense"), (130, "contiguous"), (9, "masked")])

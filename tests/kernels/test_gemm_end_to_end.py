@@ -9,7 +9,7 @@ from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from sweep import rarely
 
-NORMAL = ("rows-64", "rows-128-two-splits", "swapped-24", "packed-pairs")
+NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs")
 
 
 TWINS = {
@@ -38,10 +38,11 @@ def test_every_element_is_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", NORMAL)
 def test_rounding_is_the_tensor_cores(name: str) -> None:
-    """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order."""
+    """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order; where K is split,
+    an addition more."""
     run = BY_NAME[name]
     case = run.case(exact=False)
-    expected = case.reference("hopper")
+    expected = case.reference("hopper", run.config.most_k_blocks)
     assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
     assert torch.equal(case.tensors.d, expected)
 

@@ -19,6 +19,7 @@ PACKED = GemmProblem(4096, 4096, "packed", 32)
 CONFIGS = {
     "two parts of 128": GemmConfig(DENSE, 128, 256),
     "one part of 192, pairs": GemmConfig(DENSE, 128, 192, cluster=2, dealt=True),
+    "halves of K": GemmConfig(DENSE, 128, 136, cluster=2, split_k=True, boxes=1),
     "three warpgroups": GemmConfig(DENSE, 192, 128, cluster=2),
     "two ahead": GemmConfig(DENSE, 128, 128, ahead=2),
     "eight ahead": GemmConfig(DENSE, 64, 32, warpgroups=1, ahead=8),

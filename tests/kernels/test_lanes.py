@@ -60,6 +60,19 @@ def test_sm90_gives_stages_back_for_lanes_that_go_together() -> None:
     assert found == {("WAR race", True, "TMA load for")}
 
 
+def test_decoded_stages_are_given_back_for_such_lanes_too() -> None:
+    """What other warps decode into comes with scales that they store: compute-sanitizer follows such stores and reports the same
+    (docs/proof.md)."""
+    moe = sm90_runs.problem(9, num_ranks=1, num_experts=2, hidden=512, recipe="fp8xmxfp4")
+    case = sm90_runs.hopper_case(moe, (9,), 0)
+    layer = Layer.of(artifact(sm90_runs.config(moe, block_m=128, num_sms=2)), case)
+    layer.moe.simulator.assumptions = Assumptions(lockstep=False)
+    ranks, report = layer.launch(case)
+    assert [one.violations for one in ranks] == [0]
+    found = {(one.kind, " smem+" in one.where, one.second.split(" mbarrier")[0]) for one in report.findings}
+    assert found == {("WAR race", True, "TMA load for"), ("WAR race", True, "rank 0 CTA (0,0,0) warp 16 lane 0")}
+
+
 def by_function(order: str) -> list[WarpBarrier]:
     """The barriers that `EXPLAINED` has a reason for."""
     return [one for one in warp_barriers(order) if one.function in EXPLAINED]

@@ -1,10 +1,14 @@
-"""`megamoe bench`: times the SM90 kernel on this host's GPUs, beside the baseline."""
+"""`megamoe bench`: times SM90 kernels on this host's GPUs, beside the baseline."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import typer
 
 from ..bench.point_options import BenchOptions
+from ..kernels.mega_moe.family import MegaMoeKernel
+from .bench_gemm import KernelOption, PointsOption, bench_gemms, is_gemm
 from .errors import one_line_errors
 from .options import takes
 
@@ -12,8 +16,8 @@ FAILED = 1
 
 
 @takes(BenchOptions)
-def bench(given: BenchOptions) -> None:
-    """Check and time the SM90 kernel on real GPUs; print a line per point, save JSON.
+def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points: PointsOption = None) -> None:
+    """Check and time an SM90 kernel on real GPUs; print a line per point, save JSON.
 
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
@@ -21,6 +25,10 @@ def bench(given: BenchOptions) -> None:
         from ..bench.arguments import run_options
         from ..bench.passed import passed
 
-        found = run_options(given)
-    if not all(passed(one) for one in found.records):
+        if is_gemm(kernel, points, given):
+            baseline = None if given.baseline is None else Path(given.baseline)
+            _, well = bench_gemms(points, given, variants=given.variants, baseline=baseline)
+        else:
+            well = all(passed(one) for one in run_options(given).records)
+    if not well:
         raise typer.Exit(FAILED)

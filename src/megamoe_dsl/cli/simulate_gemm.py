@@ -53,7 +53,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
         artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
     console.print(artifact_table(artifact))
     with console.status("making the reference"):
-        low, high = case.ends(exact=exact)
+        low, high = case.ends(exact=exact, k_blocks=config.most_k_blocks)
     with counting(console) as show:
         report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     d = case.tensors.d

@@ -10,10 +10,12 @@ import typer
 
 from ..bench.options import naming_options
 from ..bench.point_options import TuneOptions
+from ..kernels.mega_moe.family import MegaMoeKernel
 from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
 from .bench import FAILED
+from .bench_gemm import KernelOption, PointsOption, is_gemm, tune_gemms
 from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
@@ -37,6 +39,8 @@ def tune(
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --from.", show_default=False)] = None,
     tables: Annotated[Path, typer.Option(help="Folder of the tables.", show_default="the package's", rich_help_panel=TABLE)] = FOLDER,
+    kernel: KernelOption = MegaMoeKernel.name,
+    points: PointsOption = None,
 ) -> None:
     """Time the candidates of every point on real GPUs, and keep the fastest in the GPU's table, from which configurations are chosen.
 
@@ -56,18 +60,22 @@ def tune(
         files = [*(results or []), *(more or [])]
         if files and given.compile_only:
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
+        if is_gemm(kernel, points, given):
+            if not tune_gemms(points, given, given.compile_only, files, tables):
+                raise typer.Exit(FAILED)
+            return
         if files:
             enter([Results.read(file) for file in files], tables)
             return
-        points = points_of(given, given.remote, least_tokens=1)
-        session = Session(points, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
+        shapes = points_of(given, given.remote, least_tokens=1)
+        session = Session(shapes, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
         if given.compile_only:
-            compile_candidates(points, Host.measured(), given.artifacts, needed=True, pruned=given.predict)
+            compile_candidates(shapes, Host.measured(), given.artifacts, needed=True, pruned=given.predict)
             return
         require_place("--tables", tables)
         host = Host.find()
-        host.check(points)
-        compile_candidates(points, host, given.artifacts, needed=False, pruned=given.predict)
+        host.check(shapes)
+        compile_candidates(shapes, host, given.artifacts, needed=False, pruned=given.predict)
         found = run_session(session, host)
         enter([found], tables)
     if not all(passed(one) for one in found.records):

@@ -27,10 +27,14 @@ def pack_bf16(low: Any, high: Any) -> Any:
     return emit_to(Uint32, "cvt.rn.bf16x2.f32 {}, {}, {};", high, low)
 
 
+def f32_of_bits(word: Any) -> Any:
+    """The float that has these bits."""
+    return emit_to(Float32, "mov.b32 {}, {};", word)
+
+
 def unpack_bf16(pair: Any) -> tuple[Any, Any]:
     """Both halves as floats; exact."""
-    low = emit_to(Float32, "mov.b32 {}, {};", pair << 16)
-    return low, emit_to(Float32, "mov.b32 {}, {};", pair & Uint32(0xFFFF0000))
+    return f32_of_bits(pair << 16), f32_of_bits(pair & Uint32(0xFFFF0000))
 
 
 def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK
 from .inputs import PointInputs
 from .point import GemmPoint
 
@@ -71,26 +71,33 @@ def padded_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs) -> Lau
     return both_ways(library, "deep_gemm padded", lambda: library.m_grouped_fp8_gemm_nt_contiguous(operand, (t.b, t.b_sf), d, index))
 
 
-def torch_scaled(point: GemmPoint, inputs: PointInputs) -> Launches:
-    """torch's own GEMMs, where they take the recipe: scales per 1 x 128 and 128 x 128.  None where they refuse."""
+def torch_scaled(point: GemmPoint, inputs: PointInputs) -> tuple[Launches, dict[str, str]]:
+    """torch's own GEMMs with scales per 1 x 128 and 128 x 128, and by name what they say where they refuse."""
     from torch.nn import functional
 
     t, p = inputs.tensors, point.problem
-    scaled_mm: Any = getattr(functional, "scaled_mm", None)
+    name = "scaled_grouped_mm" if p.has_groups else "scaled_mm"
+    multiply: Any = getattr(functional, name, None)
     recipes: Any = getattr(functional, "ScalingType", None)
-    if p.kind != DENSE or scaled_mm is None or recipes is None:
-        return {}
-    b = t.b.t()
-    b_sf = t.b_sf.contiguous().t()
+    if multiply is None or recipes is None:
+        return {}, {f"torch {name}": f"torch {torch.__version__} has none"}
+    a, a_sf, b = t.a, t.a_sf, t.b.transpose(-1, -2)
+    b_sf = t.b_sf.contiguous().transpose(-1, -2)
+    more: dict[str, Any] = {}
+    if p.kind == CONTIGUOUS:
+        return {}, {f"torch {name}": "ends of groups where here is the group of each block of rows; measured as packed"}
+    if p.kind == PACKED:
+        more = {"offs": t.groups}
 
     def run() -> Any:
-        return scaled_mm(
-            t.a, b, t.a_sf, recipes.BlockWise1x128, b_sf, recipes.BlockWise128x128, output_dtype=torch.bfloat16, use_fast_accum=False
+        return multiply(
+            *(a, b, a_sf, recipes.BlockWise1x128, b_sf, recipes.BlockWise128x128),
+            **{"output_dtype": torch.bfloat16, "use_fast_accum": False, **more},
         )
 
     try:
         run()
         torch.cuda.synchronize()
-    except (RuntimeError, ValueError, NotImplementedError, TypeError):
-        return {}
-    return {"torch scaled_mm": run}
+    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
+        return {}, {f"torch {name}": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    return {f"torch {name}": run}, {}

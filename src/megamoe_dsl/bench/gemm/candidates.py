@@ -11,14 +11,29 @@ from ...kernels.gemm.config import NUM_SMS, GemmConfig
 from .point import GemmPoint
 
 MOST = 8
+REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"cluster": 2}, {"cluster": 2, "dealt": True}, {"group_m": 4}, {"cluster": 2, "group_m": 16})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cluster": 2},
+    {"cluster": 2, "dealt": True},
+    {"cluster": 2, "dealt": True, "in_turn": True},
+    {"cluster": 2, "split_k": True},
+    {"group_m": 4},
+    {"cluster": 2, "group_m": 16},
+)
 """What is tried with every tile."""
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
     """A rough time in clocks (kernels/gemm/choose.py)."""
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
+
+
+def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
+    """Without those that cannot be the fastest, by that time."""
+    least = min((estimate(point, config) for config in configs), default=0.0)
+    return [config for config in configs if estimate(point, config) <= REACH * least]
 
 
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:

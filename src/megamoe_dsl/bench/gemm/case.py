@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...integer import as_integer
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
 from ...quant import MICRO_SCALING, encode_e2m1, encode_e4m3, pack_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
@@ -31,14 +31,17 @@ class GemmCase:
     tensors: GemmTensors
     spans: tuple[tuple[int, int, int], ...]
 
-    def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them."""
+    def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
+        """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them, of so many K
+        blocks at a time, whose sums are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
         padding = p.scale_rows * 128 - p.n
         for part, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
                 b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, p.k).view(torch.uint8)]).view(torch.float8_e4m3fn)
-            found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+                found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
+            else:
+                found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
 
@@ -51,14 +54,14 @@ class GemmCase:
             part = slice(first, first + rows)
             yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
 
-    def ends(self, *, exact: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lowest and highest D that a kernel may give, from what D holds now.
+    def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
 
         They are one where data are `exact`, and where sums are promoted, whose partial sums have the tensor core's bits; else as far apart
         as the order of a tensor core's additions explains (`reference.scaled_sums`).
         """
         if exact or self.problem.formats.promoted:
-            one = self.reference(torch.float64 if exact else "hopper")
+            one = self.reference(torch.float64 if exact else "hopper", k_blocks)
             return one, one
         low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
         for part, operands in self.products():
@@ -67,6 +70,18 @@ class GemmCase:
                 total = total + low[part]
             low[part], high[part] = ((total + end).float().to(low.dtype) for end in (-error, error))
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
+
+
+def in_parts(
+    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, accumulate: Accumulate, k_blocks: int
+) -> torch.Tensor:
+    """The promoted product, as the sum of those of so many K blocks each, FP32."""
+    found = torch.zeros(len(a), len(b))
+    for first in range(0, a_sf.shape[1], k_blocks):
+        k, scales = slice(first * SCALE_BLOCK, (first + k_blocks) * SCALE_BLOCK), slice(first, first + k_blocks)
+        own = a[:, k].contiguous(), a_sf[:, scales].contiguous(), b[:, k].contiguous(), b_sf[:, scales].contiguous()
+        found += scaled_matmul(*own, accumulate)
+    return found
 
 
 def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0) -> GemmCase:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, GemmProblem
+from ...problem import ProblemError
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
 """Projections of DeepSeek-V3: (N, K)."""
@@ -82,8 +83,12 @@ def all_points() -> list[GemmPoint]:
 
 
 def find_points(names: Sequence[str]) -> list[GemmPoint]:
-    """Those whose name has one of the given texts in it; all without any."""
-    return [one for one in all_points() if not names or any(text in one.name for text in names)]
+    """Those whose name has one of the given texts in it; all without any.  Raises `ProblemError` for a text that no name has."""
+    points = all_points()
+    for text in names:
+        if not any(text in one.name for one in points):
+            raise ProblemError("points", text, f"a part of a name, as in {points[0].name} or {points[-1].name}")
+    return [one for one in points if not names or any(text in one.name for text in names)]
 
 
 __all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]

@@ -1,4 +1,4 @@
-"""A run: every point with all kernels that a folder has for it and the baselines, in turns."""
+"""A point: kernels that a folder has for it and the baselines, checked and timed in turns."""
 
 from __future__ import annotations
 
@@ -15,19 +15,11 @@ from ...kernels.gemm.config import GemmConfig
 from ...runtime.device_gemm import LoadedGemm
 from ..timing import REPEATS, time_back_to_back, time_graphs
 from .baselines import deep_gemm, torch_scaled
-from .candidates import estimate
 from .inputs import TOLERANCE, PointInputs
 from .point import GemmPoint
 
 TURN_US = 8_000.0  # of back-to-back launches of a repeat
 MOST_LAUNCHES = 50
-REACH = 1.6  # a kernel whose estimate is longer by more is not timed
-
-
-def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
-    """Without those that cannot be the fastest, by a rough estimate."""
-    least = min((estimate(point, config) for config in configs), default=0.0)
-    return [config for config in configs if estimate(point, config) <= REACH * least]
 
 
 def variant(config: GemmConfig) -> str:
@@ -35,17 +27,19 @@ def variant(config: GemmConfig) -> str:
     text = (
         f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m} a{config.ahead}"
     )
-    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt") if getattr(config, name))
+    return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt", "in_turn", "split_k") if getattr(config, name))
 
 
-def run_point(point: GemmPoint, store: ArtifactStore, site: Path | None, repeats: int = REPEATS) -> dict[str, Any]:
-    """A record: every kernel's check and times, the fastest first."""
+def run_point(
+    point: GemmPoint, configs: Sequence[GemmConfig], store: ArtifactStore, site: Path | None, repeats: int = REPEATS
+) -> dict[str, Any]:
+    """A record: every kernel's check and times, the fastest first, and what the baselines refuse."""
     inputs = PointInputs.draw(point)
     t = inputs.tensors
     launches: dict[str, Callable[[], Any]] = {}
     errors: dict[str, float] = {}
     chosen: dict[str, dict[str, Any]] = {}
-    for config in within_reach(point, list(store.configs(GemmConfig, point.problem))):
+    for config in configs:
         name = variant(config)
         t.d.fill_(float("nan"))
         kernel = LoadedGemm(config, store, t.a.device)
@@ -61,8 +55,9 @@ def run_point(point: GemmPoint, store: ArtifactStore, site: Path | None, repeats
         torch.cuda.synchronize()
         if name == "deep_gemm":
             errors[name] = inputs.error(other)
-    launches |= baselines | torch_scaled(point, inputs)
-    entries = []
+    theirs, refused = torch_scaled(point, inputs)
+    launches |= baselines | theirs
+    entries: list[dict[str, Any]] = []
     graphs = time_graphs(launches)
     slowest = max(times.median for times in graphs.values())
     count = max(3, min(MOST_LAUNCHES, int(TURN_US / slowest)))
@@ -71,11 +66,16 @@ def run_point(point: GemmPoint, store: ArtifactStore, site: Path | None, repeats
         figures = {"us": asdict(times[name]), "graph_us": asdict(graphs[name]), "tflops": point.flop / times[name].median / 1e6}
         check = {"error": errors[name], "passed": errors[name] <= TOLERANCE} if name in errors else None
         entries.append({"kernel": name, "config": chosen.get(name), "check": check, **figures})
-    return {**point.describe(), "bytes": point.num_bytes, "kernels": sorted(entries, key=lambda one: one["us"]["median"])}
+    del inputs, launches, other
+    torch.cuda.empty_cache()
+    kernels = sorted(entries, key=lambda one: one["us"]["median"])
+    return {**point.describe(), "bytes": point.num_bytes, "kernels": kernels, "refused": refused}
 
 
 def table(record: dict[str, Any]) -> str:
     """A record as text; ratios are those of the baseline's time to a kernel's."""
+    if "error" in record:
+        return f"{record['name']}: FAILED: {record['error']}"
     baseline = [one for one in record["kernels"] if one["kernel"].startswith("deep_gemm")]
     theirs = sorted(one["us"]["median"] for one in baseline)
     graph = sorted(one["graph_us"]["median"] for one in baseline)
@@ -85,15 +85,4 @@ def table(record: dict[str, Any]) -> str:
         check = "" if one["check"] is None else f"{'ok' if one['check']['passed'] else 'WRONG'} {one['check']['error']:.2e}"
         us, replay = one["us"]["median"], one["graph_us"]["median"]
         lines.append(f"  {us:9.1f} {replay:9.1f} us {one['tflops']:6.0f} TFLOPS  {ratio:12} {check:15} {one['kernel']}")
-    return "\n".join(lines)
-
-
-def run_points(points: Sequence[GemmPoint], store: ArtifactStore, site: Path | None, show: Callable[[dict[str, Any]], None]) -> None:
-    """One after the other; a point that fails has an `error`."""
-    for point in points:
-        try:
-            record = run_point(point, store, site)
-        except (RuntimeError, ValueError, torch.AcceleratorError) as error:
-            record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
-        show(record)
-        torch.cuda.empty_cache()
+    return "\n".join([*lines, *(f"  {name} refuses: {text}" for name, text in record["refused"].items())])

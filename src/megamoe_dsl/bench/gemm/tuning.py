@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ...kernels.gemm.config import GemmConfig
 from ...kernels.gemm.problem import GemmProblem
 from ...kernels.gemm.tile import GROUP_ROWS
 from ...tuned import GemmEntry, Table
+from ..results import ResultsError
 
 STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
 DERIVED = ("num_sms", "num_stages")
@@ -37,16 +39,29 @@ def entry_of(record: dict[str, Any], kernel: dict[str, Any], results: str) -> Ge
     return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results)
 
 
-def enter(table: Table[GemmEntry], path: Path) -> Table[GemmEntry]:
-    """The table with the winners of a run; points with unequal groups, other outputs or nothing that passed its check are left out."""
-    for record in json.loads(path.read_text())["records"]:
+def read_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The GPU and the records of a results file.  Raises `ResultsError` for what is none of GEMMs."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        gpu, records = str(found["gpu"]), list(found["records"])
+        for one in records:
+            GemmProblem(**one["problem"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ResultsError(path) from None
+    return gpu, records
+
+
+def enter_run(table: Table[GemmEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[GemmEntry]:
+    """The table with the winners of the run that wrote the file `results`; points with unequal groups, other outputs or nothing that passed
+    its check are left out."""
+    for record in records:
         ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
         if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
             continue
-        found = entry_of(record, min(ours, key=time_of), path.name)
+        found = entry_of(record, min(ours, key=time_of), results)
         before = table.at(found.share, found.expected)
-        same = [one for one in ours if before is not None and entry_of(record, one, path.name).choice == before.choice]
+        same = [one for one in ours if before is not None and entry_of(record, one, results).choice == before.choice]
         if same and time_of(same[0]) <= found.us * STAYS:
-            found = entry_of(record, same[0], path.name)
+            found = entry_of(record, same[0], results)
         table = table.having(found)
     return table

@@ -84,9 +84,9 @@ class TokenTile:
 
 
 @cute.jit
-def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32):
-    """Fills `tokens` and `sfa` of `k_blocks` stages; returns the stage after them."""
-    for k in cutlass.range(k_blocks, unroll=1):
+def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32, first: Any = 0):
+    """Fills `tokens` and `sfa` of `k_blocks` stages, from K block `first` on; returns the stage after them."""
+    for k in cutlass.range(first, first + k_blocks, 1, unroll=1):
         stage.wait_empty()
         full = stage.full
         if elect():
@@ -118,9 +118,9 @@ class WeightTile:
 
 
 @cute.jit
-def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32):
-    """Fills `weights` of `k_blocks` stages; returns the stage after them."""
-    for k in cutlass.range(k_blocks, unroll=1):
+def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0):
+    """Fills `weights` of `k_blocks` stages, from K block `first` on; returns the stage after them."""
+    for k in cutlass.range(first, first + k_blocks, 1, unroll=1):
         stage.wait_empty()
         full = stage.full
         if elect():

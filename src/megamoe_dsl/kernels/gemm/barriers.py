@@ -7,14 +7,26 @@ from ...layouts.mbarrier import MBarrier
 LOADERS = 2
 
 
-def barrier_table(*, num_stages: int, work_tiles: int, math_warps: int, cluster: int) -> tuple[MBarrier, ...]:
+EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
+
+
+def barrier_table(*, num_stages: int, work_tiles: int, math_warps: int, cluster: int, fetchers: int, split_k: bool) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA, in SMEM order."""
     readers = 32 * (LOADERS + math_warps) * cluster
     return (
         MBarrier("full", num_stages, LOADERS, "token loader and weight loader", "operands and scales of A, from any CTA", "math warps"),
-        MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
+        MBarrier("empty", num_stages, math_warps * fetchers, "every math warp that reads it, of the cluster", "", "both loaders"),
         MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
         MBarrier(
             "work_tile_empty", work_tiles, readers, "every lane of who reads work tiles in the cluster", "", "scheduler warp", cluster > 1
         ),
+        *(exchange_barriers() if split_k else ()),
+    )
+
+
+def exchange_barriers() -> tuple[MBarrier, ...]:
+    """Of the sums that one CTA of a cluster sends the other."""
+    return (
+        MBarrier("exchange_full", 1, 1, "a thread of the finishing warpgroup", "the other CTA's sums", "finishing warpgroup"),
+        MBarrier("exchange_empty", 1, EXCHANGING_THREADS, "the other CTA's finishing warpgroup", "", "sending warpgroup", True),
     )

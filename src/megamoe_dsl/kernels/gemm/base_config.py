@@ -69,6 +69,16 @@ class BaseGemmConfig(ABC):
         return self.num_sms // self.cluster
 
     @property
+    def fetchers(self) -> int:
+        """CTAs of a cluster that may fetch operands for one another."""
+        return self.cluster
+
+    @property
+    def most_k_blocks(self) -> int:
+        """K blocks of a tile that a CTA multiplies."""
+        return self.problem.k_blocks
+
+    @property
     def first_fetch(self) -> int:
         """The first number of a tile that is fetched: those before it are the first of each cluster."""
         return self.num_clusters * self.blocks_per_fetch

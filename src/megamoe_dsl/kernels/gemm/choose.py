@@ -17,6 +17,7 @@ FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes
 LATENCY = 260  # clocks of a K block, however small, if one at a time is in the tensor core
 EPILOGUE, STORE_RATE = 500, 64  # clocks, and elements of D per clock
+EXCHANGE_RATE = 16  # sums that a CTA sends to the other one of its cluster per clock
 FEW_ROWS = 32  # of a group: as the wgmma's columns
 MANY_ROWS = 1024  # from so many of a group on, and up to four times as many as were measured, the best tile is the same
 
@@ -73,4 +74,6 @@ def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) 
     multiply = block_m * block_n * BLOCK_K / MULTIPLY_RATE
     epilogue = EPILOGUE + block_m * block_n / STORE_RATE
     per_block = max(multiply, fetch, LATENCY / choice.get("ahead", 1))
-    return -(-tiles // num_sms) * (problem.k_blocks * per_block + epilogue)
+    parts = 2 if choice.get("split_k") else 1
+    exchange = block_m * block_n / 2 / EXCHANGE_RATE if parts > 1 else 0
+    return -(-parts * tiles // num_sms) * (-(-problem.k_blocks // parts) * per_block + exchange + epilogue)

@@ -10,7 +10,7 @@ from ...config_error import require, require_integers
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
-from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
+from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
 
@@ -51,6 +51,8 @@ class GemmConfig(BaseGemmConfig):
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     boxes       of D that a warp has in SMEM: 2, one is filled while TMA reads the other, or 1, which may leave room for a stage
+    in_turn     warpgroups start their wgmmas in turn, so that one adds up sums while the tensor core has another's
+    split_k     CTAs of a cluster have one tile, and each a half of K; sums go to the CTA that finishes their half of the tile (exchange.py)
     """
 
     arch: ClassVar[Arch] = SM90
@@ -69,15 +71,18 @@ class GemmConfig(BaseGemmConfig):
     dealt: bool = False
     num_stages: int = 0
     boxes: int = 2
+    in_turn: bool = False
+    split_k: bool = False
 
     def __post_init__(self) -> None:
         self.check_problem()
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
-        for field in ("swap_ab", "halves", "dealt"):
+        for field in ("swap_ab", "halves", "dealt", "in_turn", "split_k"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         self._check_tile()
         require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
-        shared = self.cluster == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
+        self._check_split()
+        shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
         require(shared, "cluster", self.cluster, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
@@ -106,6 +111,15 @@ class GemmConfig(BaseGemmConfig):
             require(fits, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {self.problem.kind} problem")
         for half in {False, self.halves}:
             self._check_columns(half)
+
+    def _check_split(self) -> None:
+        several = self.warpgroups > 1 and not self.swap_ab
+        require(several or not self.in_turn, "in_turn", self.in_turn, "False where a tile has one warpgroup, or with swap_ab")
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not (self.swap_ab or self.halves)
+        allowed = "False but for clusters of two and at most two warpgroups, without swap_ab and halves"
+        require(can_split or not self.split_k, "split_k", self.split_k, allowed)
+        blocks = self.problem.k_blocks
+        require(blocks > 1 or not self.split_k, "split_k", self.split_k, f"False where K = {self.problem.k} is one block of {SCALE_BLOCK}")
 
     def _check_columns(self, half: bool) -> None:
         tile = self.tile
@@ -143,8 +157,18 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def blocks_per_fetch(self) -> int:
-        """One for each CTA of a cluster."""
-        return self.cluster
+        """One for each CTA of a cluster, or one for both."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def fetchers(self) -> int:
+        """CTAs of a cluster that may fetch operands for one another."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def most_k_blocks(self) -> int:
+        """K blocks of a tile that a CTA multiplies; with `split_k` the second CTA has one less where they are odd."""
+        return -(-self.problem.k_blocks // self.cluster) if self.split_k else self.problem.k_blocks
 
     @property
     def staged(self) -> bool:
@@ -175,4 +199,5 @@ class GemmConfig(BaseGemmConfig):
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         """Of so many stages."""
-        return GemmSmemPlan(self.tile, num_stages, self.cluster, self.table_entries, self.boxes if self.staged else 0, self.any_row)
+        boxes = self.boxes if self.staged else 0
+        return GemmSmemPlan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)

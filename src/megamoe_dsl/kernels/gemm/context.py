@@ -11,10 +11,14 @@ from cutlass import Int32, Int64
 from ...device.cluster import ClusterPlace
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
+from ...device.warp import arrive_at_barrier, named_barrier
 from ...layouts.arith import select
 from .arguments import GemmArguments
 from .smem_plan import SCALE_STEP, WORK_TILES
 from .work_tile import GemmTile
+
+FIRST_TURN = 1  # hardware barrier of the first warpgroup; barrier 0 is the CTA's
+THREADS_IN_TURN = 256  # a warpgroup that waits, and the one that lets it go on
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,14 @@ class GemmStage(Stage):
     Where a tile may begin at any row its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
 
     any_row   whether a tile may begin at any row
+    groups    warpgroups that start their wgmmas in turn; 0: each when it can
     cta_rank  this CTA's place in the cluster
     alone     whether its partner has no tile
     row       of A that the tile begins at
     """
 
     any_row: cutlass.Constexpr[bool]
+    groups: cutlass.Constexpr[int]
     cta_rank: Int32
     alone: Int32
     row: Int32
@@ -57,6 +63,16 @@ class GemmStage(Stage):
     def scales_in_pairs(self) -> bool:
         """Not where they lie a few further on."""
         return not self.any_row
+
+    def wait_turn(self, group: Any) -> None:
+        """At the hardware barrier of the group, where the one before it arrives."""
+        if self.groups:
+            named_barrier(group + FIRST_TURN, THREADS_IN_TURN)
+
+    def pass_turn(self, group: Any) -> None:
+        """At the barrier of the next one."""
+        if self.groups:
+            arrive_at_barrier(select(group == self.groups - 1, Int32(0), group + 1) + FIRST_TURN, THREADS_IN_TURN)
 
     def reader_releases(self, lane: Any) -> Any:
         """Each lane another CTA's, or all this one's."""
@@ -77,20 +93,32 @@ class GemmContext:
 
     @property
     def place(self) -> ClusterPlace:
-        """This CTA in its cluster."""
-        return ClusterPlace(self.cta_rank, self.config.cluster)
+        """This CTA among those that may fetch for one another."""
+        return ClusterPlace(self.cta_rank, self.config.fetchers)
+
+    @property
+    def first_k_block(self) -> Any:
+        """Of what this CTA multiplies of a tile."""
+        return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
+
+    @property
+    def k_blocks(self) -> Any:
+        """So many K blocks it multiplies."""
+        whole = self.config.problem.k_blocks
+        return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
 
     @property
     def first_stage(self) -> Stage:
         """Of the ring of operands."""
         config = self.config
-        return Stage.first(config.smem.region, self.smem, config.num_stages, config.cluster)
+        return Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers)
 
     @property
     def first_read_stage(self) -> GemmStage:
         """The same for the math warps."""
         first, zero = self.first_stage, Int32(0)
-        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, self.cta_rank, zero, zero)
+        groups = self.config.warpgroups if self.config.in_turn else 0
+        return GemmStage(first.plan, first.cluster, first.smem, first.ring, self.config.any_row, groups, self.cta_rank, zero, zero)
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""

@@ -86,6 +86,7 @@ class GemmKernel(Kernel):
         return [
             ("tile", f"{tile.m} x {tile.n} x 128 on {tile.warpgroups} warpgroups; {side}"),
             ("K blocks in the tensor core", config.ahead),
+            *((("K", f"a half for each CTA of a cluster, at most {config.most_k_blocks} blocks"),) if config.split_k else ()),
             order,
             *super().facts(config),
             ("stages", config.num_stages),

@@ -47,7 +47,7 @@ def load_tokens(ctx: GemmContext):
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
         num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
         rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, tile.row, rows, num_bytes)
-        stage = load.load_tokens(stage, rows_of_tile, Int32(config.problem.k_blocks))
+        stage = load.load_tokens(stage, rows_of_tile, ctx.k_blocks, ctx.first_k_block)
         tile, tiles = next_tile(tiles)
 
 
@@ -61,5 +61,5 @@ def load_weights(ctx: GemmContext):
     while tile.valid():
         weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
         row = tile.group * config.problem.n + tile.n_block * config.block_n
-        stage = load.load_weights(stage, WeightTile(weights, row, 0, config.block_n * BLOCK_K), Int32(config.problem.k_blocks))
+        stage = load.load_weights(stage, WeightTile(weights, row, 0, config.block_n * BLOCK_K), ctx.k_blocks, ctx.first_k_block)
         tile, tiles = next_tile(tiles)

@@ -24,7 +24,7 @@ from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group_read
 from ...layouts.arith import div, select
-from . import epilogue_columns, epilogue_rows
+from . import epilogue_columns, epilogue_rows, exchange
 from .config import GemmConfig
 from .context import GemmContext
 from .problem import SCALE_BLOCK
@@ -38,6 +38,9 @@ def math(ctx: GemmContext, warp: Int32):
     tile, tiles = next_tile(ctx.first_tile)
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
+    if cutlass.const_expr(ctx.config.in_turn):
+        if me.group == ctx.config.warpgroups - 1:
+            stage.pass_turn(me.group)  # to the first
     while tile.valid():
         stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):
@@ -56,7 +59,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
-        sums, stage = multiply_all(ctx.config, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        sums, stage = multiply_all(ctx, stage, columns, WeightScales(scales[:1], Boolean(False)))
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
@@ -65,7 +68,10 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
-        epilogue_rows.finish_tile(ctx, tile, rows, sums)
+        if cutlass.const_expr(ctx.config.split_k):
+            exchange.finish_tile(ctx, tile, rows, sums, tiles)
+        else:
+            epilogue_rows.finish_tile(ctx, tile, rows, sums)
     return stage, following, tiles, scales
 
 
@@ -74,24 +80,23 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
-        return multiply_all(ctx.config, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+        return multiply_all(ctx, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
     columns = me.chunks * me.chunk_rows
     before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
     sums = me.zero().parts
     for split in cutlass.range_constexpr(len(splits)):
         if before == splits[split]:
-            sums, stage = multiply_all(ctx.config, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+            sums, stage = multiply_all(ctx, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
     return sums, stage
 
 
 @cute.jit
-def multiply_all(config: cutlass.Constexpr[GemmConfig], stage: Stage, me: Share, scales: WeightScales):
-    """All K blocks of a tile."""
-    k_blocks = Int32(config.problem.k_blocks)
-    if cutlass.const_expr(config.ahead > 1):
-        return multiply_ahead(stage, me, scales, k_blocks, config.ahead)
+def multiply_all(ctx: GemmContext, stage: Stage, me: Share, scales: WeightScales):
+    """All K blocks of a tile that this CTA has."""
+    if cutlass.const_expr(ctx.config.ahead > 1):
+        return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
     stage.wait_full()
-    return multiply_tile(stage, me, scales, k_blocks)
+    return multiply_tile(stage, me, scales, ctx.k_blocks)
 
 
 def rows_of(config: GemmConfig, me: MathThread, half: bool) -> RowShare:
@@ -122,10 +127,11 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
     config, problem = ctx.config, ctx.config.problem
     first = div(first_column_of(ctx, tile, me), SCALE_BLOCK)
-    matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), problem.k_blocks)
+    matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
+    lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
     rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
-    return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), me.lane) for i in range(rows))
+    return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), lane) for i in range(rows))
 
 
 def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:

@@ -9,10 +9,11 @@ from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
-from .barriers import barrier_table
+from .barriers import EXCHANGING_THREADS, barrier_table
 from .tile import WARPS_PER_GROUP, TileShape
 
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
+VECTOR = 4  # sums that a thread sends at a time
 SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 
 
@@ -20,17 +21,21 @@ SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 class GemmSmemPlan:
     """Byte plan of a CTA's SMEM; `region` has every field.
 
-    groups   entries of the table of groups; 0 without one
-    boxes    of D that a warp has in SMEM; none where D does not pass through it
-    any_row  whether a tile may begin at any row
+    fetchers  CTAs of a cluster that may fetch operands for one another
+    groups    entries of the table of groups; 0 without one
+    boxes     of D that a warp has in SMEM; none where D does not pass through it
+    any_row   whether a tile may begin at any row
+    split_k   whether CTAs of a cluster have a half of K each
     """
 
     tile: TileShape
     num_stages: int
     cluster: int
+    fetchers: int
     groups: int
     boxes: int
     any_row: bool
+    split_k: bool
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -40,6 +45,8 @@ class GemmSmemPlan:
             work_tiles=WORK_TILES,
             math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
             cluster=self.cluster,
+            fetchers=self.fetchers,
+            split_k=self.split_k,
         )
 
     @property
@@ -52,16 +59,27 @@ class GemmSmemPlan:
         """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
 
+    @property
+    def finishing_groups(self) -> int:
+        """Warpgroups of a CTA that store what they have of a tile."""
+        return 1 if self.split_k else self.tile.warpgroups
+
+    @property
+    def vectors_sent(self) -> int:
+        """Four sums each, that a thread sends to the other CTA."""
+        return self.tile.columns(False) // (2 * VECTOR)
+
     @cached_property
     def region(self) -> Region:
         """The TMA ring, boxes of D, tables and mbarriers."""
         stages, tile = self.num_stages, self.tile
-        boxes = (WARPS_PER_GROUP * tile.warpgroups, self.boxes, self.box_bytes)
+        boxes = (WARPS_PER_GROUP * self.finishing_groups, self.boxes, self.box_bytes)
         return Region.stack(
             "smem",
             Field("weights", (stages, tile.n * BLOCK_K), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
+            *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             Field("group_table", (self.groups, 2), U32, 8),

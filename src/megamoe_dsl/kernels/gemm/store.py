@@ -36,7 +36,8 @@ def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: c
     else:
         wait_group_read(0)  # what follows is no group of TMA's, by which boxes are counted
     sync_warp()
-    return ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, box % boxes)
+    group = 0 if ctx.config.split_k else me.group
+    return ctx.shared("cd", group * WARPS_PER_GROUP + me.warp, box % boxes)
 
 
 def is_whole(config: GemmConfig, tile: GemmTile, row: Any) -> Any:

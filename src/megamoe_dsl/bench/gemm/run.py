@@ -1,0 +1,95 @@
+"""A run of GEMM points on this host's GPU: kernels from a folder, records, and the file that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...artifact.cache import require_place, require_writable
+from ...artifact.store import ArtifactStore, dsl_version
+from ...artifact.workers import compile_into
+from ...kernels.gemm.config import GemmConfig
+from ...kernels.registry import find_kernel
+from ...problem import ProblemError
+from ...target import Target
+from ..host import Host
+from ..result_file import heading, result_path, write
+from .candidates import MOST, candidates, within_reach
+from .point import GemmPoint
+
+BASELINE = "deep_gemm"
+
+
+@dataclass(frozen=True)
+class GemmRun:
+    """What is timed.
+
+    artifacts  folder of compiled kernels; the chosen one is made where the DSL is
+    out        folder of the JSON file
+    baseline   folder with the baseline's wheels, or None
+    variants   time every kernel in the folder that may be the fastest, not only the chosen one
+    """
+
+    points: tuple[GemmPoint, ...]
+    artifacts: Path
+    out: Path
+    baseline: Path | None = None
+    variants: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises `ProblemError`."""
+        if self.baseline is not None and not (self.baseline / BASELINE).is_dir():
+            raise ProblemError("baseline", str(self.baseline), f"a folder with unpacked wheels, {BASELINE} among them")
+        require_place("out", self.out)
+
+
+def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, most: int = MOST) -> int:
+    """Compiles what the folder lacks of the points' candidates; how many there are.  Raises `CompileError`."""
+    configs = list(dict.fromkeys(config for point in points for config in candidates(point, most)))
+    compile_into(folder, configs, jobs)
+    return len(configs)
+
+
+def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
+    """Kernels to run: the chosen configuration; with `variants` those of the folder that may be the fastest.  Where the chosen one is not
+    there and cannot be made, the others stand in for it.  Raises `ArtifactError` where there is none."""
+    chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.rows)
+    if dsl_version() is not None and not variants:
+        store.get(chosen)
+        return [chosen]
+    there = [one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists()]
+    if chosen in there and not variants:
+        return [chosen]
+    if not there:
+        store.get(chosen)
+        return [chosen]
+    return within_reach(point, there)
+
+
+def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) -> tuple[Path, list[dict[str, Any]]]:
+    """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.
+
+    The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written."""
+    from .session import run_point
+
+    require_writable("out", run.out)
+    run.out.mkdir(parents=True, exist_ok=True)
+    path, head = result_path(run.out, "gemm"), heading(None if run.baseline is None else str(run.baseline))
+    store, records = ArtifactStore(run.artifacts), list[dict[str, Any]]()
+    target = Target.typical(GemmConfig.arch, host.num_sms) if host.gpu is None else Target(GemmConfig.arch, host.num_sms, host.gpu)
+    for point in run.points:
+        try:
+            record = run_point(point, configs_of(store, point, target, run.variants), store, run.baseline)
+        except (RuntimeError, ValueError) as error:
+            record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
+        records.append(record)
+        write(path, head, records)
+        show(record)
+    return path, records
+
+
+def passed(record: dict[str, Any]) -> bool:
+    """Whether a point ran and every kernel that was checked was right."""
+    return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])

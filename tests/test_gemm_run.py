@@ -1,0 +1,108 @@
+"""`megamoe bench` and `megamoe tune` of GEMMs, as far as they go without a GPU: options, points, which kernels run, files and tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl import GemmConfig
+from megamoe_dsl.artifact import store as store_module
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
+from megamoe_dsl.bench.gemm import run as run_module
+from megamoe_dsl.bench.gemm import session
+from megamoe_dsl.bench.gemm.point import dense, find_points
+from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
+from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.results import ResultsError
+from megamoe_dsl.cli import app
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.target import Target
+from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_gemms
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+H200 = Target.typical("sm_90a")
+POINT = dense(512, 256, 384)
+
+REFUSED = {
+    "--kernel = 'pre_dispatch': must be mega_moe or gemm": ["bench", "--kernel", "pre_dispatch"],
+    "--points = 'packed': must be left out with --kernel mega_moe": ["bench", "--points", "packed"],
+    "--preset = 'pro': must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--preset", "pro"],
+    "--soak = 10: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--soak", "10"],
+    "points = '9x9': must be a part of a name, as in dense 8192x8192x8192": ["bench", "--kernel", "gemm", "--points", "9x9"],
+    "--watchdog-ms = 7: must be left out with --kernel gemm": ["tune", "--kernel", "gemm", "--watchdog-ms", "7"],
+    "--points = 'packed': must be left out with --from": ["tune", "--kernel", "gemm", "--points", "packed", "--from", "a.json"],
+    "a.json: must be a JSON file that `megamoe bench` wrote": ["tune", "--kernel", "gemm", "--from", "a.json"],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_go_together_is_refused(message: str) -> None:
+    done = CliRunner().invoke(app, REFUSED[message])
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+
+
+def test_a_folder_without_the_baseline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="must be a folder with unpacked wheels, deep_gemm among them"):
+        GemmRun((POINT,), tmp_path, tmp_path, tmp_path)
+
+
+def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the DSL is not: which kernels are there is all that counts."""
+    store = ArtifactStore(tmp_path)
+    chosen = GemmConfig.choose(POINT.problem, H200, POINT.rows)
+    near, far = chosen.replace(group_m=3), GemmConfig(POINT.problem, 192, 128)
+    there: list[GemmConfig] = []
+    monkeypatch.setattr(run_module, "dsl_version", lambda: None)
+    monkeypatch.setattr(store_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(store, "configs", lambda kind, problem: iter(there))
+    monkeypatch.setattr(store, "path", lambda config: tmp_path if config in there else tmp_path / "none")
+    with pytest.raises(ArtifactError):
+        configs_of(store, POINT, H200, variants=False)
+    there += [far, near]
+    assert configs_of(store, POINT, H200, variants=False) == [near]
+    there.append(chosen)
+    assert configs_of(store, POINT, H200, variants=False) == [chosen]
+    assert configs_of(store, POINT, H200, variants=True) == [near, chosen]
+
+
+def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is there after every point."""
+    points, seen = find_points(["64x2112x7168", "64x4096x7168"]), list[int]()
+
+    def run_point(point: Any, *_: Any) -> dict[str, Any]:
+        seen.append(len(list(tmp_path.glob("gemm-*.json"))))
+        if len(seen) == 1:
+            raise RuntimeError("illegal instruction")
+        return {**point.describe(), "kernels": [{"check": {"passed": True}}], "refused": {}}
+
+    monkeypatch.setattr(session, "run_point", run_point)
+    monkeypatch.setattr(run_module, "configs_of", lambda *_: [])
+    shown: list[dict[str, Any]] = []
+    path, records = run_gemms(GemmRun(tuple(points), tmp_path, tmp_path), Host(DEFAULT_GPU, 132, 1), shown.append)
+    assert [passed(one) for one in records] == [False, True] and shown == records
+    assert records[0]["error"] == "RuntimeError: illegal instruction" and seen == [0, 1]
+    assert [one["name"] for one in json.loads(path.read_text())["records"]] == [point.name for point in points]
+
+
+def test_a_run_becomes_the_table(tmp_path: Path) -> None:
+    """Entering a record again changes nothing in the package's table; what a table has stays where another is hardly faster."""
+    table = tuned_gemms(DEFAULT_GPU)
+    name = table.entries[0].results
+    gpu, records = read_run(RESULTS / name)
+    assert enter_run(table, name, records) == table
+    anew = enter_run(Table(gpu, (), GemmEntry), name, records)
+    assert {one.key for one in anew.entries} == {one.key for one in table.entries if one.results == name}
+    done = CliRunner().invoke(app, ["tune", "--kernel", "gemm", "--from", str(RESULTS / name), "--tables", str(tmp_path)])
+    assert done.exit_code == 0 and Table.read(gpu, tmp_path, GemmEntry).entries == anew.entries
+
+
+def test_records_of_layers_are_no_run_of_gemms(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [{"name": "flash", "point": {}}]}))
+    with pytest.raises(ResultsError):
+        read_run(other)
