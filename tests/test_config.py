@@ -57,14 +57,14 @@ def test_tier_edges(num_tokens, expected, block_m):
     """8 ranks, top-8 of 128 experts: half a token per expert for every token of a rank, so 8.5 and the other limits are hit exactly."""
     problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
     assert problem.expected_tokens_per_expert(num_tokens) == expected
-    assert choose_tier(problem, num_tokens).block_m == block_m
+    assert choose_tier(problem, expected).block_m == block_m
     assert Sm100Config.choose(problem, num_tokens).block_m == block_m
 
 
 def test_expected_tokens_are_not_rounded():
     """6 * 8 / 256 of 46 tokens is 8.625: an integer division would stay in the smallest tier."""
-    assert choose_tier(FLASH, 45).block_m == 16
-    assert choose_tier(FLASH, 46).block_m == 32
+    assert Sm100Config.choose(FLASH, 45).block_m == 16
+    assert Sm100Config.choose(FLASH, 46).block_m == 32
     assert nextafter(8.5, inf) > TIERS[0].max_expected
 
 
@@ -175,7 +175,7 @@ def test_budgets(config):
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
     config = Sm100Config.choose(problem, num_tokens, num_sms=2 * clusters)
-    assert config.block_m == choose_tier(problem, num_tokens).block_m
+    assert config.block_m == choose_tier(problem, problem.expected_tokens_per_expert(num_tokens)).block_m
     assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
     assert config.replace() == config
 

@@ -1,4 +1,4 @@
-"""`megamoe bench`: times the SM90 kernel on this host's GPUs, beside the baseline."""
+"""`megamoe bench`: times the fused layer on this host's GPUs, beside the baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED = 1
 
 @takes(BenchOptions)
 def bench(given: BenchOptions) -> None:
-    """Check and time the SM90 kernel on real GPUs; print a line per point, save JSON.
+    """Check and time the fused layer on real GPUs; print a line per point, save JSON.
 
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
