@@ -32,7 +32,7 @@ IMBALANCE_FACTOR = 2  # article 3.2.1.3
 
 @dataclass(frozen=True)
 class Tier:
-    """Tile choice for up to `max_expected` tokens per expert (article 3.2.1.1).
+    """Tile choice for up to `max_expected` tokens per expert.
 
     `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
     warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
@@ -48,11 +48,18 @@ class Tier:
     packed_k: int
 
 
+def holds(block_m: int) -> float:
+    """Expected tokens that a tile holds with two standard deviations more (of a Poisson count): the largest e with e + 2 sqrt(e) <= m.
+    The model of performance prefers the smallest such tile to the article's tiers, which change at 8.5, 16.5, 32.5 and 64.5
+    (docs/predict.md)."""
+    return ((1 + block_m) ** 0.5 - 1) ** 2
+
+
 TIERS = (
-    Tier(8.5, 16, 16, 2, 256),
-    Tier(16.5, 32, 32, 2, 256),
-    Tier(32.5, 64, 32, 1, 256),
-    Tier(64.5, 96, 32, 2, 128),
+    Tier(holds(16), 16, 16, 2, 256),
+    Tier(holds(32), 32, 32, 2, 256),
+    Tier(holds(64), 64, 32, 1, 256),
+    Tier(holds(96), 96, 32, 2, 128),
     Tier(96.5, 128, 32, 2, 128),
     Tier(float("inf"), 192, 32, 2, 256),
 )
