@@ -1,9 +1,29 @@
-"""What holds for every test: a busy machine fails none, so hypothesis looks at no clock."""
+"""What holds for every test: a busy machine fails none, so hypothesis looks at no clock; and the garbage collector has little to do."""
 
+import gc
 from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from forked import forked_process
 
 with suppress(ImportError):  # the checks on GPUs run without hypothesis
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Imported modules stay, and kernels that a process has compiled are large and few: looking at all that often is 5 % of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 10)
+
+
+@pytest.fixture
+def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process groups without CUDA."""
+    monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
+    monkeypatch.setattr("megamoe_dsl.bench.process_group.get_context", lambda method: SimpleNamespace(Process=forked_process))

@@ -1,10 +1,7 @@
 """Parts of the benchmark that need no GPU: points, roofline, jobs that fail or hang, the report."""
 
 import json
-import os
-import time
 from argparse import ArgumentParser
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch.distributed as dist
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import failing_worker
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench import arguments, host
 from megamoe_dsl.bench import point as point_module
@@ -279,46 +277,13 @@ def test_soak_has_full_empty_and_uneven_launches() -> None:
     assert any(0 in one and max(one) for one in counts)
 
 
-def end_after(rank: int, ending: int) -> bool:
-    """Whether this rank is the one that ends; it has heard from the other one, which so is not in the middle of joining the group."""
-    if rank == ending:
-        dist.recv(torch.zeros(1), 1 - ending)
-    else:
-        dist.send(torch.zeros(1), ending)
-    return rank == ending
-
-
-def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None]) -> None:
-    """Jobs of the tests below: a number is done at once, "die" and "exit" end one rank, "hang" none; for "wait" rank 1 waits for rank 0,
-    which has gone, and says so later."""
-    for index, job in enumerate(jobs):
-        if job == "die" and end_after(rank, 1):
-            raise ValueError("broken")
-        if job == "exit" and end_after(rank, 0):
-            os._exit(3)
-        if job == "wait":
-            if end_after(rank, 0):
-                os._exit(3)
-            time.sleep(0.3)
-            raise TimeoutError("waited")
-        while job in ("die", "exit", "hang"):
-            time.sleep(0.05)
-        report(index, {"value": job})
-
-
-@pytest.fixture
-def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers without CUDA."""
-    monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
-
-
 @pytest.mark.usefixtures("cpu_group")
 def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.bench.process_group.GRACE_S", 0.5)
     monkeypatch.setattr("megamoe_dsl.bench.process_group.MARGIN_S", 0.5)
     seen: list[tuple[Any, dict[str, Any]]] = []
     jobs = [1, "die", 2, "hang", "exit", "wait", 3]
-    run_jobs(RankWorker(work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
+    run_jobs(RankWorker(failing_worker.work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
     assert [job for job, _ in seen] == jobs
     records = dict(seen)
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}

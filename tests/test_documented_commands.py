@@ -1,9 +1,6 @@
 """Commands in the documents exist, and take the options that the documents give them."""
 
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 import typer
 
 from megamoe_dsl.cli import app
+from script_help import help_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -36,15 +34,6 @@ def megamoe_options() -> dict[str, set[str]]:
     return found
 
 
-def script_help(script: str, subcommand: str) -> str:
-    """What a script of bench/ says of itself."""
-    asked = [sys.executable, str(ROOT / script), *subcommand.split(), "--help"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def options(words: list[str]) -> set[str]:
     return {word.split("=")[0] for word in words if word.startswith("--")}
 
@@ -67,7 +56,7 @@ def test_scripts_exist_and_take_their_options() -> None:
                 subcommand = words[0] if words and words[0] in ("prepare", "run", "compile", "accuracy") else ""
                 asked.setdefault((script, subcommand), set()).update(options(words))
     assert [script for script, _ in asked if not (ROOT / script).is_file()] == []
-    known = {key: set(re.findall(r"--[a-z][a-z-]*", script_help(*key))) for key, named in asked.items() if named}
+    known = {key: set(re.findall(r"--[a-z][a-z-]*", help_of(ROOT / key[0], *key[1].split()))) for key, named in asked.items() if named}
     assert {key: asked[key] - known[key] for key in known if asked[key] - known[key]} == {}
 
 

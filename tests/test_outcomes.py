@@ -23,8 +23,8 @@ def item(module: str, **parameters: Any) -> Any:
     return SimpleNamespace(module=module, callspec=SimpleNamespace(params=parameters))
 
 
-def test_selected_checks_of_a_module_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
+@pytest.mark.usefixtures("cpu_group")
+def test_selected_checks_of_a_module_run_together() -> None:
     mine = [item("mine", ranks=1, name=name) for name in ("first", "bad", "second")]
     others = [item("mine", ranks=2, name="first"), item("other", ranks=1, name="third"), item("mine", name="alone"), SimpleNamespace()]
     request = SimpleNamespace(module="mine", session=SimpleNamespace(items=[*mine, *others]))

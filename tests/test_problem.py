@@ -37,6 +37,7 @@ REJECTED = [
         for value in (0.0, -1.0, 2.0**-127, 1e16, 10**400, math.inf, math.nan, "7", True)
     ),
     ("fast_math", "yes", "True or False"),
+    *(("combine", value, "bf16 or e4m3") for value in ("e2m1", "fp8", None)),
 ]
 
 

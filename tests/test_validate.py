@@ -19,6 +19,7 @@ from megamoe_dsl.bench.point_options import TuneOptions
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
+from script_help import help_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")
 
@@ -30,8 +31,8 @@ def script_of(command: Sequence[str]) -> Path:
 
 
 @lru_cache
-def help_of(*command: str) -> str:
-    return subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True, check=True).stdout
+def help_of_pytest(folder: Path) -> str:
+    return subprocess.run([sys.executable, "-m", "pytest", folder, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(("gpus", "arch", "simulated"), [(1, "sm_90a", False), (4, "sm_100a", False), (1, "sm_100a", True)])
@@ -43,7 +44,7 @@ def test_commands_have_what_their_scripts_know(gpus: int, arch: str, simulated: 
                 continue
             script = script_of(command)
             assert script.exists()
-            known = help_of("-m", "pytest", str(script.parent)) if "pytest" in command else help_of(str(script))
+            known = help_of_pytest(script.parent) if "pytest" in command else help_of(script)
             for option in (one for one in command if one.startswith("--")):
                 assert option in known, f"{script} {option}"
 

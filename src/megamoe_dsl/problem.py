@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import SupportsIndex
 
 from .integer import as_integer
-from .recipe import RECIPES, Recipe
+from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
@@ -51,6 +51,7 @@ class Problem:
     fast_math             approximate exponential and reciprocal in SwiGLU
     pool_rows             None: the token pool has rows for any routing.  Else a multiple of 128: so many rows, or as many as any routing
                           takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
+    combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -65,6 +66,7 @@ class Problem:
     activation_clamp: float | None = None
     fast_math: bool = True
     pool_rows: int | None = None
+    combine: str = BF16
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -94,6 +96,7 @@ class Problem:
             rows = as_integer(self.pool_rows)
             self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")
             object.__setattr__(self, "pool_rows", rows)
+        self._require("combine", self.combine in COMBINE, " or ".join(COMBINE))
 
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -101,8 +104,8 @@ class Problem:
 
     @property
     def formats(self) -> Recipe:
-        """The number formats of the recipe."""
-        return RECIPES[self.recipe]
+        """The number formats of the recipe, and of `combine`."""
+        return replace(RECIPES[self.recipe], combine=COMBINE[self.combine])
 
     @property
     def experts_per_rank(self) -> int:

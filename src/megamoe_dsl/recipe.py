@@ -44,6 +44,8 @@ class Format:
 
 MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
 MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
+COMBINE = {one.element: one for one in (Format(BF16), Format(E4M3, UE8M0, 1, 128, True))}
+"""How results travel back to their token's rank, by element; BF16 unless a problem says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,20 @@ class Recipe:
     activations: Format
     weights: Format
     hidden: Format
-    combine: Format
     promoted: bool
+    combine: Format = COMBINE[BF16]
 
 
 RECIPES = {
     one.name: one
     for one in (
-        Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, Format(BF16), promoted=False),
-        Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, Format(BF16), promoted=False),
+        Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, promoted=False),
+        Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, promoted=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
             weights=Format(E4M3, F32, 128, 128),
             hidden=Format(E4M3, F32, 1, 128, True),
-            combine=Format(BF16),
             promoted=True,
         ),
         Recipe(
@@ -79,7 +80,6 @@ RECIPES = {
             activations=Format(E4M3, F32, 1, 128),
             weights=MXFP4,
             hidden=Format(E4M3, F32, 1, 128, True),
-            combine=Format(BF16),
             promoted=True,
         ),
     )

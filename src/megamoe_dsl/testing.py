@@ -14,7 +14,7 @@ Every strategy shrinks towards its least interesting value, named in its docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from .kernels.mega_moe.sm100.config import Sm100Config, block_ks, store_block_ms
 from .kernels.mega_moe.sm100.tile import CLUSTER
 from .layouts.algebra import IntTuple, Layout, unflatten
 from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
+from .recipe import COMBINE
 
 if TYPE_CHECKING:
     from .sim import Report
@@ -62,6 +63,11 @@ def problems(
     )
 
 
+def formats(recipes: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:
+    """Fields of a problem that say its number formats.  Shrinks to the first of the recipes, and to results that travel as BF16."""
+    return st.fixed_dictionaries({"recipe": st.sampled_from(recipes), "combine": st.sampled_from(tuple(COMBINE))})
+
+
 @st.composite
 def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = 148) -> Sm100Config:
     """Valid configurations of any tier, whatever the heuristics would choose.
@@ -69,7 +75,7 @@ def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = 
     Shrinks to the shrunk problem with the recipe fp8xfp4, the smallest tier (block_m 16), a lookahead of one expert, one cluster, and the
     deepest ring.
     """
-    moe = replace(draw(problems() if problem is None else problem), recipe=draw(st.sampled_from(Sm100Config.recipes)))
+    moe = replace(draw(problems() if problem is None else problem), **draw(formats(Sm100Config.recipes)))
     tier = draw(st.sampled_from(tiers_of(moe)))
     config = Sm100Config(
         moe,
@@ -90,7 +96,7 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
 
     Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert, two CTAs on their own, and the deepest ring.
     """
-    moe = replace(draw(problems() if problem is None else problem), recipe=draw(st.sampled_from(Sm90Config.recipes)))
+    moe = replace(draw(problems() if problem is None else problem), **draw(formats(Sm90Config.recipes)))
     block_m = draw(st.sampled_from(tiles_of(moe)))
     num_sms = draw(st.integers(2, max_sms))
     return Sm90Config(

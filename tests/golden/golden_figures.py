@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import dsl_version
 from megamoe_dsl.inspect import Inspection, differences
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, Sm90Config
@@ -49,9 +49,9 @@ def read(arch: str, preset: str, block_m: int) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def measure(arch: str, preset: str, block_m: int) -> dict[str, Any]:
-    """The figures of the present sources."""
-    found = Inspection.of(compile_kernel(config_of(arch, preset, block_m), line_info=True)).as_dict()
+def measure(artifact: Artifact) -> dict[str, Any]:
+    """The figures of a kernel with line info."""
+    found = Inspection.of(artifact).as_dict()
     return {"dsl": dsl_version(), **json.loads(json.dumps({name: found[name] for name in KEPT}))}
 
 

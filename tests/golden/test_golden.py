@@ -1,4 +1,5 @@
-"""What the compiler makes of every role, against committed figures: a worse kernel fails here without a GPU.
+"""What the compiler makes of every role, against committed figures: a worse kernel fails here without a GPU.  One compilation gives the
+figures and the digest of the PTX, which line info does not change.
 
 `make golden` takes the present figures, for a commit that says why they changed.
 """
@@ -7,19 +8,40 @@ import json
 import os
 
 import golden_figures as figures
+import ptx_digests
 import pytest
 
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.compile import compile_kernel
+
 UPDATE = "MEGAMOE_UPDATE_GOLDEN"
+Case = tuple[str, str, int]
 
 
-@pytest.mark.parametrize(("arch", "preset", "block_m"), figures.CASES)
-def test_figures_are_those_committed(arch: str, preset: str, block_m: int) -> None:
-    present = figures.measure(arch, preset, block_m)
+@pytest.fixture(scope="module", params=figures.CASES, ids=lambda case: "-".join(map(str, case)))
+def case(request: pytest.FixtureRequest) -> Case:
+    """Architecture, preset, tokens of a tile."""
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def artifact(case: Case) -> Artifact:
+    return compile_kernel(figures.config_of(*case), line_info=True)
+
+
+def test_figures_are_those_committed(case: Case, artifact: Artifact) -> None:
+    present = figures.measure(artifact)
     if os.environ.get(UPDATE):
-        figures.path_of(arch, preset, block_m).write_text(json.dumps(present, indent=1) + "\n")
-    changes = figures.explain(figures.read(arch, preset, block_m), present)
+        figures.path_of(*case).write_text(json.dumps(present, indent=1) + "\n")
+    changes = figures.explain(figures.read(*case), present)
     if changes:
+        arch, preset, block_m = case
         pytest.fail(f"{arch}, {preset}, {block_m} tokens a tile: committed -> present (make golden)\n{changes}", pytrace=False)
+
+
+def test_instructions_are_those_committed(case: Case, artifact: Artifact) -> None:
+    ptx_digests.check(figures.path_of(*case).stem, artifact)
 
 
 def test_every_file_belongs_to_a_configuration() -> None:

@@ -54,6 +54,7 @@ class Point:
     cluster: int = 1
     block_k: int = 0  # of a stage, 0 for the one that is chosen
     recipe: str = "fp8xfp8"
+    combine: str = "bf16"
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
 
     @property
@@ -64,7 +65,8 @@ class Point:
     def problem(self) -> Problem:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
-        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, self.recipe, activation_clamp=7.0)
+        given = {"recipe": self.recipe, "activation_clamp": 7.0, "combine": self.combine}
+        return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
 
 def points(arch: Arch, small: bool = False) -> list[Point]:
@@ -75,8 +77,8 @@ def points(arch: Arch, small: bool = False) -> list[Point]:
 
 
 def points_of_blackwell() -> list[Point]:
-    """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; one for the
-    sanitizer."""
+    """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; results that
+    travel as E4M3; one for the sanitizer."""
     found = []
     eight = ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0))
     for recipe in Sm100Config.recipes:
@@ -86,6 +88,7 @@ def points_of_blackwell() -> list[Point]:
             kind = f"{recipe}_{'exact' if exact else 'random'}"
             for m in (tiles[0], 64, tiles[-1]):
                 found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact, recipe=recipe))
+            found.append(Point(f"{kind}_r2_e4m3_results", 96, ((99, 9), (0, 5), (7, 96)), exact, recipe=recipe, combine="e4m3"))
             for m in tiles:
                 for k in block_ks(problem):
                     found.append(Point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
@@ -96,8 +99,8 @@ def points_of_blackwell() -> list[Point]:
 
 
 def points_of_hopper() -> list[Point]:
-    """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; three for
-    the sanitizer."""
+    """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
+    travel as E4M3; three for the sanitizer."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -113,6 +116,10 @@ def points_of_hopper() -> list[Point]:
         found.append(Point(f"packed_exact_r1_m{m}", m, ((m + 5,), (3,), (m // 2 + 1,)), True, **packed))  # type: ignore[arg-type]
         found.append(Point(f"packed_random_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), False, **packed))  # type: ignore[arg-type]
     found.append(Point("packed_wide_r1_m16", 16, ((40,),), False, recipe="fp8xmxfp4", wide=True))
+    for m in (8, 32, 128):
+        found.append(Point(f"e4m3_results_exact_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), combine="e4m3"))
+    found.append(Point("e4m3_results_random_r2_m128", 128, ((131, 9), (0, 5), (7, 128)), False, combine="e4m3"))
+    found.append(Point("e4m3_results_packed_r1_m64", 64, ((69,), (3,)), False, recipe="fp8xmxfp4", combine="e4m3"))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}

@@ -137,7 +137,7 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         ("sfb", stages, k // 128 * 512, 128),
         ("pull", 4, plan.hidden * bits // 8, 128),
         ("expert_count", plan.num_experts, 4, 4),
-        ("combine_slots", warps, plan.combine.slots * plan.combine.chunk_bytes, 128),
+        ("combine_slots", warps, plan.combine.slots * plan.combine.slot_bytes, 16 if plan.combine.row.scaled else 128),
         ("amax", groups, 4 * plan.store_block_m * 4, 16),
         ("expert_table", plan.experts_per_rank + 1, 8, 8),
     ]:

@@ -1,4 +1,4 @@
-"""The algebra against CuTe's own: static layouts evaluated by the DSL while it traces a `@cute.jit` function.  No GPU, no compiled code.
+"""The algebra against CuTe's own: static layouts evaluated by the DSL, as when it traces.  No GPU, no compiled code.
 
 Where both are defined they agree leaf by leaf (strides of extent-1 leaves aside).  They differ in what they refuse: CuTe computes some
 compositions and complements that do not have the defining property, which the tests show by enumeration; the algebra raises there.
@@ -45,21 +45,17 @@ class Cute:
 
 @pytest.fixture(scope="module")
 def trace():
-    """Runs a function of `Cute` while the DSL traces, and returns its result."""
+    """The result of a function of `Cute`, whose operations go into a module that nobody compiles."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
     import cutlass.cute as cute
-    from cutlass._mlir.ir import MLIRError
+    from cutlass._mlir import ir
 
-    box = {}
-
-    @cute.jit
-    def host():
-        box["result"] = box["work"](Cute(cute, MLIRError))
+    with ir.Context() as context, ir.Location.unknown() as location:
+        module = ir.Module.create()
 
     def run(work):
-        box["work"] = work
-        host()
-        return box["result"]
+        with context, location, ir.InsertionPoint(module.body):
+            return work(Cute(cute, ir.MLIRError))
 
     return run
 

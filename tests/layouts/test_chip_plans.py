@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.maps import tensor_maps
 from megamoe_dsl.kernels.mega_moe.sm100.smem_plan import Sm100SmemPlan
 from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
+from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.testing import configs_sm100
 
 PLAN = Sm100SmemPlan(256, 32, 7168, 6, 128, 7, store_block_m=32, epilogue_warpgroups=2)
@@ -65,12 +66,15 @@ def test_combine_plan(hidden, topk, chunk, sets):
 
 
 @settings(max_examples=200)
-@given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)))
-def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps):
-    plan = CombinePlan(hidden, topk, warps)
-    assert warps * plan.slots * plan.chunk_bytes <= BUDGET and plan.chunk * plan.pieces == hidden
+@given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)), st.sampled_from(list(COMBINE.values())))
+def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, results):
+    plan = CombinePlan(hidden, topk, warps, results)
+    assert warps * plan.slots * plan.slot_bytes <= BUDGET and plan.chunk * plan.pieces == hidden
     larger = [c for c in range(plan.chunk + 256, LARGEST_CHUNK + 1, 256) if hidden % c == 0]
-    assert all(warps * plan.slots * 2 * c > BUDGET for c in larger)
+    value_bytes = 1 if results.scale else 2
+    assert all(warps * plan.slots * (value_bytes * c + plan.row.scale_bytes) > BUDGET for c in larger)
+    assert plan.sum_slots * plan.slot_bytes >= plan.chunk_bytes == 2 * plan.chunk  # y is BF16
+    assert all(amount % 16 == 0 for amount in (plan.part_bytes, plan.slot_bytes, plan.row.first_scale, plan.row.scale_bytes))
 
 
 @settings(max_examples=200)

@@ -179,10 +179,12 @@ def test_result_does_not_depend_on_token_or_slot_placement():
     assert same(moved(case.reference().y), other.reference().y)
 
 
+@pytest.mark.parametrize("combine", ["bf16", "e4m3"])
 @pytest.mark.parametrize("rigorous", [False, True])
-def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous):
+def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous, combine):
     for seed, clamp in ((1, None), (2, 1.0)):
-        case = random_case(dataclasses.replace(MEDIUM, activation_clamp=clamp), [20, 25], seed, mask=0.2, exact=False)
+        layer = dataclasses.replace(MEDIUM, activation_clamp=clamp, combine=combine)
+        case = random_case(layer, [20, 25], seed, mask=0.2, exact=False)
         result = case.reference()
         bound = case.bound(rigorous)
         others = [rough_kernel(case), rough_kernel(case, noisy_sum), case.reference(torch.float32)]
@@ -215,6 +217,11 @@ def faulty(case: Case, fault: str) -> list[torch.Tensor]:
             .reference()
             .y
         )
+    if fault == "a result's scale doubled":
+        result = case.reference()
+        outputs = [one.clone() for one in result.outputs]
+        outputs[0][1, 3, 128:256] *= 2
+        return [reference.combine(*one) for one in zip(outputs, case.topk_idx, strict=True)]
     assert fault == "scale rows in plain order"
     moved = [
         dataclasses.replace(w, fc2_sf=quant.utccp_scale_order(w.fc2_sf).view(torch.uint8).reshape(w.fc2_sf.shape)) for w in case.weights
@@ -231,6 +238,22 @@ FAULTS = [
     "gate and up swapped",
     "scale rows in plain order",
 ]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("fault", ["slots swapped", "one slot lost", "a result's scale doubled"])
+def test_wrong_results_that_travel_as_e4m3_leave_the_bound(fault, exact):
+    case = random_case(dataclasses.replace(MEDIUM, combine="e4m3"), [9, 7], seed=3, exact=exact)
+    found = reference.violations(faulty(case, fault), case.reference().y, case.bound())
+    assert sum(len(v) for v in found) > 0
+
+
+def test_results_that_travel_as_e4m3_are_near_the_others():
+    """Each value is off by a sixteenth of itself or of its block's smallest normal code at most; sums of them by 2 to 3 % in the 2-norm."""
+    case = random_case(MEDIUM, [40, 13], seed=4, exact=False)
+    coded = dataclasses.replace(case, problem=dataclasses.replace(MEDIUM, combine="e4m3"))
+    y, other = (torch.cat(one.reference().y).double() for one in (case, coded))
+    assert 0.01 < float((y - other).norm() / y.norm()) < 0.04
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -88,6 +88,20 @@ def test_linear2_rounds_to_bf16():
     assert out.dtype == torch.bfloat16 and out.item() == 256
 
 
+def test_results_travel_as_they_are_or_in_codes_of_128_channels():
+    """The scale is the smallest power of two that leaves amax at most 448; values between codes go to the even one."""
+    out = torch.zeros(1, 256).bfloat16()
+    out[0, 0], out[0, 1], out[0, 2], out[0, 3] = 1000.0, -17.0, 19.0, 2.0**-8  # a scale of 4: 250, -4.25, 4.75, 2^-10
+    out[0, 128], out[0, 129] = 448.0, 2.0**-10  # a scale of 1: the tie between zero and the smallest code is zero
+    assert reference.travel(out) is out
+    sent = reference.travel(out, "e4m3")
+    assert sent.dtype == torch.float32
+    assert sent[0, :4].tolist() == [1024.0, -16.0, 20.0, 0.0] and sent[0, 128:130].tolist() == [448.0, 0.0]
+    assert not sent[0, 4:128].any() and not sent[0, 130:].any()
+    assert reference.travel(torch.full((1, 128), 449.0).bfloat16(), "e4m3")[0, 0] == 448.0
+    assert reference.travel(torch.full((1, 128), 450.0).bfloat16(), "e4m3")[0, 0] == 448.0
+
+
 def test_combine_adds_in_slot_order_and_skips_masks():
     big = 2.0**24
     outputs = torch.tensor([[[big]], [[1.0]], [[-big]], [[float("nan")]]]).bfloat16()

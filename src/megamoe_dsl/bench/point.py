@@ -20,6 +20,7 @@ from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
 from ..problem import Problem
 from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
+from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
@@ -56,6 +57,7 @@ class Point:
     hidden, intermediate, experts, topk    of a shape without a preset; or they replace the preset's
     recipe            number formats, by name
     pool_rows         of the problem; 0 for what is chosen (kernels/mega_moe/sm90/pool_size.py)
+    combine           of the problem: the element in which results travel back
     """
 
     preset: str | None
@@ -69,6 +71,7 @@ class Point:
     topk: int | None = None
     recipe: str = FP8
     pool_rows: int | None = None
+    combine: str = BF16
 
     @property
     def name(self) -> str:
@@ -79,7 +82,8 @@ class Point:
         preset = [] if self.preset is None else [self.preset]
         formats = [] if self.recipe == FP8 else [self.recipe]
         pool = [] if self.pool_rows is None else [f"P{self.pool_rows}"]
-        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, *pool, f"M={self.tokens}"])
+        results = [] if self.combine == BF16 else [f"combine={self.combine}"]
+        return " ".join([*preset, *shape, *share, f"EP{self.ranks}", *remote, *formats, *results, *pool, f"M={self.tokens}"])
 
     @property
     def all_experts(self) -> int | None:
@@ -93,7 +97,7 @@ class Point:
         """Raises `ProblemError`, and TypeError where a shape without a preset lacks a field."""
         given = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        changes |= {"num_ranks": self.ranks, "recipe": self.recipe, "activation_clamp": CLAMP}
+        changes |= {"num_ranks": self.ranks, "recipe": self.recipe, "combine": self.combine, "activation_clamp": CLAMP}
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
         capacity = max(1, self.tokens)
@@ -105,7 +109,7 @@ class Point:
     @property
     def layer(self) -> Problem:
         """What points of one layer have in common: the problem for one token."""
-        return replace(self.problem, max_tokens_per_rank=1, pool_rows=None)
+        return replace(self.problem, max_tokens_per_rank=1, pool_rows=None, combine=BF16)
 
     @property
     def load(self) -> Load:

@@ -8,6 +8,7 @@ from ..cases.routing import check_remote
 from ..presets import PRESETS
 from ..presets import preset as find_preset
 from ..problem import ProblemError
+from ..recipe import BF16
 from .point import SHAPE, Point
 from .point_options import PointOptions
 
@@ -18,9 +19,9 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
     shape = {name: getattr(given, name) for name in SHAPE}
     if given.experts is not None and given.experts_per_rank is not None:
         raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
-    names = names_of(given, shape)
+    names, combine = names_of(given, shape), given.combine or BF16
     points = [
-        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows)
+        Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows, combine=combine)
         for group in groups
         for name in names
         for count in counts

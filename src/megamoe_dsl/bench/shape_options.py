@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..presets import PRESETS
+from ..recipe import BF16, COMBINE
 from .options import option
 
 PROBLEM = "Problem"
@@ -23,3 +24,4 @@ class ShapeOptions:
     pool_rows: int | None = option(
         None, "Rows of the token pool; fewer than any routing takes are a ring (sm_90a), 0 chooses.", PROBLEM, "all"
     )
+    combine: str | None = option(None, f"Element in which results travel back: {' or '.join(COMBINE)}.", PROBLEM, BF16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -63,7 +63,7 @@ class ConfigOptions(ShapeOptions):
     def problem(self, max_tokens_per_rank: int) -> Problem:
         """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
-        given = {**given_only({**shape, "num_ranks": self.ranks}), "activation_clamp": self.clamp}
+        given = {**given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}), "activation_clamp": self.clamp}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
             return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
@@ -99,7 +99,11 @@ class KernelOptions(ConfigOptions):
         """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
         option that does not go with it."""
         layer = is_layer(find_kernel(self.kernel))
-        names = ("fields", "choices") if layer else ("hidden", "intermediate", "experts", "topk", "pool_rows", "ranks", "clamp", *TILE)
+        names = (
+            ("fields", "choices")
+            if layer
+            else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", *TILE)
+        )
         for name in names:
             if getattr(self, name) is not None:
                 raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")
@@ -136,6 +140,6 @@ class CompiledOptions(KernelOptions):
         return self.config(problem, self.tokens, self.sms, self.kernel)
 
 
-def given_only(options: dict[str, int | None]) -> dict[str, Any]:
+def given_only(options: Mapping[str, int | str | None]) -> dict[str, Any]:
     """Options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

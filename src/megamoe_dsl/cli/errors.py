@@ -15,7 +15,21 @@ from ..config_error import ConfigError
 from ..problem import ProblemError
 
 BAD_INPUT = 2
-SAME = ("hidden", "intermediate", "topk", "preset", "tokens", "mask", "seed", "block_m", "block_k", "lookahead", "arch", "kernel")
+SAME = (
+    "hidden",
+    "intermediate",
+    "topk",
+    "preset",
+    "tokens",
+    "mask",
+    "seed",
+    "block_m",
+    "block_k",
+    "lookahead",
+    "arch",
+    "kernel",
+    "combine",
+)
 RENAMED = {**TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp"}
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
 """Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""

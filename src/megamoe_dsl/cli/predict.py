@@ -43,7 +43,7 @@ class PredictOptions(ShapeOptions):
         kernel = find_kernel(DEFAULT_KERNEL)
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
         recipe = self.recipe or default_recipe(kernel, gpu.arch)
-        layer = ConfigOptions(self.preset, **shape, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
+        layer = ConfigOptions(self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
         tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))

@@ -13,6 +13,7 @@ from rich.text import Text
 from ..kernels.kernel import KernelConfig
 from ..kernels.registry import kernel_of
 from ..problem import Problem
+from ..recipe import BF16
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
@@ -49,6 +50,7 @@ def problem_table(problem: Any) -> Table:
             ("hidden, intermediate", f"{problem.hidden}, {problem.intermediate}"),
             ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
             ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
+            *([] if problem.combine == BF16 else [("results travel as", problem.combine)]),
             ("recipe", f"{problem.recipe}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
         ],
     )

@@ -81,6 +81,22 @@ def abs_max(a: Any, b: Any) -> Any:
     return emit_to(Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}", a, b)
 
 
+def abs_max_bf16(a: Any, b: Any) -> Any:
+    """The larger magnitudes of two bf16x2, half by half."""
+    template = "{{\n\t.reg .b32 x, y;\n\tabs.bf16x2 x, {1};\n\tabs.bf16x2 y, {2};\n\tmax.bf16x2 {0}, x, y;\n\t}}"
+    return emit_to(Uint32, template, a, b)
+
+
+def larger_of_pair(pair: Any) -> Any:
+    """The larger half of a bf16x2, as a float."""
+    return emit_to(Float32, "max.f32 {}, {}, {};", *unpack_bf16(pair))
+
+
+def multiply_bf16(pair: Any, factors: Any) -> Any:
+    """Two bf16x2 multiplied half by half, rounded to nearest even; exact with powers of two."""
+    return emit_to(Uint32, "mul.rn.bf16x2 {}, {}, {};", pair, factors)
+
+
 def max_over_rows(value: Any) -> Any:
     """Largest over the eight threads of a warp that hold the same column of a 16x256b fragment."""
     for mask in (4, 8, 16):
@@ -106,6 +122,11 @@ def inverse_scale(exponent: Any) -> Any:
     return emit_to(Float32, "mov.b32 {}, {};", (Uint32(254) - exponent) << 23)
 
 
+def inverse_scale_bf16(exponent: Any) -> Any:
+    """The same twice, as a bf16x2."""
+    return (Uint32(254) - exponent) * Uint32(0x00800080)
+
+
 def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     """Four floats to E4M3, nearest even, saturating; v0 in the lowest byte."""
     template = (
@@ -113,6 +134,17 @@ def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
         "mov.b32 {0}, {{a, b}};\n\t}}"
     )
     return emit_to(Int32, template, v0, v1, v2, v3)
+
+
+def unpack_e4m3(word: Any) -> tuple[Any, ...]:
+    """Four E4M3 as floats, the lowest byte first; exact."""
+    template = (
+        "{{\n\t.reg .b16 a, b, h<4>;\n\t.reg .b32 x, y;\n\tmov.b32 {{a, b}}, {4};\n\tcvt.rn.f16x2.e4m3x2 x, a;\n\t"
+        "cvt.rn.f16x2.e4m3x2 y, b;\n\tmov.b32 {{h0, h1}}, x;\n\tmov.b32 {{h2, h3}}, y;\n\t"
+        + "".join(f"cvt.f32.f16 {{{i}}}, h{i};\n\t" for i in range(4))
+        + "}}"
+    )
+    return emit_to_many([Float32] * 4, template, word)
 
 
 def pack_e2m1(*values: Any) -> Any:

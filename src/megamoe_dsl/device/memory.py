@@ -15,6 +15,11 @@ def load_shared_u32(address: Any) -> Any:
     return emit_to(Int32, "ld.shared.b32 {}, [{}];", address)
 
 
+def load_shared_u8(address: Any) -> Any:
+    """A byte from shared memory, unsigned."""
+    return emit_to(Int32, "ld.shared.u8 {}, [{}];", address)
+
+
 def load_shared_f32(address: Any) -> Any:
     """A float from shared memory."""
     return emit_to(Float32, "ld.shared.f32 {}, [{}];", address)
@@ -100,6 +105,11 @@ def load_constant_v4(address: Any) -> tuple[Any, ...]:
 def store_u8(address: Any, value: Any) -> None:
     """The low byte into global memory."""
     emit("st.global.b8 [{}], {};", address, value)
+
+
+def store_u16(address: Any, value: Any) -> None:
+    """The low 2 bytes into global memory."""
+    emit("st.global.b16 [{}], {};", address, value)
 
 
 def store_u32(address: Any, value: Any) -> None:

@@ -68,6 +68,11 @@ def shuffle_xor(value: Any, mask: int) -> Any:
     return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;", value, mask)
 
 
+def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
+    """The same among some lanes, a bit each in `members`; the others may be elsewhere."""
+    return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};", value, mask, members)
+
+
 def sync_warp() -> None:
     """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
     emit("bar.warp.sync 0xffffffff;")

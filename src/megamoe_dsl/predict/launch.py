@@ -21,7 +21,7 @@ SEED = 0
 DRAWS = 400
 MOST_KEPT = 0.6
 """Of the weights, however few they are."""
-RESULT_BYTES = 2  # of a value that Linear2 stores
+Y_BYTES = 2  # of a value of y
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,12 @@ def pull_warps(num_sms: int) -> int:
 
 def combine_bytes(problem: Problem, load: RankLoad) -> float:
     """Read and written in the end, for a rank's own tokens."""
-    return load.tokens * (problem.topk + 1.0) * problem.hidden * RESULT_BYTES
+    return load.tokens * (problem.topk * result_bytes(problem) + Y_BYTES) * problem.hidden
+
+
+def result_bytes(problem: Problem) -> float:
+    """Of a value that Linear2 stores, with its share of a scale."""
+    return problem.formats.combine.bytes_per_value
 
 
 def weights_kept(problem: Problem, load: RankLoad, weight_bytes: float, calibration: Calibration) -> float:

@@ -18,7 +18,7 @@ from ..kernels.mega_moe.sm100.config import Sm100Config, packs_tokens
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
+from .launch import KBlocks, RankLoad, result_bytes, weights_kept
 from .machine import Machine
 from .tile_table import TileTable
 from .tiles import Tiles
@@ -139,6 +139,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
     atoms_bytes = ceil_div(shape.block_m, SF_ATOM_ROWS) * sf_bytes
     weight_bytes = np.full(len(valid), float(TILE_ROWS * formats.weights.row_bytes(k_block.channels) + 2 * sf_bytes))
     row, stored = float(k_block.row_bytes), formats.hidden.row_bytes(FC1_VALUES)
+    result = TILE_ROWS * result_bytes(shape.problem)
     return TileTable(
         is_fc2=tiles.is_fc2,
         k_blocks=k_blocks.count(tiles),
@@ -149,8 +150,8 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
         hbm_bytes=np.stack([weight_bytes, valid * row + atoms_bytes], 1),
         multiply=np.maximum(tensor, instructions.mma * kernel["warp_clocks"]) * us,
         epilogue=issued * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
-        nvlink=tiles.by_phase(0.0, valid * TILE_ROWS * RESULT_BYTES * load.remote),
-        written=tiles.by_phase(valid * stored, valid * TILE_ROWS * RESULT_BYTES),
+        nvlink=tiles.by_phase(0.0, valid * result * load.remote),
+        written=tiles.by_phase(valid * stored, valid * result),
         energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY) * shape.mmas / BYTE_MMAS,
     )
 

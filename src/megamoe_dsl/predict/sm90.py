@@ -12,7 +12,7 @@ from ..hardware.operand_tile import BLOCK_K
 from ..kernels.mega_moe.layouts.tile import TILE_ROWS
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from .calibration import Calibration
-from .launch import RESULT_BYTES, KBlocks, RankLoad, weights_kept
+from .launch import KBlocks, RankLoad, result_bytes, weights_kept
 from .machine import Machine
 from .server import Floats, Ints
 from .tile_table import TileTable
@@ -40,7 +40,7 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
     rows = fetched(config, most)
     weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
-    kernel = calibration.kernel
+    kernel, result = calibration.kernel, TILE_ROWS * result_bytes(config.problem)
     return TileTable(
         is_fc2=one.is_fc2,
         k_blocks=k_blocks.count(one),
@@ -51,8 +51,8 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
         hbm_bytes=np.stack([weight_bytes, rows * BLOCK_K], 1),
         multiply=multiply,
         epilogue=one.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"] * (FC2_FIXED + (1 - FC2_FIXED) * most / ROWS)),
-        nvlink=one.by_phase(0.0, given * TILE_ROWS * RESULT_BYTES * load.remote),
-        written=one.by_phase(given * FC1_STORED, given * TILE_ROWS * RESULT_BYTES),
+        nvlink=one.by_phase(0.0, given * result * load.remote),
+        written=one.by_phase(given * FC1_STORED, given * result),
         energy=energy,
     )
 

@@ -8,7 +8,7 @@ from megamoe_dsl.reference.bounds import error_bound, violations
 from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs, sample_reference
 from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
 from megamoe_dsl.reference.routing import PoolLayout, Routing, dispatch_order, expert_rows, pool_layout, route
-from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, swiglu
+from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, swiglu, travel
 
 __all__ = [
     "Accumulate",
@@ -32,5 +32,6 @@ __all__ = [
     "sample_reference",
     "scaled_matmul",
     "swiglu",
+    "travel",
     "violations",
 ]

@@ -9,6 +9,7 @@ ends round alike and the width disappears. The steps, for K summed products p:
 3. Requantisation: the interval of amax gives the scale bytes that are possible (a step doubles the whole block's scale); under each, the
    interval of the value gives the codes that are possible.
 4. Linear2: the code errors times |w|, plus E(p), then BF16.
+   Where results travel as E4M3, step 3 once more: intervals of amax, of 128 channels, and of the value give the possible codes.
 5. Combine: errors of the slots added, FP32 roundings, BF16.
 
 When `rigorous`, no kernel that follows the definition can leave the bound, but code flips of thousands of channels are assumed to
@@ -51,9 +52,9 @@ from megamoe_dsl.quant import (
     inverse_scale,
 )
 from megamoe_dsl.recipe import RECIPES
-from megamoe_dsl.reference.moe import check_inputs, expert_inputs
+from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
-from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, swiglu
+from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, swiglu, travel
 
 _UNIT = 2.0**-24  # half an ulp of FP32
 _SILU_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4
@@ -176,7 +177,7 @@ def error_bound(
     routing = check_inputs(problem, x, x_sf, topk_idx, topk_weights, weights)
     shapes = [(problem.topk, idx.shape[0], problem.hidden) for idx in topk_idx]
     device = x[0].device
-    outputs = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
+    outputs = [torch.zeros(shape, dtype=travel_dtype(problem), device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
     clamp, block = problem.activation_clamp, input_layout(problem)[1]
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
@@ -202,8 +203,11 @@ def error_bound(
             out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
+        sent = travel(rounded.bfloat16(), problem.combine)
+        if (form := problem.formats.combine).scale:
+            out_error = _code_error(MICRO_SCALING[form.element], rounded, out_error, sent.double(), form.channels)
         for row, (rank, token, slot) in enumerate(job.rows.tolist()):
-            outputs[rank][slot, token] = rounded[row].bfloat16()
+            outputs[rank][slot, token] = sent[row]
             slot_error[rank][slot, token] = out_error[row]
     return [_combine_error(*arguments) for arguments in zip(outputs, slot_error, topk_idx, strict=True)]
 

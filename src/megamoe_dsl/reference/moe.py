@@ -9,7 +9,7 @@ from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, input_layout, input_row, ue8m0_bytes
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
-from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu
+from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu, travel
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class MoeResult:
         y: bfloat16 [T_r, H].
         acts: float8_e4m3fn [T_r, topk, I], the requantised Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2].
         acts_sf: uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128].
-        outputs: bfloat16 [topk, T_r, H], the combine buffer.
+        outputs: bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3.
         routing: which rows each expert received.
     """
 
@@ -58,6 +58,11 @@ def check_inputs(
         _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
         weights[rank].validate(problem)
     return routing
+
+
+def travel_dtype(problem: Problem) -> torch.dtype:
+    """Of what `stages.travel` gives."""
+    return torch.float32 if problem.formats.combine.scale else torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -125,11 +130,11 @@ def mega_moe_stages(
     row_bytes = problem.formats.hidden.row_bytes(i)
     acts = [torch.zeros(t, k, row_bytes, dtype=torch.uint8, device=device) for t in tokens]
     acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
-    outputs = [torch.zeros(k, t, h, dtype=torch.bfloat16, device=device) for t in tokens]
+    outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
         gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate)
         values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math), problem.recipe)
-        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate)
+        out = travel(linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate), problem.combine)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank
             token, slot = job.rows[mine, 1].to(device), job.rows[mine, 2].to(device)

@@ -17,8 +17,8 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, quantize_e4m3_pow2
-from megamoe_dsl.recipe import F32, RECIPES
+from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
 _LOG2_E = 1.4426950408889634
@@ -136,7 +136,7 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
 def linear2(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """Output of Linear2 for one expert, as it travels to the token's rank: FP32 accumulators rounded to BF16.
+    """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16.
 
     The top-k weight is not applied here: it went into the activations before they were quantised.
 
@@ -154,11 +154,31 @@ def linear2(
     return scaled_matmul(x, x_sf, w, w_sf, accumulate).to(torch.bfloat16)
 
 
+def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
+    """What combine finds of the results of Linear2: they travel as they are, or as E4M3 with a UE8M0 scale per 128 channels.
+
+    Args:
+        out: bfloat16 [n, H] from `linear2`.
+        element: one of `recipe.COMBINE`.
+
+    Returns:
+        `out` for bf16; for e4m3 float32 [n, H], exactly what codes and scales stand for.
+
+    Raises:
+        ValueError: see `quant.quantize_e4m3`.
+    """
+    form = COMBINE[element]
+    if form.scale is None:
+        return out
+    codes, sf = quantize_e4m3(out, form.channels)
+    return dequantize_e4m3(codes, sf, form.channels).float()
+
+
 def combine(outputs: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
     """Sum the slots of each token: FP32 from zero, ascending slots, masked slots skipped, rounded to BF16 once.
 
     Args:
-        outputs: bfloat16 [topk, T, H], the combine buffer of one rank; masked slots may hold anything.
+        outputs: bfloat16 or float32 [topk, T, H], from `travel`: the combine buffer of one rank; masked slots may hold anything.
         topk_idx: int64 [T, topk], negative entries masked.
 
     Returns:

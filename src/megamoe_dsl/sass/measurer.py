@@ -19,7 +19,8 @@ from .listing import Instruction, Listing
 from .source import function_of, functions_of
 
 TOKENS_PER_UNIT = 8
-LANE_VECTOR_CHANNELS = 256  # channels that a warp reads with one 16-byte load per lane
+LANE_VECTOR_CHANNELS = 256  # channels that a warp reads with one load per lane
+ADDS_A_SLOT = ("combine.", "results_bf16.add", "results_e4m3.add")
 
 
 class InspectionError(RuntimeError):
@@ -56,8 +57,9 @@ class Measurer:
     def _instructions(self, indices: Iterable[int]) -> list[Instruction]:
         return [self.code[i] for i in sorted(indices)]
 
-    def inner(self, function: str, **anchors: int) -> Loop:
-        """The smallest loop with at least the given number of each anchor operation, most of whose lines are in `function`."""
+    def inner(self, function: str | tuple[str, ...], **anchors: int) -> Loop:
+        """The smallest loop with at least the given number of each anchor operation, most of whose lines are in `function`, or one of
+        these."""
         for loop in self.flow.loops:
             body = self._instructions(loop.body)
             if all(_count(body, operation) >= number for operation, number in anchors.items()):
@@ -118,8 +120,9 @@ class Measurer:
     def combine(self) -> list[Measure]:
         """A token is summed piece by piece: the loops of a slot and of a piece run once per piece."""
         plan = self.config.smem.combine
-        slot = self.inner("combine.", LDS=1)
-        slots = _count(self._instructions(slot.body), "LDS") / (plan.chunk / LANE_VECTOR_CHANNELS)
+        slot = self.inner(ADDS_A_SLOT, LDS=1)
+        loads = (2 if plan.row.scaled else 1) * plan.chunk / LANE_VECTOR_CHANNELS
+        slots = _count(self._instructions(slot.body), "LDS") / loads
         return [
             self.measure("combine_slot", "combine", "top-k slot", slot, slots / plan.pieces),
             self.measure("combine_token", "combine", "token", self.around(slot), 1 / plan.pieces),

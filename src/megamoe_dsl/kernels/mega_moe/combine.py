@@ -16,14 +16,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ...device.cast import add_bf16, pack_bf16
+from ...device.cast import pack_bf16
 from ...device.mbarrier import arrive_expect, wait
-from ...device.memory import fence_async_global, fence_async_shared, load_shared_v4, store_shared_v4
+from ...device.memory import fence_async_global, fence_async_shared, store_shared_v4
 from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
 from ...layouts.arith import div
 from .context import Context
+from .layouts.combine_plan import CombinePlan
 from .layouts.combine_vectors import VECTOR, vector_address
 from .routing import expert_of
 
@@ -85,26 +86,37 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
         mask = ballot(chosen)
         barrier = ctx.barrier("combine", warp * plan.sets + loads.index)
         if elect():
-            arrive_expect(barrier, popc(mask) * plan.chunk_bytes)
-            start = Int64(index - token * plan.pieces) * plan.chunk_bytes
+            arrive_expect(barrier, popc(mask) * plan.slot_bytes)
+            start = Int64(index - token * plan.pieces) * plan.part_bytes
             for slot in cutlass.range_constexpr(problem.topk):
                 if (mask & (1 << slot)) != 0:
-                    source = ctx.at("combine", slot, token) + start
-                    load_bytes(ctx.shared("combine_slots", warp, loads.index * problem.topk + slot), source, plan.chunk_bytes, barrier)
+                    row = ctx.at("combine", slot, token)
+                    source = row + start
+                    place = ctx.shared("combine_slots", warp, loads.index * problem.topk + slot)
+                    load_bytes(place, source, plan.part_bytes, barrier)
+                    if cutlass.const_expr(plan.row.scaled):
+                        load_bytes(place + plan.part_bytes, row + plan.row.first_scale, plan.row.scale_bytes, barrier)
         sync_warp()
     return Piece(index, mask)
 
 
-def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any) -> Sums:
-    """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot."""
-    values = list(sums.values)
-    source = slots + sums.slot * ctx.config.smem.combine.chunk_bytes
-    for j in range(len(values) // VECTOR):
-        for i, word in enumerate(load_shared_v4(vector_address(source, lane, j))):
-            at = j * VECTOR + 2 * i
-            values[at], values[at + 1] = add_bf16(values[at], values[at + 1], word, ctx.config.arch.adds_bf16)
+def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, first_scale: Any) -> Sums:
+    """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot, and `first_scale` the byte of a slot
+    that the piece's scales begin with."""
+    values: list[Any] = []
+    source = slots + sums.slot * ctx.config.smem.combine.slot_bytes
+    for j in range(len(sums.values) // VECTOR):
+        values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, lane, j, first_scale)
     mask = sums.mask & (sums.mask - 1)
     return Sums(tuple(values), mask, lowest_bit(mask))
+
+
+def scales_of(plan: CombinePlan, piece: Piece) -> Any:
+    """Byte of a slot that a piece's scales begin with; 0 where results have none."""
+    if not plan.row.scaled:
+        return 0
+    part = piece.index - div(piece.index, plan.pieces) * plan.pieces
+    return plan.part_bytes + part * (plan.chunk // plan.results.channels)
 
 
 def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
@@ -118,9 +130,10 @@ def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set:
     problem, plan = ctx.config.problem, ctx.config.smem.combine
     slots = ctx.shared("combine_slots", warp, load_set * problem.topk)
     sums = Sums(tuple(Float32(0.0) for _ in range(plan.chunk // 32)), piece.mask, lowest_bit(piece.mask))
+    first_scale = scales_of(plan, piece)
     while sums.mask != 0:
-        sums = add_next(ctx, sums, slots, lane)
-    out = ctx.shared("combine_slots", warp, plan.slots - 1)
+        sums = add_next(ctx, sums, slots, lane, first_scale)
+    out = ctx.shared("combine_slots", warp, plan.sets * problem.topk)
     if lane == 0:
         wait_group_read(0)
     # Two things are ordered here: the store before has read `out`, which is written next; and every lane has read the slots that the next

@@ -18,8 +18,11 @@ from ...layouts.arith import select
 from ...layouts.region import Region
 from ...schedule import FC1
 from .arguments import Arguments
+from .layouts.combine_row import CombineRow
 from .layouts.symmetric import symmetric_buffer
 from .layouts.watchdog import Wait
+from .results_bf16 import Bf16Results
+from .results_e4m3 import E4m3Results
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,12 @@ class Context:
     def region(self) -> Region:
         """The layout of a rank's symmetric buffer."""
         return symmetric_buffer(self.config.problem, self.config.arch)
+
+    @property
+    def results(self) -> Bf16Results | E4m3Results:
+        """How results travel."""
+        row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
+        return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
 
     # --- what the rank barriers ask for (blocks/rank_barrier.py)
     @property

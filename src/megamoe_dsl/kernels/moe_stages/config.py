@@ -3,7 +3,7 @@ and shared memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ...config_error import require
@@ -72,9 +72,9 @@ class StageConfig(Sm90Config):
 
     def smem_plan(self, num_stages: int) -> StagePlan:
         """Of another number of stages; a row's chunks all have a slot, up to eight."""
-        plan = self.plan(*self.plan_shape, num_stages, cluster=self.cluster, packed=self.packed)
-        slots = min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS)
-        return self.plan(*self.plan_shape, num_stages, cluster=self.cluster, pull_slots=slots, packed=self.packed)
+        results = self.problem.formats.combine
+        plan = self.plan(*self.plan_shape, num_stages, cluster=self.cluster, packed=self.packed, results=results)
+        return replace(plan, pull_slots=min(plan.hidden // plan.pull_chunk, MOST_PULL_SLOTS))
 
 
 @dataclass(frozen=True)

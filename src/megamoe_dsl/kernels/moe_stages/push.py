@@ -9,7 +9,8 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.memory import load_constant_v4, load_u64, store_v4
+from ...device.memory import load_constant_v4, load_u64
+from ..mega_moe.layouts.combine_plan import LANE_VECTOR
 from .config import MATH_WARPS
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
@@ -20,17 +21,19 @@ VECTOR_BYTES = 16
 @cute.jit
 def push_results(ctx: StageContext, warp: Int32, lane: Int32):
     """One warp."""
-    config = ctx.config
+    config, form = ctx.config, ctx.results
+    value_bytes = form.row.value_bytes
     channels = config.push_channels
     parts = config.problem.hidden // channels
     cursor = first_part(ctx, warp, parts)
     while cursor.expert < config.problem.experts_per_rank:
         row, part = place(ctx, cursor, parts)
         offset = Int64(part * (2 * channels) + lane * VECTOR_BYTES)
-        source, destination = ctx.result("fc2_out", row) + offset, load_u64(ctx.at("token_src_metadata", row)) + offset
-        steps = range(0, 2 * channels, 32 * VECTOR_BYTES)
+        first = offset >> 1 if form.row.scaled else offset
+        source, destination = ctx.result("fc2_out", row) + offset, load_u64(ctx.at("token_src_metadata", row)) + first
+        steps = range(0, channels, LANE_VECTOR)
         # All loads are issued before the first is used, so that their latencies overlap.
-        vectors = [load_constant_v4(source + step) for step in steps]
+        vectors = [load_constant_v4(source + 2 * step) for step in steps]
         for step, vector in zip(steps, vectors, strict=True):
-            store_v4(destination + step, vector)
+            form.send(destination + value_bytes * step, first + value_bytes * step, lane, vector)
         cursor = next_part(ctx, cursor, MATH_WARPS)

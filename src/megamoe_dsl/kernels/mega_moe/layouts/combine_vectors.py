@@ -1,11 +1,11 @@
-"""How the lanes of a combine warp share a chunk of channels: vectors of 16 bytes, lane after lane."""
+"""How the lanes of a combine warp share a chunk of channels: vectors of 8 channels, lane after lane."""
 
 from __future__ import annotations
 
 from ....layouts.algebra import Layout
 from ....layouts.arith import Int
 
-VECTOR = 8  # BF16 in 16 bytes
+VECTOR = 8  # channels: BF16 in 16 bytes
 LANES = 32
 
 
@@ -14,6 +14,6 @@ def combine_channels(chunk: int) -> Layout:
     return Layout((LANES, (VECTOR, chunk // (VECTOR * LANES))), (VECTOR, (1, VECTOR * LANES)))
 
 
-def vector_address(slot: Int, lane: Int, vector: int) -> Int:
-    """Of a lane's vector in a slot: two bytes per channel, combine_channels(chunk)(lane, (0, vector))."""
-    return slot + lane * (2 * VECTOR) + vector * (2 * VECTOR * LANES)
+def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
+    """Of a lane's vector in a slot of so many bytes per channel: combine_channels(chunk)(lane, (0, vector))."""
+    return slot + lane * (value_bytes * VECTOR) + vector * (value_bytes * VECTOR * LANES)

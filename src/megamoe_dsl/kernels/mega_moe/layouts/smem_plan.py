@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
+from ....recipe import BF16, COMBINE, Format
 from .combine_plan import CombinePlan
 from .tile import DISPATCH_WARPS
 
@@ -22,6 +23,8 @@ class SmemPlan(ABC):
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (combine_plan.py); takes the place of `main`
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
+
+    `results` is the format of what combine sums.
     """
 
     num_experts: int
@@ -30,6 +33,7 @@ class SmemPlan(ABC):
     topk: int
     block_m: int
     num_stages: int
+    results: Format = field(kw_only=True, default=COMBINE[BF16])
 
     # --- what differs
     work_tiles: ClassVar[int]
@@ -99,7 +103,7 @@ class SmemPlan(ABC):
     @property
     def combine(self) -> CombinePlan:
         """Slots of the epilogue warps while they combine."""
-        return CombinePlan(self.hidden, self.topk, self.epilogue_warps)
+        return CombinePlan(self.hidden, self.topk, self.epilogue_warps, self.results)
 
     @cached_property
     def region(self) -> Region:
@@ -127,7 +131,7 @@ class SmemPlan(ABC):
     @property
     def combine_slots(self) -> Field:
         """Of every warp that combines."""
-        return Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.chunk_bytes), U8, 128)
+        return Field("combine_slots", (self.epilogue_warps, self.combine.slots, self.combine.slot_bytes), U8, 128)
 
     @property
     def expert_table(self) -> Field:

@@ -11,6 +11,7 @@ from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
 from ....recipe import E2M1, E4M3, UE8M0
+from .combine_row import CombineRow
 from .pool import padded_sf_rows, pool_tokens
 from .workspace import workspace
 
@@ -38,6 +39,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
     Either way there is one 32-bit word of scales per token and 128 channels.
+    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (combine_row.py).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem)
@@ -45,6 +47,8 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
     word, scale = (U32, U8) if activations.scale == UE8M0 else (F32, F32)
+    row = CombineRow(hidden, problem.formats.combine)
+    results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(
         "symmetric buffer",
         workspace(problem, arch),
@@ -57,7 +61,7 @@ def symmetric_buffer(problem: Problem, arch: Arch) -> Region:
         Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
         Field("fc2_acts", (pool, between.row_bytes(intermediate)), CODES[between.element], TMA_ALIGNMENT),
         Field("fc2_sf", (intermediate // CHANNELS_PER_WORD, sf_rows), word, TMA_ALIGNMENT),
-        Field("combine", (topk, tokens, hidden), BF16, TMA_ALIGNMENT),
+        Field("combine", *results, TMA_ALIGNMENT),
     )
 
 

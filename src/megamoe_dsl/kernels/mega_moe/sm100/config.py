@@ -248,6 +248,7 @@ class Sm100Config(MegaMoeConfig):
             k_block=self.k_block,
             tokens=self.problem.formats.activations,
             trace_warps=self.num_threads // 32 if self.trace else 0,
+            results=self.problem.formats.combine,
         )
 
     @property

@@ -69,9 +69,9 @@ def fc2_read_row(warp: Int, lane: Int) -> Int:
     return warp * 2 + (lane >> 4)
 
 
-def fc2_channel_bytes(n_block: Int, lane: Int) -> Int:
-    """Byte, in a combine row, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
-    return n_block * (2 * BLOCK_N) + (lane & 15) * 16
+def fc2_channel_bytes(n_block: Int, lane: Int, value_bytes: int = 2) -> Int:
+    """Byte, in a combine row of values of so many bytes, of the 8 channels that a lane writes out for the CTA's 128 weight rows."""
+    return n_block * (value_bytes * BLOCK_N) + (lane & 15) * (value_bytes * 8)
 
 
 def fc2_read_address(tile: Int, row: Int, lane: Int, tokens: int) -> Int:

@@ -233,4 +233,5 @@ class Sm90Config(MegaMoeConfig):
             cluster=self.cluster,
             trace_warps=self.num_threads // 32 if self.trace else 0,
             packed=self.packed,
+            results=self.problem.formats.combine,
         )

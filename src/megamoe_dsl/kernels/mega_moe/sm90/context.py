@@ -11,6 +11,8 @@ from ....device.memory import load_u64
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
+from ..results_bf16 import Bf16Results
+from ..results_e4m3 import E4m3Results
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
 from .smem_plan import MATH_WARPGROUPS
@@ -30,8 +32,13 @@ class Sm90Context(Context):
     config: cutlass.Constexpr[Sm90Config]
     args: Any
 
+    @property
+    def outputs(self) -> Bf16Results | E4m3Results:
+        """In which format the Linear2 epilogue gives its results."""
+        return self.results
+
     def result_rows(self, first: Any, steps: range) -> list[Any]:
-        """Where results of pool rows `first + step` go, BF16: the combine rows of their tokens, on the tokens' ranks."""
+        """Where results of pool rows `first + step` go: the combine rows of their tokens, on the tokens' ranks."""
         metadata = self.at("token_src_metadata", first)
         return [load_u64(metadata + step * 8) for step in steps]
 

@@ -19,7 +19,7 @@ from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....device import cast
 from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32, store_v4
+from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
 from ..layouts.named_barrier import NamedBarrier
@@ -80,8 +80,10 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
-    """BF16 rows to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
+    form = ctx.outputs
+    value_bytes = form.row.value_bytes
     rows = min(ctx.config.block_m, MOST_COLUMNS)
     row = ctx.config.first_row(tile.pool_block)
     cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
@@ -92,7 +94,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     # Reading: 16 lanes per token.
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
-    channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.group * TILE_ROWS + (me.lane & 15) * 16)
+    channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.group * (value_bytes * 128) + (me.lane & 15) * (value_bytes * 8))
     for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
         # What was there last has been read by the warpgroup.
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
@@ -106,4 +108,4 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:
-                store_v4(destinations[i] + channel_bytes, load_shared_v4(read + step * HALF))
+                form.send(destinations[i] + channel_bytes, channel_bytes, me.lane, load_shared_v4(read + step * HALF))

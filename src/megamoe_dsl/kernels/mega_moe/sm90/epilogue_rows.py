@@ -21,14 +21,15 @@ from ....device.matrix import store_b16
 from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
-from ....device.warp import sync_warp
+from ....device.warp import shuffle, sync_warp
+from ..results_e4m3 import joined, send_scales
 from ..ring import free_rows
 from ..swiglu import activate
 from ..tile_scheduler import WorkTile
 from .context import Sm90Context, begin_exchange, sync_math_warps
+from .row_pass import channels_of, pass_of
 from .smem_plan import TILE_ROWS
 
-PASS_CHANNELS = 64  # channels of a Linear2 tile that a warp transposes at a time: 128 bytes a row
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 
 
@@ -86,27 +87,38 @@ def peaks_of_row(ctx: Sm90Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 
 @cute.jit
 def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
-    """BF16 rows to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
-    Each warp has its own 16 tokens."""
+    """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
+    Each warp has its own 16 tokens, and 128 bytes of each at a time (row_pass.py)."""
+    form = ctx.outputs
     valid = tile.valid_m - me.warp_token
     staging = ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES
     write_row = me.lane & 15
     read_row = me.lane >> 3
     first = ctx.config.first_row(tile.pool_block) + me.warp_token + read_row
-    destinations = ctx.result_rows(first, range(0, WARP_ROWS, ROWS_PER_STEP))
-    channel_bytes = Int64(tile.n_block * (2 * TILE_ROWS) + me.first_chunk * (2 * CHUNK_ROWS) + (me.lane & 7) * 16)
-    for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // PASS_CHANNELS):
+    steps = range(0, WARP_ROWS, ROWS_PER_STEP)
+    destinations = ctx.result_rows(first, steps)
+    value_bytes = form.row.value_bytes
+    channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
+    exponents = []
+    for part in cutlass.range_constexpr(me.chunks * CHUNK_ROWS // channels_of(form)):
+        passing = pass_of(form, acc, part)
         for i in cutlass.range_constexpr(4):
             chunk = (me.lane >> 4) + 2 * i
-            at = [4 * (8 * (part % 2) + 2 * i + j) + 2 * h for j in range(2) for h in range(2)]
-            words = [cast.pack_bf16(acc[part // 2][a], acc[part // 2][a + 1]) for a in at]
+            words = passing.words(i)
             store_b16(staging + write_row * ROW_BYTES + (((chunk ^ write_row) & 7) << 4), words)
         sync_warp()
         if cutlass.const_expr(part == 0):
-            free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in range(0, WARP_ROWS, ROWS_PER_STEP)])
-        for i, step in enumerate(range(0, WARP_ROWS, ROWS_PER_STEP)):
+            free_rows(ctx, tile, me.lane, destinations, [read_row + step < valid for step in steps])
+        for i, step in enumerate(steps):
             row = read_row + step
             if row < valid:
                 value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
-                store_v4(destinations[i] + (channel_bytes + part * (2 * PASS_CHANNELS)), value)
+                store_v4(destinations[i] + (channel_bytes + part * ROW_BYTES), passing.ordered(value))
         sync_warp()
+        exponents.append(passing.exponents)
+    if cutlass.const_expr(form.row.scaled):
+        for i, step in enumerate(steps):
+            # The quad of lanes 4 r to 4 r + 3 has rows r and r + 8.
+            scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (read_row + step % 8) * 4)
+            if (read_row + step < valid) & ((me.lane & 7) == 0):
+                send_scales(form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))

@@ -9,6 +9,7 @@ from ....sass.source import function_of
 GMMA = r"\w*GMMA"
 WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 channels
 WGMMAS_OF_A_HALF_TILE = 4  # one piece
+STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send")
 DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 
 
@@ -40,8 +41,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     """The K loop; the epilogues, each of which runs for one kind of tile and not for the other; and the rest of the tile loop around them.
     Where half tiles have code of their own, only its K loop is measured.
 
-    Only SwiGLU has exponentials, only the Linear2 epilogue writes 16 bytes a lane to global memory.  With tokens as columns a warp has all
-    tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
+    Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
+    all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
     k_loop, k_blocks = find.k_loop(
         "packed_share." if find.config.packed and find.config.swap_ab else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK
@@ -51,9 +52,9 @@ def measure_math(find: Measurer) -> list[Measure]:
     tile = Loop(tile.head, tile.body - elsewhere)
     inside = sorted(tile.body)
     first = next((i for i in inside if find.code[i].opcode == "MUFU.EX2"), None)
-    last = next((i for i in inside if find.code[i].opcode == "STG.E.128" and "finish_fc2" in (function_of(find.code[i]) or "")), None)
+    last = next((i for i in inside if find.code[i].opcode in STORES and (function_of(find.code[i]) or "").endswith(SENDERS)), None)
     if first is None or last is None:
-        raise InspectionError("the loop of math tiles has no epilogue with MUFU.EX2 or none with STG.E.128")
+        raise InspectionError("the loop of math tiles has no epilogue with MUFU.EX2 or none that sends results")
     units, unit, suffix = (find.config.block_m / TOKENS_PER_UNIT, "8 tokens", "8_tokens") if find.config.swap_ab else (1.0, "tile", "tile")
     passes = [find.either(first, last, tile), find.either(last, first, tile)]
     return [

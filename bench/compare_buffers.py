@@ -1,10 +1,12 @@
-"""Times the kernels of a folder for one point in turns, each on a buffer with its own number of pool rows, and compares their bits.
+"""Times the kernels of a folder for one point in turns, each on a symmetric buffer of its own: with pools of several sizes, or with results
+that travel in several formats.  Those of one format must give the same bits.
 
     python bench/compile_artifacts.py FOLDER --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --pool-rows 0
     python bench/compile_artifacts.py FOLDER --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --pool-rows 8192
-    python bench/compare_rings.py --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --remote 0.875 --artifacts FOLDER
+    python bench/compile_artifacts.py FOLDER --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --combine e4m3
+    python bench/compare_buffers.py --preset flash --experts-per-rank 32 --tokens 2048 --ranks 2 --remote 0.875 --artifacts FOLDER
 
-Every kernel of the point's problem takes part, whatever its pool; y of each is compared with that of the first.
+Every kernel of the point's problem takes part, whatever its pool and its format of results.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch.distributed as dist
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import Expectation, sample_rows
+from megamoe_dsl.bench.check import Expectation, relative_difference, sample_rows
 from megamoe_dsl.bench.history import run_earlier_batches
 from megamoe_dsl.bench.options import add_options, naming_options, option, read_options
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
@@ -37,31 +39,36 @@ from megamoe_dsl.bench.unfused import bits_of
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.mega_moe.layouts.pool import pool_tokens
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
 
 @dataclass(frozen=True)
-class RingOptions(RunOptions):
+class BufferOptions(RunOptions):
     """Of this script."""
 
     launches: int = option(0, "Compare the bits of so many launches in a row, too.")
 
 
 def kernels_of(point: Point, store: ArtifactStore) -> list[Sm90Config]:
-    """Untraced kernels for a point, those with the most pool rows first."""
-    problem = replace(point.problem, pool_rows=None)
-    found = [c for c in store.configs(Sm90Config) if replace(c.problem, pool_rows=None) == problem and not c.trace]
-    return sorted(found, key=lambda config: -pool_tokens(config.problem))
+    """Untraced kernels for a point: first those whose results travel as BF16, and of each format those with the most pool rows."""
+    found = [c for c in store.configs(Sm90Config) if type(c) is Sm90Config and usual(c.problem) == usual(point.problem) and not c.trace]
+    return sorted(found, key=lambda config: (config.problem.combine != BF16, -pool_tokens(config.problem)))
 
 
-def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
+def usual(problem: Problem) -> Problem:
+    """The same layer on the usual buffer."""
+    return replace(problem, pool_rows=None, combine=BF16)
+
+
+def compare(point: Point, layer: Layer, options: BufferOptions) -> dict[str, Any]:
     """Checks and times all kernels for a point; all ranks together.  The record is complete on rank 0."""
     store, inputs = ArtifactStore(options.artifacts), point.draw(SEED)
     configs = kernels_of(point, store)
     buffers = {problem: SymmetricBuffer.allocate(problem, SM90) for problem in dict.fromkeys(config.problem for config in configs)}
-    names = {f"rows={pool_tokens(config.problem)} {variant_name(config)}": config for config in configs}
+    names = {f"{config.problem.combine} rows={pool_tokens(config.problem)} {variant_name(config)}": config for config in configs}
     limit = options.watchdog_ms * 1_000_000
     kernels = {name: layer.bind(store, config, buffers[config.problem], limit) for name, config in names.items()}
     outputs = {name: torch.empty(point.tokens, point.problem.hidden, dtype=torch.bfloat16, device="cuda") for name in kernels}
@@ -73,19 +80,24 @@ def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
 
     run_earlier_batches(point.draw, load, runs.values())
     load(inputs)
-    expectation = Expectation(point.problem, inputs, sample_rows(point.tokens, SAMPLES_PER_RANK), layer.all_weights)
+    rows, layers = sample_rows(point.tokens, SAMPLES_PER_RANK), {config.problem.combine: config.problem for config in configs}
+    expectations = {combine: Expectation(problem, inputs, rows, layer.all_weights) for combine, problem in layers.items()}
     entries: dict[str, dict[str, Any]] = {}
+    firsts: dict[str, torch.Tensor] = {}
     for name, kernel in kernels.items():
-        entry = {"check": check_launch(kernel, outputs[name], expectation), "pool_rows": pool_tokens(names[name].problem)}
-        entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[names[name].problem].num_bytes}
-    first = next(iter(outputs.values())).clone()
+        problem = names[name].problem
+        check = check_launch(kernel, outputs[name], expectations[problem.combine])
+        entry = {"check": check, "combine": problem.combine, "pool_rows": pool_tokens(problem)}
+        entries[name] = entry | {"variant": variant_name(names[name]), "symmetric_bytes": buffers[problem].num_bytes}
+        firsts.setdefault(problem.combine, outputs[name].clone())
+    usual_y = next(iter(firsts.values()))
     synchronize()
     for name, kernel in kernels.items():
-        other = torch.zeros((), dtype=torch.int64, device="cuda")
+        other, first = torch.zeros((), dtype=torch.int64, device="cuda"), firsts[names[name].problem.combine]
         for _ in range(1 + options.launches):
             other += (bits_of(kernel, outputs[name]) != first.view(torch.int16)).sum()
         dist.all_reduce(other)
-        entries[name]["other_bits"] = int(other)
+        entries[name] |= {"other_bits": int(other), "difference": relative_difference(outputs[name], usual_y)}
     for name, times in time_back_to_back(runs, launches_of(point.tokens)).items():
         entries[name]["us"] = asdict(times)
     for kernel in kernels.values():
@@ -96,7 +108,7 @@ def compare(point: Point, layer: Layer, options: RingOptions) -> dict[str, Any]:
     return {"point": asdict(point), "name": point.name, "launches": 1 + options.launches, "kernels": list(entries.values())}
 
 
-def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: RingOptions) -> None:
+def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: BufferOptions) -> None:
     """A worker process; points of a shape that follow one another share their weights."""
     layers = CurrentLayer()
     for index, point in enumerate(points):
@@ -107,22 +119,24 @@ def table(record: dict[str, Any]) -> str:
     """A record as text; gains are over the first kernel."""
     if "error" in record:
         return f"{record['name']}: FAILED: {record['error']}"
-    lines = [f"{record['name']}\n{'us':>9} {'low':>9} {'high':>9} {'gain':>7} {'MiB':>7} {'rows':>7}  check        kernel"]
+    heads = f"{'us':>9} {'low':>9} {'high':>9} {'gain':>7} {'MiB':>7} {'rows':>7} {'combine':>8} {'differs':>8}"
+    lines = [record["name"], f"{heads}  check        kernel"]
     first = record["kernels"][0]["us"]["median"]
     for one in record["kernels"]:
         us, good = one["us"], one["check"]["passed"] and not one["other_bits"]
         figures = f"{us['median']:9.1f} {us['low']:9.1f} {us['high']:9.1f} {first / us['median'] - 1:+7.1%}"
         verdict = "same bits" if good else f"WRONG {one['other_bits']}"
-        lines.append(f"{figures} {one['symmetric_bytes'] / 2**20:7.0f} {one['pool_rows']:7}  {verdict:12} {one['variant']}")
+        buffer = f"{one['symmetric_bytes'] / 2**20:7.0f} {one['pool_rows']:7} {one['combine']:>8} {one['difference']:8.4f}"
+        lines.append(f"{figures} {buffer}  {verdict:12} {one['variant']}")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times kernels with pools of several sizes in turns.")
-    add_options(parser.add_argument, RingOptions)
-    options = read_options(RingOptions, parser.parse_args())
+    parser = argparse.ArgumentParser(description="Times kernels on buffers of their own in turns.")
+    add_options(parser.add_argument, BufferOptions)
+    options = read_options(BufferOptions, parser.parse_args())
     try:
-        with naming_options(RingOptions):
+        with naming_options(BufferOptions):
             points = points_of(options, options.remote)
     except ProblemError as error:
         parser.error(str(error))
@@ -137,7 +151,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             worker = RankWorker(partial(work, options=options), ranks)
             run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
-    print(f"wrote {save(options.out, 'compare_rings', records)}")
+    print(f"wrote {save(options.out, 'compare_buffers', records)}")
     sys.exit(any("error" in one for one in records))
 
 

@@ -1,0 +1,24 @@
+"""Processes of tests that are forked from one that has imported torch and the DSL: for a short process that is most of its life."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+FORKED = get_context("forkserver")  # has one server for all of a process, and so has bench/public_programs.py
+PRELOAD = ["pytest", "torch.distributed", "cutlass.cute", "megamoe_dsl.sim"]
+
+
+def forked_process(target: Callable[..., None], args: tuple[Any, ...]) -> ForkServerProcess:
+    """A process, not yet started, with this one's present environment."""
+    FORKED.set_forkserver_preload(PRELOAD)
+    return FORKED.Process(target=_run, args=(dict(os.environ), target, args))
+
+
+def _run(environment: dict[str, str], target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*args)
