@@ -38,7 +38,7 @@ def test_the_page_is_within_bounds() -> None:
     points, *sm100 = [float(one) / 100 for one in re.findall(r"\brms (\d+\.\d)%", PAGE)]
     assert points <= MOST_RMS and len(sm100) == 2 and max(sm100) <= MOST_RMS_SM100
     told_apart = [tuple(map(int, one)) for one in re.findall(r"\| (\d+) of (\d+) \|$", PAGE, re.MULTILINE)]
-    assert len(told_apart) == 2 and all(right >= LEAST_RIGHT * every for right, every in told_apart)
+    assert len(told_apart) == 5 and all(right >= LEAST_RIGHT * every for right, every in told_apart)
 
 
 def test_weights_of_4_bits() -> None:
@@ -49,9 +49,10 @@ def test_weights_of_4_bits() -> None:
 
 
 def test_packed_tokens_take_less_of_everything() -> None:
-    """Half the bytes of tokens, and tensor cores twice as fast."""
-    byte, packed = (preset("flash").problem(2048, recipe=recipe) for recipe in ("fp8xfp4", "mxf4xmxf4"))
-    load = RankLoad.uniform(byte, 2048)
-    one, other = (Prediction.of(Sm100Config.choose(p, 2048, block_m=192), load, calibration_of("NVIDIA B200")) for p in (byte, packed))
-    assert other.launched.run.multiplying == pytest.approx(one.launched.run.multiplying / 2, rel=0.1)
+    """Half the bytes of tokens, and tensor cores twice as fast, at a clock that their power allows."""
+    byte, packed = (preset("flash").problem(512, recipe=recipe) for recipe in ("fp8xfp4", "mxf4xmxf4"))
+    load = RankLoad.uniform(byte, 512)
+    one, other = (Prediction.of(Sm100Config.choose(p, 512, block_m=128), load, calibration_of("NVIDIA B200")) for p in (byte, packed))
+    cycles = [found.launched.run.multiplying * found.launched.clock for found in (one, other)]
+    assert 0.4 * cycles[0] < cycles[1] < 0.6 * cycles[0]
     assert other.launched.run.l2_bytes < 0.85 * one.launched.run.l2_bytes and other.us < one.us

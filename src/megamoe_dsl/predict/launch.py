@@ -14,9 +14,8 @@ from .pool_table import PoolTable
 from .server import Ints
 from .tiles import Tiles, TokenBlocks
 
-LATER_PULL = 2.75
-"""Microseconds that a token takes longer which a warp pulls after others, when all warps pull: traces have 9.2 us a token of Flash and 14.6
-of Pro with 512 tokens, 6.6 and 11.7 with 64."""
+LATER_PULLS = 1.6
+"""A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
 SEED = 0
 DRAWS = 400
 MOST_KEPT = 0.6
@@ -100,9 +99,9 @@ class KBlocks:
         """When each block of the pool has been pulled: a warp's tokens one after the other, each in `rounds` of as many chunks as the warp
         has room for, all of them over NVLink."""
         row, given = problem.formats.activations.row_bytes(problem.hidden), np.cumsum(blocks.valid, dtype=float)
+        turns = 1 + LATER_PULLS * (np.ceil(given / warps) - 1)
         latency = calibration.pull + rounds * calibration.pull_round + row / calibration.pull_rate
-        taken = latency + (latency + LATER_PULL) * (np.ceil(given / warps) - 1)
-        pulled = counted(calibration, load) + np.maximum(taken, given * row * load.remote / calibration.nvlink)
+        pulled = counted(calibration, load) + np.maximum(turns * latency, given * row * load.remote / calibration.nvlink)
         arrivals = np.full(len(blocks.valid), self.fc1_n)
         num_bytes = np.array(blocks.valid, float) * row
         return PoolTable(pulled, num_bytes, arrivals, self.experts * self.of_expert, self.fc1 + self.fc2, self.fc1)
