@@ -57,13 +57,13 @@ class Predicted:
         return self.model / self.us - 1
 
 
-def measured(files: Sequence[str], most_tokens: int = ANY) -> Iterator[Predicted]:
+def measured(files: Sequence[str], most_tokens: int = ANY, least_tokens: int = 0) -> Iterator[Predicted]:
     """Every configuration of a point's number formats in records of H200s, in their order."""
     for name in files:
         found = json.loads((RESULTS / f"{name}.json").read_text())
         for record in found["records"]:
             point = Point(**record["point"])
-            if point.tokens <= most_tokens:
+            if least_tokens <= point.tokens <= most_tokens:
                 yield from measured_point(point, record, found["gpu"])
 
 

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -38,6 +40,18 @@ SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk",
 SIMULATE = ["simulate", *SMALL, "--sms", "2", "--tokens", "3,0"]
 LONG_SUMS = ["--hidden", "16384", "--experts", "1", "--topk", "1", "--ranks", "1", "--tokens", "8"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Callable[..., Artifact]:
+    """`compile_kernel` that knows what it has compiled."""
+    return cache(compile_kernel)
+
+
+@pytest.fixture
+def compiled_once(kernels: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a command says of a kernel that others of this file have too."""
+    monkeypatch.setattr("megamoe_dsl.artifact.compile.compile_kernel", kernels)
 
 
 @pytest.mark.parametrize("command", [[], ["inspect"], ["simulate"]])
@@ -144,6 +158,7 @@ def test_a_file_is_replaced_as_a_whole_and_a_device_is_written(tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == [target, link]
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_inspect_json_and_files(tmp_path: Path) -> None:
     files = {name: tmp_path / f"kernel.{name}" for name in ("ptx", "sass", "json")}
     arguments = ["inspect", *SMALL, "--sms", "4", "--tokens", "16"]
@@ -180,6 +195,7 @@ def test_diff_with_something_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_inspect_shows_tables() -> None:
     result = runner.invoke(app, ["inspect", *SMALL, "--sms", "4", "--tokens", "16"])
     assert result.exit_code == 0, result.output
@@ -234,6 +250,7 @@ def test_inspect_shows_overtaken_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Loads from SMEM that are overtaken" in result.output and "SYNCS.ARRIVE" in result.output
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_simulate_passes_twice_on_the_same_buffers() -> None:
     result = runner.invoke(app, [*SIMULATE, "--launches", "2", "--mask", "0.3"])
     assert result.exit_code == 0, result.output
@@ -247,6 +264,7 @@ def test_simulate_on_random_data_uses_the_bound() -> None:
     assert "no race found" not in result.output
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
     monkeypatch.setattr(comparison, "compare", lambda case, y: [wrong])
@@ -268,6 +286,7 @@ def test_what_the_dsl_reports_is_a_compile_error(command: list[str], monkeypatch
     assert "error: the DSL: " in result.stderr and "no such instruction" in result.stderr and "\x1b" not in result.stderr
 
 
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize(
     "error", [WatchdogError("rank 0, SM 1: wait GRID exceeded its limit"), Deadlock("no warp can make progress\n  warp 3")]
 )
@@ -281,6 +300,7 @@ def test_faults_are_exit_code_2(error: Exception, monkeypatch: pytest.MonkeyPatc
     assert f"error: {str(error).splitlines()[0]}" in result.stderr
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("a bug")

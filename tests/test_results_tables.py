@@ -18,6 +18,8 @@ RESULTS = ROOT / "bench" / "results"
 
 
 TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
+OTHER_SHAPES = "time-20261122-163649", "time-20261122-163802", "time-20261122-165327", "time-20261122-165419"
+RINGS = "time-20261122-165242", "time-20261122-165304"
 H100 = "time-20261122-155606", "time-20261122-155638"
 
 
@@ -27,11 +29,14 @@ H100 = "time-20261122-155606", "time-20261122-155638"
         ("docs/performance.md", table, TIMES, 14),
         ("docs/performance.md", spread_table, TIMES, 14),
         ("docs/performance.md", short_table, TIMES, 8),
+        ("docs/performance.md", table, OTHER_SHAPES, 26),
+        ("docs/performance.md", table, RINGS, 9),
         ("docs/performance.md", short_table, H100, 8),
         ("docs/performance.md", share_table, H100, 4),
         ("docs/performance.md", spread_table, H100, 14),
         ("README.md", short_table, TIMES, 8),
         ("docs/hopper.md", table, TRACES, 14),
+        ("docs/hopper.md", table, ("trace-20261122-163955", "trace-20261122-164005"), 5),
     ],
 )
 def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str], records: tuple[str, ...], lines: int) -> None:

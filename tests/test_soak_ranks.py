@@ -25,7 +25,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
-MOE = Problem(512, 256, 4, 2, 2, 3, recipe="fp8xfp8")
+MOE = Problem(512, 128, 4, 2, 2, 3, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 3, num_sms=2)
 LAUNCHES = 3
 INPUTS = ("x", "x_sf", "topk_idx", "topk_weights")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .quant import ExpertWeights
     from .runtime.buffers import Inputs
     from .runtime.gemm import gemm, grouped_gemm
-    from .runtime.gemm_tensors import scales_by_column
+    from .runtime.gemm_scales import scale_words, scales_by_column
     from .runtime.layer import MegaMoE, mega_moe
     from .runtime.simulated import SimulatedMoE
 
@@ -52,7 +52,8 @@ _PUBLIC = {
     "random_case": "cases",
     "random_inputs": "cases",
     "random_weights": "cases",
-    "scales_by_column": "runtime.gemm_tensors",
+    "scale_words": "runtime.gemm_scales",
+    "scales_by_column": "runtime.gemm_scales",
 }
 """Where names come from: for type checkers it says the same above."""
 _FOLDERS = ("sim",)
@@ -82,6 +83,7 @@ __all__ = [
     "random_case",
     "random_inputs",
     "random_weights",
+    "scale_words",
     "scales_by_column",
     "sim",
 ]

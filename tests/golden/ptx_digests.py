@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import golden_figures as figures
 
@@ -13,6 +14,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
@@ -33,11 +35,11 @@ def digest(artifact: Artifact) -> str:
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
 
-def _sm100(**problem: float | bool | int) -> Sm100Config:
+def _sm100(**problem: float | bool | int | str) -> Sm100Config:
     return Sm100Config.choose(PRESETS["flash"].problem(128, **problem), 128, num_sms=132)
 
 
-def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int) -> Sm90Config:
+def _sm90(num_tokens: int, trace: bool = False, **problem: float | bool | int | str) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), num_tokens, trace=trace)
 
 
@@ -56,12 +58,20 @@ def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **field
     return lambda: GemmConfig(problem, block_m, block_n, **fields)
 
 
+def _pair_gemm(block_m: int, recipe: str, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: Sm100GemmConfig(GemmProblem(2112, 7168, recipe=recipe, **problem), block_m, **fields)
+
+
 def _packed(block_m: int) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
 
 
 def _stage(number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(_sm90(8192))[number]
+
+
+def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
+    return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
@@ -76,6 +86,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
+    "sm_90a-e4m3-results-columns": lambda: _sm90(64, combine="e4m3"),
+    "sm_90a-e4m3-results-rows": lambda: _sm90(2048, combine="e4m3"),
+    "sm_100a-e4m3-results": lambda: _sm100(combine="e4m3"),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
@@ -88,11 +101,17 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32), halves=True, dealt=True),
     "sm_90a-gemm-masked": _gemm(64, 256, GemmProblem(4096, 4096, "masked", 256)),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
+    "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
+    "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
+    "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),
     "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
     **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
+    "sm_100a-moe-fc1": _stage_sm100("fp8xfp4", 1),
+    "sm_100a-moe-swiglu": _stage_sm100("fp8xfp4", 2),
+    "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, twice
+from pair_gemm_faults import PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
     DRAW,
@@ -36,6 +37,7 @@ from sm90_faults import (
 )
 
 from gemm_runs import EVERYTHING, GROUPED, Run, artifact, groups
+from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"
@@ -56,8 +58,10 @@ SUBJECTS = {
     "columns": Subject(Run("faults-columns", (40,), 24, 64, {"n": 208, "k": 384}, {"num_sms": 2, "num_stages": 2, "swap_ab": True})),
     "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
+    "CTA pair": Subject(SUBJECT),
 }
-"""`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone."""
+"""`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
+SM100."""
 
 MATH_WARPS = r"mbarrier\.init[^;]*, 8;"
 RING = (
@@ -110,6 +114,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
+    *((fault, "CTA pair") for fault in PAIR_FAULTS),
 )
 
 

@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.mega_moe.exchange_counts import ALONE
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
+from sweep import rarely
 
 
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"block_m {tier.block_m}")
@@ -120,7 +121,7 @@ def test_more_than_128_experts():
     assert ALONE < 49 * 8 and layer.received[0][129] > 0
 
 
-@pytest.mark.parametrize("local", [31, 32, 40])
+@pytest.mark.parametrize("local", [31, 32, rarely(40)])
 def test_more_than_a_warp_of_local_experts(local):
     """The scheduler warp scans the counts in rounds of 32; the table has one entry more than experts."""
     moe = problem(8, num_experts=2 * local, topk=6, hidden=256)
@@ -152,12 +153,12 @@ def test_ring_depths(stages):
 
 
 def test_scheduler_seeds():
-    """One case under six random schedules: the same bits, no race, whatever the order."""
+    """One case under four random schedules: the same bits, no race, whatever the order."""
     moe = problem(20, hidden=512, intermediate=256)
     kernel = config(moe, block_m=32, num_stages=3)
     case = random_case(moe, (20, 11), 7, mask=0.1)
     instructions = set()
-    for seed in range(6):
+    for seed in range(4):
         layer = Layer.of(kernel, case)
         ranks, report = layer.launch(case, seed)
         assert [one.unequal for one in ranks] == [0, 0]
@@ -176,7 +177,7 @@ def test_launches_in_a_row():
     assert layer.moe.ranks[0].stats.tolist() == layer.received[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, rarely(1), rarely(2)])
 def test_launches_without_a_pause(seed):
     """Each rank begins its next launch as soon as its last has ended, while the other may still be in it: no race across the launches."""
     moe = problem(24, num_experts=8, topk=3)
@@ -192,7 +193,7 @@ def test_launches_without_a_pause(seed):
     assert int(layer.moe.ranks[0].view("launch_epoch")) == len(counts)
 
 
-@pytest.mark.parametrize("launches", [2, 3])
+@pytest.mark.parametrize("launches", [rarely(2), 3])
 def test_launches_of_another_tier_on_the_same_buffers(launches):
     """The pool, its scales and the counters serve every tier: block_m changes from launch to launch, the buffers stay."""
     moe = problem(40, num_experts=4)

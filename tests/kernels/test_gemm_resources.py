@@ -6,7 +6,9 @@ import pytest
 
 from gemm_runs import artifact
 from megamoe_dsl import GemmConfig, GemmProblem
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.target import Target
@@ -22,6 +24,13 @@ CONFIGS = {
     "swapped": GemmConfig(PACKED, 32, 128, swap_ab=True, ahead=2),
     "halves": GemmConfig(PACKED, 128, 256, halves=True, dealt=True),
 }
+SCALED = {
+    "W4A8": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="fp8xfp4"), 192),
+    "W4A4, grouped": Sm100GemmConfig(GemmProblem(4096, 4096, "masked", 32, recipe="mxf4xmxf4"), 64, block_k=256, dealt=True),
+    "W4A8, float32": Sm100GemmConfig(GemmProblem(2112, 7168, output="f32", accumulate=True, recipe="fp8xfp4"), 128),
+    "W4A4, 128 of K": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="mxf4xmxf4"), 32, epilogue_warpgroups=1),
+}
+SUITE = ("W4A8",)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -33,6 +42,20 @@ def test_registers_are_enough(name: str) -> None:
     uses = register_use(compiled.kernel.registers(config), compiled.listing)
     assert {one.group for one in uses} == {"loader", "math"} and all(one.fits for one in uses)
     assert compiled.overtaken_loads == []
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SUITE else pytest.mark.sweep) for name in SCALED])
+def test_a_pair_fits_the_chip(name: str) -> None:
+    """Nothing on the stack, registers for all threads, columns for all accumulators, no load that is overtaken, a ring of six stages."""
+    config = SCALED[name]
+    compiled = compile_kernel(config, line_info=True)
+    assert compiled.resources.stack_bytes == 0 and compiled.listing.spills == (0, 0)
+    assert compiled.resources.registers * config.num_threads <= config.arch.registers
+    assert compiled.overtaken_loads == []
+    assert config.tmem.used <= config.tmem.allocated <= config.arch.tmem_columns
+    assert config.num_stages >= 6 and compiled.dynamic_smem <= config.arch.smem_bytes
+    measures = {one.key: one.instructions for one in compiled.kernel.measures(config, compiled.listing)}
+    assert measures["mma_k_block"] < 70 and measures["token_loader_k_block"] < 30 and measures["weight_loader_k_block"] < 30
 
 
 def test_a_ring_of_four_stages_fills_shared_memory() -> None:

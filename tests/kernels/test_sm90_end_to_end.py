@@ -4,7 +4,6 @@ bit (sm90_runs)."""
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
 import pytest
 import torch
@@ -18,11 +17,7 @@ from megamoe_dsl.kernels.mega_moe.layouts.workspace import RankBarrier
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import FusedMoeOrder, fused_moe
-
-
-def rarely(*values: int) -> Any:
-    """Values of a case that `python -m pytest -m sweep` runs, where the suite has another of its kind."""
-    return pytest.param(*values, marks=pytest.mark.sweep)
+from sweep import rarely
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])

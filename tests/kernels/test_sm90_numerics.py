@@ -11,9 +11,10 @@ from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.cases import Case
 from megamoe_dsl.runtime.comparison import compare
+from sweep import rarely
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, rarely(1)])
 @pytest.mark.parametrize("block_m", [8, 32, 128])
 def test_random_data_to_the_bit(block_m, seed):
     """Normal data over many binades: the reference with Hopper's partial sums, element by element; exact sums are another result."""
@@ -28,7 +29,7 @@ def test_random_data_to_the_bit(block_m, seed):
 @pytest.mark.parametrize("exact", [True, False])
 def test_other_combinations_of_clamp_and_silu(exact):
     for block_m, clamp, fast_math in ((16, 0.5, True), (128, 7.0, False), (32, None, False)):
-        kernel = config(problem(10, hidden=512, activation_clamp=clamp, fast_math=fast_math), block_m=block_m)
+        kernel = config(problem(10, activation_clamp=clamp, fast_math=fast_math), block_m=block_m)
         layer = prove(kernel, [(10, 4)], exact=exact)
         assert ("div.rn.f32" in layer.moe.artifact.ptx) == (not fast_math)
 

@@ -21,14 +21,17 @@ from megamoe_dsl.device.stage import release_stage
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem
+from sweep import rarely
 
 
 def problem(tokens: int = 24, **changes: Any) -> Problem:
     return fp8_problem(tokens, **{"num_experts": 4, "recipe": "fp8xmxfp4", **changes})
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "random"])
-@pytest.mark.parametrize("block_m", PACKED_BLOCK_M)
+@pytest.mark.parametrize(
+    ("block_m", "exact"),
+    [(block_m, False) for block_m in PACKED_BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), rarely(64, True), (128, True)],
+)
 def test_every_tile(block_m, exact):
     """An expert with a full and a partial block, experts with a few tokens; an odd number of K blocks in Linear2."""
     moe = problem(block_m + 5, intermediate=384 if exact else 128)

@@ -61,8 +61,8 @@ def launch(kernel: Sm90Config, case: HopperCase, seed: int) -> list[list[list[in
 
 
 def test_the_deal_follows_the_schedule_and_the_result_does_not(subject: tuple[Sm90Config, HopperCase]) -> None:
-    deals = [launch(*subject, seed) for seed in range(3)]
-    assert deals[0] != deals[1] != deals[2] != deals[0]
+    deals = [launch(*subject, seed) for seed in range(2)]
+    assert deals[0] != deals[1]
     for sms in (sms for ranks in deals for sms in ranks):
         assert [numbers[0] for numbers in sms] == list(range(SMS))
         assert all(a < b for numbers in sms for a, b in pairwise(numbers))

@@ -15,11 +15,12 @@ from megamoe_dsl.cases import Case, random_case
 TOKENS, RANK, EXPERT = (11, 24), 1, 2  # EXPERT is local
 
 
-@pytest.fixture(scope="module", params=["sm_100a", "sm_90a"])
+@pytest.fixture(scope="module", params=[("sm_100a", "bf16"), ("sm_90a", "e4m3")], ids=" ".join)
 def launches(request: pytest.FixtureRequest) -> tuple[Case, list[Snapshot], list[Snapshot]]:
     """Snapshots of all ranks after a launch and, with others in between, another on the same inputs."""
-    runs: Any = mega_moe_runs if request.param == "sm_100a" else sm90_runs
-    moe = runs.problem()
+    arch, combine = request.param
+    runs: Any = mega_moe_runs if arch == "sm_100a" else sm90_runs
+    moe = runs.problem(combine=combine)
     case, other = (random_case(moe, tokens, 5, mask=0.2) for tokens in (TOKENS, (24, 3)))
     layer = mega_moe_runs.SimulatedMoE(mega_moe_runs.artifact(runs.config(moe)), case.weights, race=False)
     taken = []
@@ -66,7 +67,7 @@ def test_stages_come_in_the_order_of_a_launch(launches: Any) -> None:
     wrong = copy(after[RANK])
     wrong.row("token_src_metadata", wrong.rows(received(case))[EXPERT][0]).zero_()
     slot, token = next((s, t) for t, s in (case.topk_idx[RANK] >= 0).nonzero().tolist())
-    wrong.fields["combine"][slot, token, 130] += 1
+    wrong.fields["combine"][slot, token, 130] += 1  # of E4M3 a code of block 1
     lost, result = wrong.differences(before[RANK], RANK, case.topk_idx)
     assert (lost.stage, lost.expert) == ("dispatch", RANK * case.problem.experts_per_rank + EXPERT)
     expert, row = int(case.topk_idx[RANK][token, slot]), slot * case.problem.max_tokens_per_rank + token

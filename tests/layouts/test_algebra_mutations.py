@@ -3,9 +3,9 @@
 import pytest
 import test_device_expressions as checks
 
+from megamoe_dsl.blocks.sm100 import result_tile
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
 from megamoe_dsl.hardware.scale_order import pool_scales
-from megamoe_dsl.kernels.mega_moe.sm100 import epilogue_tile
 from megamoe_dsl.layouts.algebra import Layout, join
 
 
@@ -28,17 +28,17 @@ MUTANTS = {
         lambda: checks.test_fc1_bytes_reach_their_place_in_the_tile(32),
     ),
     "Linear2 halves of the wrong size": (
-        "fc2_write_address",
-        lambda tile, warp, lane, tokens: epilogue_tile.fc2_write_address(tile, warp, lane, 16),
+        "write_address",
+        lambda tile, warp, lane, tokens: result_tile.write_address(tile, warp, lane, 16),
         lambda: checks.test_fc2_values_reach_their_place_in_the_tile(32),
     ),
     "Linear2 read by rows of the neighbour": (
-        "fc2_read_row",
+        "read_row",
         lambda warp, lane: warp * 2 + (lane >> 4 ^ 1),
         None,
     ),
     "Linear2 read without the swizzle": (
-        "fc2_read_address",
+        "read_address",
         lambda tile, row, lane, tokens: tile + (lane >> 3 & 1) * tokens * 128 + row * 128 + ((lane & 7) << 4),
         lambda: checks.test_fc2_reads_whole_rows(16),
     ),

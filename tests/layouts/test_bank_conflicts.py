@@ -2,9 +2,10 @@
 
 import pytest
 
+from megamoe_dsl.blocks.sm100.result_tile import read_address, read_row, write_address
 from megamoe_dsl.hardware.bank_conflicts import fewest_wavefronts, wavefronts
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import vector_address
-from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import fc1_store_address, fc2_read_address, fc2_read_row, fc2_write_address
+from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import fc1_store_address
 
 LANES = range(32)
 WARPS = range(4)
@@ -49,7 +50,7 @@ def test_fc1_store(warp, tokens):
 @pytest.mark.parametrize("warp", WARPS)
 def test_fc2_store(warp, tokens):
     """stmatrix b16: eight tokens, 8 channels each."""
-    rows = [fc2_write_address(0, warp, lane, tokens) for lane in LANES]
+    rows = [write_address(0, warp, lane, tokens) for lane in LANES]
     assert [wavefronts(tile, 16) for tile in tiles(rows)] == [1] * 4
     assert wavefronts([256 * token + 64 * warp for token in range(8)], 16) == 8
 
@@ -58,7 +59,7 @@ def test_fc2_store(warp, tokens):
 @pytest.mark.parametrize("warp", WARPS)
 def test_fc2_load(warp, tokens):
     """16 bytes a lane."""
-    addresses = [fc2_read_address(0, fc2_read_row(warp, lane), lane, tokens) for lane in LANES]
+    addresses = [read_address(0, read_row(warp, lane), lane, tokens) for lane in LANES]
     assert wavefronts(addresses, 16) == fewest_wavefronts(addresses, 16) == 4
 
 

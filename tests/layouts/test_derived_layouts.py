@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.blocks.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.hardware.accumulator import CTA, accumulators, pair_m128, pair_m256
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16, tmem_16x256b, tmem_32x32b, wgmma_accumulator
 from megamoe_dsl.hardware.operand_tile import k_step, operand_tile, swizzle_atom, unpacked_fp4_row
@@ -14,7 +15,6 @@ from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, tmem_scal
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import combine_channels
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
-from megamoe_dsl.kernels.mega_moe.sm100.tmem_plan import Sm100TmemPlan
 from megamoe_dsl.layouts.algebra import Layout, XorSwizzle, coalesce, idx2crd, left_inverse, right_inverse
 from megamoe_dsl.quant.formats import SCALE_BLOCK
 from megamoe_dsl.quant.weights import deinterleave_gate_up, interleave_gate_up, utccp_scale_order

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megamoe_dsl.blocks.sm100.result_tile import (
+    HALF_BYTES,
+    channel_bytes,
+    read_address,
+    read_row,
+    result_bytes,
+    result_tile,
+    write_address,
+)
 from megamoe_dsl.hardware.accumulator import accumulators
+from megamoe_dsl.hardware.cta_pair import BLOCK_N, CLUSTER
 from megamoe_dsl.hardware.fragments import load_columns, stmatrix_b8, stmatrix_b16
 from megamoe_dsl.hardware.k_block import BYTE_VALUES, packed_values
 from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
@@ -20,20 +30,13 @@ from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
 from megamoe_dsl.kernels.mega_moe.sm100.config import TIERS
 from megamoe_dsl.kernels.mega_moe.sm100.epilogue_tile import (
     FC1_CHANNELS,
-    HALF_BYTES,
     fc1_scale,
     fc1_store_address,
     fc1_tile,
-    fc2_channel_bytes,
-    fc2_read_address,
-    fc2_read_row,
-    fc2_tile,
-    fc2_write_address,
     packed_store_address,
     packed_tile,
     packed_token,
 )
-from megamoe_dsl.kernels.mega_moe.sm100.tile import BLOCK_N, CLUSTER
 from megamoe_dsl.layouts.algebra import Layout, idx2crd, right_inverse
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.smem_descriptor import SmemDescriptor, copy_bytes, operand_bytes
@@ -193,15 +196,15 @@ def test_fc1_scale_addresses(config, data):
     assert address == 4 * layout(first + pair + 8 * group + q, block, scale // 4) + scale % 4
 
 
-# --- epilogue_fc2.py
+# --- blocks/sm100/results.py
 @pytest.mark.parametrize("tokens", PASSES)
 def test_fc2_values_reach_their_place_in_the_tile(tokens):
-    """v[2 k], v[2 k + 1] of group g, through stmatrix.trans at `write + g * 8 * HALF`, is fc2_tile(token, channel)."""
-    tile, groups, base = fc2_tile(tokens), tokens // 8, 8192
+    """v[2 k], v[2 k + 1] of group g, through stmatrix.trans at `write + g * 8 * HALF`, is result_tile(token, channel)."""
+    tile, groups, base = result_tile(tokens), tokens // 8, 8192
     position = stmatrix_b16(4, transposed=True)
     seen = set()
     for warp in WARPS:
-        addresses = [fc2_write_address(base, warp, lane, tokens) for lane in THREADS]
+        addresses = [write_address(base, warp, lane, tokens) for lane in THREADS]
         for thread in THREADS:
             for group in range(groups):
                 for value in range(8):
@@ -216,12 +219,12 @@ def test_fc2_values_reach_their_place_in_the_tile(tokens):
 @pytest.mark.parametrize("tokens", PASSES)
 def test_fc2_reads_whole_rows(tokens):
     """`read + step * HALF`: 16 bytes are channels 8 (lane % 16).. of token own_row + step; all lanes and steps cover the tile once."""
-    tile, base = fc2_tile(tokens), 8192
+    tile, base = result_tile(tokens), 8192
     seen = set()
     for warp in WARPS:
         for lane in THREADS:
-            row = fc2_read_row(warp, lane)
-            address = fc2_read_address(base, row, lane, tokens)
+            row = read_row(warp, lane)
+            address = read_address(base, row, lane, tokens)
             for step in range(0, tokens, 8):
                 for element in range(8):
                     place = address + step * HALF_BYTES + 2 * element
@@ -276,7 +279,7 @@ def permute(a, b, selector):
 def test_fc2_channel_bytes():
     """The row's bytes of the CTA's channels, 16 lanes after one another."""
     channel = Layout((8, 16, 28))
-    assert all(fc2_channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
+    assert all(channel_bytes(n, lane) == 2 * channel(0, lane & 15, n) for n in range(28) for lane in THREADS)
 
 
 @settings(max_examples=200)
@@ -288,8 +291,8 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     assert all(start % 1024 == 0 for start in cd)
     fc1 = (packed_tile if config.problem.formats.hidden.element == E2M1 else fc1_tile)(config.store_block_m)
     assert plan.fc1_tile_bytes % fc1.outer.alignment == 0
-    assert (config.store_block_m * HALF_BYTES) % fc2_tile(config.store_block_m).outer.alignment == 0
-    assert plan.fc1_tile_bytes == fc1.size and plan.fc2_tile_bytes == 2 * fc2_tile(config.store_block_m).size
+    assert (config.store_block_m * HALF_BYTES) % result_tile(config.store_block_m).outer.alignment == 0
+    assert plan.fc1_tile_bytes == fc1.size and result_bytes(config.store_block_m) == 2 * result_tile(config.store_block_m).size
     span = config.k_block.row_bytes
     for name in ("weights", "tokens"):
         assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
@@ -319,10 +322,10 @@ def test_expressions_are_the_same_traced():
     for warp in WARPS:
         for lane in THREADS:
             w, x, base = Int32(warp), Int32(lane), Int32(4096)
-            row = fc2_read_row(warp, lane)
+            row = read_row(warp, lane)
             assert int(fc1_store_address(base, x, w)) == fc1_store_address(4096, lane, warp)
             assert int(packed_store_address(base, packed_token(x), w)) == packed_store_address(4096, packed_token(lane), warp)
-            assert int(fc2_write_address(base, w, x, 32)) == fc2_write_address(4096, warp, lane, 32)
-            assert int(fc2_read_row(w, x)) == row
-            assert int(fc2_read_address(base, Int32(row), x, 32)) == fc2_read_address(4096, row, lane, 32)
+            assert int(write_address(base, w, x, 32)) == write_address(4096, warp, lane, 32)
+            assert int(read_row(w, x)) == row
+            assert int(read_address(base, Int32(row), x, 32)) == read_address(4096, row, lane, 32)
             assert int(vector_address(base, x, 3)) == vector_address(4096, lane, 3)

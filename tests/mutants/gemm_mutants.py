@@ -8,7 +8,9 @@ from mutant import Mutant
 
 FOLDER = "kernels/gemm"
 ON_SM90 = ("sm_90a",)
+ON_SM100 = ("sm_100a",)
 RUNS = ("tests/kernels/test_gemm_end_to_end.py::test_every_element_is_exact",)
+PAIR_RUNS = ("tests/kernels/test_pair_gemm.py::test_every_element_is_exact",)
 
 
 def mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
@@ -16,6 +18,52 @@ def mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
     return Mutant(name, kind, f"{FOLDER}/{file}", old, new, RUNS, ON_SM90)
 
 
+def pair_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """The same of the kernel of CTA pairs."""
+    return Mutant(name, kind, f"{FOLDER}/sm100/{file}", old, new, PAIR_RUNS, ON_SM100)
+
+
+PAIR_MUTANTS = (
+    pair_mutant(
+        "the second CTA's rows start at half a full tile",
+        "wrong base",
+        "load.py",
+        "ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)",
+        "ctx.cta_rank * (config.block_m >> 1)",
+    ),
+    pair_mutant("scales of rows are fetched from the tile's first row on", "wrong base", "load.py", "tile.row & -SF_ATOM_ROWS", "tile.row"),
+    pair_mutant(
+        "scales of every group's packed B are the first one's", "wrong base", "load.py", "tile.group * problem.k_blocks", "tile.group * 0"
+    ),
+    pair_mutant(
+        "a tile's scales begin with those of its atom",
+        "wrong base",
+        "mma.py",
+        "first_scale = (tile.row & (SF_ATOM_ROWS - 1)) // ROWS_PER_COLUMN",
+        "first_scale = 0",
+    ),
+    pair_mutant(
+        "a row more than a tile of a pair has is stored",
+        "off by one",
+        "epilogue.py",
+        "(row < self.tile.valid_m) &",
+        "(row <= self.tile.valid_m) &",
+    ),
+    pair_mutant(
+        "columns beyond D are stored",
+        "off by one",
+        "epilogue.py",
+        "(self.column < self.ctx.config.problem.n)",
+        "(self.column <= self.ctx.config.problem.n)",
+    ),
+    pair_mutant(
+        "an accumulator of a GEMM is given back without a fence after its loads",
+        "missing order",
+        "epilogue.py",
+        "        fence_before_sync()\n        sync_warp()\n",
+        "        sync_warp()\n",
+    ),
+)
 MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "rows of every group's B are the first one's",
@@ -71,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the counter of tiles is not set back",
         "missing clean-up",
         "tile_scheduler.py",
-        '            reduce_add_u32(ctx.args.counter, 0 - fetches * cluster, "relaxed", "gpu")',
+        '            reduce_add_u32(ctx.args.counter, 0 - fetches * taken, "relaxed", "gpu")',
         "            pass",
     ),
     mutant(
@@ -95,6 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    # What TMA still reads is this CTA's.\n    wait_group_read(0)\n",
         "",
     ),
+    *PAIR_MUTANTS,
 )
 
 
@@ -103,15 +152,20 @@ def short_simulation(arch: str) -> str | None:
     groups in pairs, launched without a pause, race detector on."""
     from test_gemm_faults import SUBJECTS, how_noticed
 
-    return next((sign for subject in SUBJECTS if (sign := how_noticed(None, subject)) is not None), None)
+    mine = (subject for subject, one in SUBJECTS.items() if one.run.config.arch.name == arch)
+    return next((sign for subject in mine if (sign := how_noticed(None, subject)) is not None), None)
 
 
 def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
-    from test_gemm_faults import CASES, SEEDS, how_noticed
+    from test_gemm_faults import CASES, SEEDS, SUBJECTS, how_noticed
 
     def notice(fault: object, subject: str) -> str | None:
         return next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)  # type: ignore[arg-type]
 
     for fault, subject in CASES:
-        yield "sm_90a", f"{fault.name}, {subject}", lambda fault=fault, subject=subject: notice(fault, subject)
+        yield (
+            SUBJECTS[subject].run.config.arch.name,
+            f"{fault.name}, {subject}",
+            lambda fault=fault, subject=subject: notice(fault, subject),
+        )

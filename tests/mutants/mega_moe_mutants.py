@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_results_mutants import RESULTS_MUTANTS
 from mega_moe_ring_mutants import RING_MUTANTS
 from mega_moe_role_mutants import SM90_ROLES, SM100_ROLES
 from mega_moe_runtime_mutants import RUNTIME
 from mega_moe_tail_mutants import TAIL
 from mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RING_MUTANTS, *RUNTIME)
+MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RING_MUTANTS, *RESULTS_MUTANTS, *RUNTIME)
 
 
 def short_simulation(arch: str) -> str | None:

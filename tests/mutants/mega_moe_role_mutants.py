@@ -91,8 +91,8 @@ SM100_ROLES = (
         "Linear2 writes one row more than a tile has",
         "off by one",
         f"{SM100}/epilogue_fc2.py",
-        "if first + own_row + step < valid:",
-        "if first + own_row + step <= valid:",
+        "return row < self.valid",
+        "return row <= self.valid",
         archs=ON_SM100,
     ),
     Mutant(

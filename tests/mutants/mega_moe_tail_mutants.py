@@ -41,8 +41,8 @@ TAIL = (
         "the slot that leaves is written before the last store has read it",
         "stale buffer",
         COMBINE,
-        "plan.slots - 1)\n    if lane == 0:\n        wait_group_read(0)\n",
-        "plan.slots - 1)\n",
+        "plan.sets * problem.topk)\n    if lane == 0:\n        wait_group_read(0)\n",
+        "plan.sets * problem.topk)\n",
     ),
     Mutant(
         "combine waits for the first phase of its barriers for ever",
@@ -62,8 +62,8 @@ TAIL = (
         "a piece of a token begins at the token",
         "wrong base",
         COMBINE,
-        "start = Int64(index - token * plan.pieces) * plan.chunk_bytes",
-        "start = Int64(0) * plan.chunk_bytes",
+        "start = Int64(index - token * plan.pieces) * plan.part_bytes",
+        "start = Int64(0) * plan.part_bytes",
         ("tests/kernels/test_sm90_end_to_end.py::test_more_k_blocks_than_lanes[8-4352-128]",),
     ),
     # --- clean-up

@@ -8,12 +8,18 @@ from mutant import Mutant
 
 FOLDER = "kernels/moe_stages"
 RUNS = ("tests/kernels/test_stages.py::test_two_ranks",)
+ON_SM100 = ("tests/kernels/test_stages_sm100.py::test_two_ranks",)
 IN_PARTS = ("tests/kernels/test_stages.py::test_rows_in_parts",)
 
 
 def mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[str, ...] = RUNS) -> Mutant:
     """One of a file of the family's folder."""
     return Mutant(name, kind, f"{FOLDER}/{file}", old, new, nearest, ("sm_90a",))
+
+
+def mutant_sm100(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """One of what is SM100's."""
+    return Mutant(name, kind, f"{FOLDER}/{file}", old, new, ON_SM100, ("sm_100a",))
 
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
@@ -33,6 +39,13 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "context.py",
             'name = "fc1_out" if self.config.phase == FC1 else "fc2_out"',
             'name = "fc2_out"',
+        ),
+        mutant_sm100(
+            "all eight rows of a pass go to the first one's place",
+            "wrong base",
+            "context.py",
+            "return [self.linear_result(place + step) for step in steps]",
+            "return [self.linear_result(place) for step in steps]",
         ),
         mutant(
             "a linear stage has as many blocks of weights as the other",
@@ -56,6 +69,20 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "swiglu.py",
             "    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))\n",
             "",
+        ),
+        mutant_sm100(
+            "the maximum of 32 channels is that of 16",
+            "too narrow",
+            "sm100/swiglu.py",
+            "    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1))\n",
+            "",
+        ),
+        mutant_sm100(
+            "a scale lies where that of a row of the pool would",
+            "wrong base",
+            "sm100/swiglu.py",
+            "config.sf_row(pool_block, row - pool_block * config.block_m)",
+            "config.sf_row(pool_block, row)",
         ),
         mutant(
             "Linear2 counts its tiles on from Linear1's",
@@ -94,7 +121,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "the ranks do not meet before the sums",
             "missing order",
             "kernel.py",
-            "        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, thread - THREADS), RankBarrier.BEFORE_COMBINE)\n",
+            "        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), "
+            "RankBarrier.BEFORE_COMBINE)\n",
             "",
         ),
     ),
@@ -104,19 +132,21 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
 def short_simulation(arch: str) -> str | None:
     """What shows that a stage is wrong, as `kind: text`; None when nothing does: two ranks, launches without a pause, poisoned buffers,
     race detector on, y against the reference."""
-    from test_stage_faults import how_noticed
+    import test_stage_faults
+    import test_stages_sm100
 
-    return how_noticed(None, None)
+    return {"sm_90a": test_stage_faults, "sm_100a": test_stages_sm100}[arch].how_noticed(None, None)
 
 
 def ptx_faults(kernel: str) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of a stage's PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
-    from stage_faults import CASES
-    from test_stage_faults import SEEDS, how_noticed
+    import test_stage_faults
+    import test_stages_sm100
 
-    def notice(fault: object) -> str | None:
-        return next((sign for seed in SEEDS if (sign := how_noticed(fault, kernel, seed)) is not None), None)  # type: ignore[arg-type]
+    def notice(fault: object, how_noticed: Callable[..., str | None]) -> str | None:
+        return next((sign for seed in test_stage_faults.SEEDS if (sign := how_noticed(fault, kernel, seed)) is not None), None)
 
-    for fault, name in CASES:
-        if name == kernel:
-            yield "sm_90a", f"{fault.name}, {kernel}", lambda fault=fault: notice(fault)
+    for arch, tests in (("sm_90a", test_stage_faults), ("sm_100a", test_stages_sm100)):
+        for fault, name in tests.CASES:
+            if name == kernel:
+                yield arch, f"{fault.name}, {kernel}", lambda fault=fault, tests=tests: notice(fault, tests.how_noticed)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, scales_by_column
-from megamoe_dsl.arch import SM90
+from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, scale_words, scales_by_column
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.quant import inverse_utccp_scale_order
 from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
@@ -36,7 +37,7 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def small_case(kind: str = "dense", counts: tuple[int, ...] = (70,), **fields: object) -> GemmCase:
     """With scales of A as the kernel reads them: none are made on the way that the simulated GPU would not know."""
     case = gemm_case(GemmProblem(208, 256, kind, len(counts), **fields), counts)
-    scales = case.tensors.scales()
+    scales = case.tensors.scales().a
     if kind == "masked":
         scales = scales.as_strided(case.tensors.a_sf.shape, (case.tensors.a_sf.shape[1], 1, scales.stride(1)))
     return replace(case, tensors=replace(case.tensors, a_sf=scales))
@@ -66,6 +67,64 @@ def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> N
     SimulatedKernel.tensors = visible(t, out)
     grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out, kind=kind)
     assert torch.equal(out, case.reference())
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("fp8xfp4", "dense"), pytest.param("mxf4xmxf4", "masked", marks=pytest.mark.sweep)])
+def test_types_say_what_the_tensor_core_scales(recipe: str, kind: str, on_simulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales that lie as the kernel reads them; with those of rows the result is the same, but for copies that the simulated GPU would not
+    know."""
+    monkeypatch.setattr(device_gemm.DeviceGemm, "target", Target(SM100, 2))
+    counts = (70,) if kind == "dense" else (40, 0)
+    case = gemm_case(GemmProblem(208, 256, kind, len(counts), recipe=recipe), counts)
+    t = replace(case.tensors, a_sf=scale_words(case.tensors.a_sf.flatten(0, -2)), b_sf=scale_words(case.tensors.b_sf))
+    out = t.d.clone()
+    SimulatedKernel.tensors = {"a": t.a, "a_sf": t.a_sf, "b": t.b, "b_sf": t.b_sf, "d": out}
+    if t.groups is None:
+        gemm(t.a, t.a_sf, t.b, t.b_sf, out)
+    else:
+        SimulatedKernel.tensors["groups"] = t.groups
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out, kind=kind)
+    assert torch.equal(out, case.reference())
+
+
+@pytest.mark.parametrize("rows", [1, 128, 200])
+def test_words_hold_four_scales_of_a_row(rows: int) -> None:
+    given = torch.randint(0, 255, (2, rows, 8), dtype=torch.uint8)
+    words = scale_words(given)
+    assert words.shape == (2, 2, -(-rows // 128) * 128) and scale_words(words) is words
+    back = inverse_utccp_scale_order(words.flatten(0, 1), 2)
+    assert torch.equal(back[:, :rows], given) and not back[:, rows:].any()
+    assert torch.equal(scale_words(given.view(torch.float8_e8m0fnu)), words)
+
+
+SCALED = {
+    "scales of a in float32": (
+        lambda t: replace(t, a_sf=torch.ones(70, 2)),
+        r"a_sf\.dtype = torch.float32: must be torch.uint8 or torch.float8_e8m0fnu or torch.int32",
+    ),
+    "a scale too few": (lambda t: replace(t, a_sf=t.a_sf[:-1]), r"a_sf\.shape = \(69, 8\): must be \(70, 8\)"),
+    "words of other rows": (lambda t: replace(t, b_sf=scale_words(t.a_sf)), r"b_sf\.shape = \(2, 128\): must be \(2, 256\)"),
+    "packed a of another depth": (lambda t: replace(t, a=t.a.view(torch.uint8)), r"a\.shape = \(70, 256\): must be \(70, 128\)"),
+    "b that is not aligned": (
+        lambda t: replace(t, b=torch.empty(208 * 128 + 16, dtype=torch.uint8)[16:].view(208, 128)),
+        r"b\.data_ptr\(\) = \d+: must be a multiple of 32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_bad_scaled_tensors_are_refused_before_a_launch(name: str) -> None:
+    change, message = SCALED[name]
+    t = change(gemm_case(GemmProblem(208, 256, recipe="fp8xfp4"), (70,)).tensors)
+    with pytest.raises(ProblemError, match=message):
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+
+
+def test_a_capacity_is_whole_atoms_of_scales() -> None:
+    t = gemm_case(GemmProblem(208, 256, "masked", 2, recipe="fp8xfp4"), (40, 9)).tensors
+    cut = {name: getattr(t, name)[:, :96].contiguous() for name in ("a", "a_sf", "d")}
+    with pytest.raises(ProblemError, match=r"a\.shape\[1\] = 96: must be a multiple of 128"):
+        grouped_gemm(cut["a"], cut["a_sf"], t.b, t.b_sf, t.groups, cut["d"], kind="masked")
 
 
 def test_float32_is_added_to(on_simulator: None) -> None:

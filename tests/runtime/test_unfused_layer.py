@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe_stages.config import StageConfig
-from megamoe_dsl.kernels.moe_stages.family import STAGES, stage_configs
-from megamoe_dsl.kernels.registry import find_kernel, kernel_of
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.kernels.moe_stages.family import STAGES
+from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime import layer as layer_module
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.unfused_kernel import UnfusedKernel
-from megamoe_dsl.target import Target
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=32, recipe="fp8xfp8")
@@ -31,14 +32,19 @@ def gpu() -> Iterator[type[SimulatedKernel]]:
         yield kernel
 
 
-def test_every_stage_is_launched_and_y_has_the_references_bits(gpu: type[SimulatedKernel], tmp_path: Path) -> None:
-    case = random_case(PROBLEM, [TOKENS], 0, mask=0.2)
+@pytest.mark.parametrize(("arch", "recipe"), [(SM90, "fp8xfp8"), pytest.param(SM100, "mxf4xmxf4", marks=pytest.mark.sweep)], ids=str)
+def test_every_stage_is_launched_and_y_has_the_references_bits(
+    arch: Arch, recipe: str, gpu: type[SimulatedKernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_module, "device_arch", lambda device: arch)
+    problem = replace(PROBLEM, recipe=recipe)
+    case = random_case(problem, [TOKENS], 0, mask=0.2)
     store = ArtifactStore(tmp_path)
     layer = MegaMoE(
-        PROBLEM,
+        problem,
         case.weights[0],
         store=store,
-        symmetric=SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu"),
+        symmetric=SymmetricBuffer.allocate(problem, arch, device="cpu"),
         bf16_inputs=False,
         fused=False,
     )
@@ -52,9 +58,3 @@ def test_every_stage_is_launched_and_y_has_the_references_bits(gpu: type[Simulat
     (kernel,) = {id(one): one for one in layer.kernels.values()}.values()
     assert isinstance(kernel, UnfusedKernel)
     assert len({one.buffers.results.data_ptr() for one in kernel.stages}) == 1 and len(kernel.buffers.results)
-
-
-def test_an_architecture_without_stages_is_named() -> None:
-    fused = find_kernel("mega_moe").choose(Problem(256, 128, 4, 2, max_tokens_per_rank=32), Target.typical(SM100), 8)
-    with pytest.raises(ProblemError, match=r"fused = False: must be True on sm_100a"):
-        stage_configs(fused)

@@ -12,6 +12,7 @@ import torch
 
 from ..hardware.scale_factors import CHANNELS_PER_WORD
 from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.layouts.combine_row import CombineRow
 from ..kernels.mega_moe.layouts.pool import pool_blocks
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import RankBuffers
@@ -112,8 +113,17 @@ class Snapshot:
                     if blocks:
                         yield Difference(field, expert, row, () if field == "fc1_topk_weights" else blocks)
 
+    @property
+    def results(self) -> torch.Tensor:
+        """The combine buffer as bytes, [topk, tokens, blocks of 128 channels, bytes of a block]; scales belong to their block."""
+        row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
+        blocks = row.hidden // CHANNELS_PER_WORD
+        found = self.fields["combine"].view(torch.uint8)
+        values, rest = found[..., : row.first_scale].unflatten(2, (blocks, -1)), found[..., row.first_scale :]
+        return torch.cat([values, rest[..., :blocks].unsqueeze(3)], 3) if row.scaled else values
+
     def _combine_differences(self, wanted: Snapshot, problem: Problem, topk_idx: torch.Tensor) -> Iterator[Difference]:
-        mine, theirs = (one.fields["combine"].view(torch.uint8).unflatten(2, (-1, 2 * CHANNELS_PER_WORD)) for one in (self, wanted))
+        mine, theirs = self.results, wanted.results
         for token, slot in (topk_idx >= 0).nonzero().tolist():
             blocks = differing(mine[slot, token], theirs[slot, token])
             if blocks:

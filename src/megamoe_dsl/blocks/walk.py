@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Int32
 
+from ..layouts.arith import div
 from ..schedule import Scheduler
 
 
@@ -29,3 +32,8 @@ def advance_to_valid(walk: Walk) -> Walk:
 def next_block(walk: Walk) -> Walk:
     """The walk at its next block, or past the last one."""
     return advance_to_valid(walk.skip())
+
+
+def first_number(sm: Int32, config: Any) -> Int32:
+    """Of the blocks that a cluster, whose first CTA is this one, takes before it fetches any."""
+    return sm if config.blocks_per_fetch == config.cluster else div(sm, config.cluster) * config.blocks_per_fetch

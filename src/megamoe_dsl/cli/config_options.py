@@ -115,6 +115,10 @@ class KernelOptions(ConfigOptions):
         given = self.arch or os.environ.get(ARCH_VARIABLE)
         arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
         base = {} if self.preset is None else asdict(projection(self.preset).problem)
+        if kernel.recipes:
+            base["recipe"] = self.recipe or default_recipe(kernel, arch)
+        elif self.recipe is not None:
+            raise ProblemError("--recipe", self.recipe, f"left out with --kernel {self.kernel}")
         return config_from_fields(kernel, arch, base, self.fields, self.choices, rows, num_sms)
 
 

@@ -12,6 +12,8 @@ CORE_ROWS = 8
 ROW_VALUES = 128  # E2M1 values of an unpacked row
 BLOCK_K = 128
 """K elements of a stage: a row of 128 bytes of E4M3, and one 32-bit word of scales."""
+OPERAND_ALIGNMENT = 1024
+"""Bytes: of SW128 operands, eight rows of 128 bytes."""
 MMA_K_BYTES = 32
 """Bytes of K that one MMA takes."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..hardware.tmem import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.sm100.tile import ACCUMULATORS
 from .chart import Bar, BarChart, Lane, Picture
 from .subject import require_sm100
 
@@ -13,8 +12,8 @@ def draw_tmem(config: MegaMoeConfig, tokens: int) -> Picture:
     """Raises `ConfigError` for SM90, which has none."""
     config = require_sm100(config, "tmem", "its accumulators are in tensor memory, those of sm_90a in registers")
     plan = config.tmem
-    parts = [(f"accumulator {i}", plan.accumulator(i), plan.accumulator(i) + config.block_m, "accumulators") for i in range(ACCUMULATORS)]
-    parts += [("token scales", plan.sfa, plan.sfb, "scales"), ("weight scales", plan.sfb, plan.used, "scales")]
+    kinds = ("accumulators",) * (len(plan.fields) - 2) + ("scales", "scales")
+    parts = [(one.name, one.first, one.first + one.columns, kind) for one, kind in zip(plan.fields, kinds, strict=True)]
     parts += [("allocated, unused", plan.used, plan.allocated, "free")] if plan.used < plan.allocated else []
     lanes = []
     for name, start, end, kind in parts:

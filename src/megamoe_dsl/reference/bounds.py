@@ -51,7 +51,7 @@ from megamoe_dsl.quant import (
     input_layout,
     inverse_scale,
 )
-from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
 from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, swiglu, travel
@@ -94,6 +94,21 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
             largest = torch.maximum(largest, prefix.abs())
         error += _CUTS_RIGOROUS * _CUT * largest
     return error
+
+
+def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exact sums of fp8xfp4 and mxf4xmxf4, and E of each, probabilistic.
+
+    Args:
+        x, x_sf, w, w_sf: as `stages.scaled_matmul`, with UE8M0 scales.
+
+    Returns:
+        Two float64 [n, rows].
+    """
+    element = MICRO_SCALING[E2M1 if x.dtype == torch.uint8 else E4M3]
+    left, right = element.dequantize(x, x_sf), dequantize_e2m1(w, w_sf)
+    total = left @ right.T
+    return total, _sum_error(left, right, total, rigorous=False)
 
 
 class _Sums:

@@ -8,7 +8,7 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.gemm.config import GemmConfig
+from ..kernels.gemm.base_config import BaseGemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..kernels.registry import find_kernel
 from ..problem import ProblemError
@@ -24,7 +24,7 @@ PREPARED = 4096  # launches whose tensor maps are kept
 class LoadedGemm:
     """One configuration's kernel."""
 
-    def __init__(self, config: GemmConfig, store: ArtifactStore, device: torch.device) -> None:
+    def __init__(self, config: BaseGemmConfig, store: ArtifactStore, device: torch.device) -> None:
         self.config, self._kernel = config, CudaKernel(store.get(config))
         self._counters: TileCounters | None = tile_counters(device) if config.dealt else None
         self._prepare = lru_cache(PREPARED)(self._parameters)
@@ -55,7 +55,7 @@ class DeviceGemm:
 
     def __init__(self, problem: GemmProblem, device: torch.device) -> None:
         self.problem, self.device = problem, device
-        self._kernels: dict[GemmConfig, LoadedGemm] = {}
+        self._kernels: dict[BaseGemmConfig, LoadedGemm] = {}
         self._by_rows: dict[int, LoadedGemm] = {}
 
     @cached_property

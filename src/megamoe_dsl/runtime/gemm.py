@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from ..kernels.gemm.problem import DENSE, KINDS, GemmProblem
+from ..kernels.gemm.problem import DENSE, GEMM_RECIPES, KINDS, GemmProblem
 from ..problem import ProblemError
+from ..quant.weights import TORCH_DTYPES
+from ..recipe import RECIPES
 from .device_gemm import device_gemm
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
@@ -29,12 +31,23 @@ def gemm(
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """(a * a_sf) @ (b * b_sf)^T, promoted to FP32 every 128 of K.
+    """(a * a_sf) @ (b * b_sf)^T.
+
+    On SM90, promoted to FP32 every 128 of K:
 
     a          float8_e4m3fn [M, K], K a multiple of 128, M any number
     a_sf       float32 [M, K / 128]: per row and 128 of K; `scales_by_column` says which strides are not copied
     b          float8_e4m3fn [N, K], N a multiple of 16
     b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128
+
+    On SM100, scaled by the tensor core:
+
+    a          float8_e4m3fn [M, K], or E2M1 uint8 [M, K / 2], two in a byte
+    a_sf, b_sf UE8M0 uint8 or float8_e8m0fnu [M, K / 32], [N, K / 32]; or `scale_words` of them, which are not copied
+    b          E2M1 uint8 [N, K / 2]
+
+    On both:
+
     out        where the result goes, [M, N]; a new tensor by default
     out_dtype  bfloat16 or float32, where there is no `out`
     accumulate add to `out`, float32
@@ -97,8 +110,17 @@ def problem_of(a: torch.Tensor, b: torch.Tensor, kind: str, dtype: torch.dtype, 
     outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
     if dtype not in outputs:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
-    n, k = b.shape[-2:]
-    return GemmProblem(n, k, kind, 1 if dims == 2 else b.shape[0], outputs[dtype], accumulate)
+    recipe = recipe_of(a, b)
+    n, row = b.shape[-2:]
+    k = row * 8 // RECIPES[recipe].weights.element_bits
+    return GemmProblem(n, k, kind, 1 if dims == 2 else b.shape[0], outputs[dtype], accumulate, recipe)
+
+
+def recipe_of(a: torch.Tensor, b: torch.Tensor) -> str:
+    """The number formats of such operands: the first whose B has this type, and whose A too if there is one."""
+    fits = [one for one in GEMM_RECIPES if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
+    both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
+    return next(iter((*both, *fits, GEMM_RECIPES[0])))
 
 
 def launch(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ..artifact.artifact import Artifact
-from ..kernels.gemm.config import GemmConfig
+from ..kernels.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator
 from .gemm_tensors import GemmTensors
@@ -27,17 +27,17 @@ def simulate_gemm(
     Raises `ProblemError` for tensors that do not fit, and `SimError` for a fault or a deadlock.
     """
     config = artifact.config
-    if not isinstance(config, GemmConfig):
+    if not isinstance(config, BaseGemmConfig):
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
     tensors.check(config.problem)
     scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
     memory = GlobalMemory()
-    for name in ("a", "b", "b_sf", "groups"):
+    for name in ("a", "b", "groups"):
         tensor = getattr(tensors, name)
         if tensor is not None and tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    whole = scales.T.as_strided((scales.shape[1], scales.stride(1)), (scales.stride(1), 1))
-    memory.add(whole, name="a_sf", rank=0, read_only=True)
+    memory.add(scales.a_storage, name="a_sf", rank=0, read_only=True)
+    memory.add(scales.b, name="b_sf", rank=0, read_only=True)
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)

@@ -56,8 +56,7 @@ def bind(
     watchdog_ns: int,
     fused: bool = True,
 ) -> LayerKernel:
-    """The fused kernel of a configuration, or the stages that compute the same.  Raises as those do, `ArtifactError`, and `ProblemError`
-    where there are no stages."""
+    """The fused kernel of a configuration, or the stages that compute the same.  Raises as those do, and `ArtifactError`."""
     if fused:
         return RankKernel(store.get(config), symmetric, weights, watchdog_ns)
     return UnfusedKernel([store.get(one) for one in stage_configs(config)], symmetric, weights, watchdog_ns)

@@ -53,7 +53,7 @@ def both_ways(library: Any, name: str, run: Callable[[], Any]) -> Launches:
 
 def padded_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs) -> Launches:
     """The contiguous GEMM on the rows of a packed point, every group padded to whole blocks; its own D."""
-    from ...runtime.gemm_tensors import scales_by_column
+    from ...runtime.gemm_scales import scales_by_column
 
     t, p = inputs.tensors, point.problem
     blocks = [-(-count // ROW_BLOCK) for count in point.counts]

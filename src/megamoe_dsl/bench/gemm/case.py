@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
-from ...quant import quantize_e4m3_f32, quantize_weight_e4m3
-from ...reference.promoted import Accumulate, promoted_matmul
+from ...quant import MICRO_SCALING, encode_e2m1, encode_e4m3, pack_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
+from ...recipe import E2M1, E4M3
+from ...reference.bounds import scaled_sums
+from ...reference.promoted import Accumulate
+from ...reference.stages import scaled_matmul
+from ...runtime.gemm_scales import ATOM_ROWS
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
 UNTOUCHED = 7.0
@@ -27,25 +32,48 @@ class GemmCase:
     spans: tuple[tuple[int, int, int], ...]
 
     def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        """D, of the result's type and shape, from what D holds now; partial sums as `promoted_matmul` forms them."""
+        """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them."""
+        p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
+        padding = p.scale_rows * 128 - p.n
+        for part, (a, a_sf, b, b_sf) in self.products():
+            if p.formats.promoted:
+                b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, p.k).view(torch.uint8)]).view(torch.float8_e4m3fn)
+            found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+            d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
+        return d.view(self.tensors.d.shape)
+
+    def products(self) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
+        """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are."""
         p, t = self.problem, self.tensors
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
         b, b_sf = (x if p.has_groups else x[None] for x in (t.b, t.b_sf))
-        d = t.d.flatten(0, -2).clone()
-        padding = p.scale_rows * 128 - p.n
         for group, first, rows in self.spans:
-            w = torch.cat([b[group].view(torch.uint8), b.new_zeros(padding, p.k).view(torch.uint8)]).view(torch.float8_e4m3fn)
             part = slice(first, first + rows)
-            found = promoted_matmul(a[part], a_sf[part].contiguous(), w, b_sf[group], accumulate)[:, : p.n]
-            d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
-        return d.view(t.d.shape)
+            yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
+
+    def ends(self, *, exact: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lowest and highest D that a kernel may give, from what D holds now.
+
+        They are one where data are `exact`, and where sums are promoted, whose partial sums have the tensor core's bits; else as far apart
+        as the order of a tensor core's additions explains (`reference.scaled_sums`).
+        """
+        if exact or self.problem.formats.promoted:
+            one = self.reference(torch.float64 if exact else "hopper")
+            return one, one
+        low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
+        for part, operands in self.products():
+            total, error = scaled_sums(*operands)
+            if self.problem.accumulate:
+                total = total + low[part]
+            low[part], high[part] = ((total + end).float().to(low.dtype) for end in (-error, error))
+        return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
 
 
 def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0) -> GemmCase:
     """Operands drawn for `counts` rows of each group (one count of a dense problem).
 
     exact     small integers with powers of two as scales: every sum is exact
-    capacity  rows of each group of a masked problem; by default the highest count rounded up to a multiple of 4
+    capacity  rows of each group of a masked problem; by default the highest count rounded up to what the kernel takes
 
     Raises `ProblemError` for a list of another length or a bad count.
     """
@@ -54,16 +82,17 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
     for count in counts:
         if (number := as_integer(count)) is None or number < 0:
             raise ProblemError("rows", count, "a number of rows, 0 or more")
-    capacity = max(capacity, -(-max(counts) // 4) * 4)
+    step = SCALE_STEP if problem.formats.promoted else ATOM_ROWS
+    capacity = max(capacity, -(-max(1, *counts) // step) * step)
     rows, spans, groups = place_rows(problem, counts, capacity)
     generator = torch.Generator().manual_seed(seed)
-    draw = draw_exact if exact else draw_normal
-    a, a_sf, b, b_sf = draw(problem, rows, generator)
+    draw, draw_scaled = (draw_exact, draw_exact_bytes) if exact else (draw_normal, draw_normal_bytes)
+    a, a_sf, b, b_sf = (draw if problem.formats.promoted else draw_scaled)(problem, rows, generator)
     lead = (problem.num_groups, capacity) if problem.kind == MASKED else (rows,)
     if not problem.has_groups:
         b, b_sf = b[0], b_sf[0]
     d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
-    tensors = GemmTensors(a.view(*lead, problem.k), a_sf.view(*lead, problem.k_blocks), b.contiguous(), b_sf, d, groups)
+    tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
     return GemmCase(problem, tensors, spans)
 
 
@@ -104,3 +133,22 @@ def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> 
     a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
     b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
     return a, a_sf, b[:, : p.n], b_sf
+
+
+def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """As `draw_exact`, with UE8M0 scales of 32 values."""
+    p = problem
+    found = []
+    for form, shape in ((p.formats.activations, (rows, p.k)), (p.formats.weights, (p.num_groups, p.n, p.k))):
+        values = torch.randint(-3, 4, shape, generator=generator).float()
+        codes = {E4M3: encode_e4m3, E2M1: lambda x: pack_e2m1(encode_e2m1(x))}[form.element](values)
+        scales = torch.randint(125, 130, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
+        found += [codes, scales]
+    return tuple(found)
+
+
+def draw_normal_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantised."""
+    p = problem
+    a = MICRO_SCALING[p.formats.activations.element].quantize(torch.randn(rows, p.k, generator=generator))
+    return *a, *MICRO_SCALING[p.formats.weights.element].quantize(torch.randn(p.num_groups, p.n, p.k, generator=generator))

@@ -8,7 +8,8 @@ import torch
 
 from ...kernels.gemm.problem import MASKED
 from ...quant import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
-from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors, scales_by_column
+from ...runtime.gemm_scales import scales_by_column
+from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .case import place_rows
 from .point import GemmPoint
 

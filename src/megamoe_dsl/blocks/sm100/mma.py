@@ -28,7 +28,7 @@ from ...layouts.arith import select
 
 @dataclass(frozen=True)
 class ScaleColumns:
-    """Where a stage's scales lie in TMEM: the tokens' from column `sfa` on, in `atoms` of 128 rows; the weights' from `sfb` on."""
+    """Where a stage's scales go in TMEM: the tokens' from column `sfa` on, in `atoms` of 128 rows; the weights' from `sfb` on."""
 
     sfa: int
     sfb: int
@@ -37,11 +37,16 @@ class ScaleColumns:
 
 @dataclass(frozen=True)
 class PairTile:
-    """A tile on the tensor cores: `accumulator` is the first TMEM column of its sums, `instruction` the descriptor for its number of
-    tokens, of MMAs of this kind."""
+    """A tile on the tensor cores.
+
+    accumulator  first TMEM column of its sums
+    instruction  descriptor for its number of tokens, of MMAs of this kind
+    first_scale  column, counted from `scales.sfa`, of the first token's scales: one for each 32 rows before it in its atom
+    """
 
     accumulator: Int32
     instruction: Any
+    first_scale: Any
     kind: cutlass.Constexpr[ScaledMma]
     k_block: cutlass.Constexpr[KBlock]
     scales: cutlass.Constexpr[ScaleColumns]
@@ -68,7 +73,7 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
                         tcgen05.descriptor(tokens + step * tcgen05.K_STEP, high),
                         tcgen05.with_scale_id(tile.instruction, scale_id),
                         columns.sfb,
-                        columns.sfa,
+                        columns.sfa + tile.first_scale,
                         Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
                     )
             tcgen05.commit_pair(stage.empty)

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
 from ...target import Target
+from .base_config import BaseGemmConfig
 from .choose import choose_fields
-from .problem import BF16, CONTIGUOUS, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
 
@@ -35,7 +36,7 @@ REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegist
 
 
 @dataclass(frozen=True)
-class GemmConfig:
+class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
     block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64
@@ -53,6 +54,7 @@ class GemmConfig:
     """
 
     arch: ClassVar[Arch] = SM90
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
 
     problem: GemmProblem
     block_m: int
@@ -69,7 +71,7 @@ class GemmConfig:
     boxes: int = 2
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
+        self.check_problem()
         require_integers(self, "block_m", "block_n", "num_sms", "warpgroups", "cluster", "group_m", "ahead", "num_stages", "boxes")
         for field in ("swap_ab", "halves", "dealt"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
@@ -80,11 +82,7 @@ class GemmConfig:
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(self.boxes in (1, 2), "boxes", self.boxes, "1 or 2")
-        most = self._most_stages()
-        require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
-        if self.num_stages == 0:
-            object.__setattr__(self, "num_stages", most)
-        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+        self.check_stages("block_n")
 
     def _check_tile(self) -> None:
         if self.swap_ab:
@@ -144,14 +142,9 @@ class GemmConfig:
         return -(-self.problem.n // self.block_n)
 
     @property
-    def num_experts(self) -> int:
-        """Groups, as the order of grouped tiles calls them."""
-        return self.problem.num_groups
-
-    @property
-    def num_clusters(self) -> int:
-        """Of the grid."""
-        return self.num_sms // self.cluster
+    def blocks_per_fetch(self) -> int:
+        """One for each CTA of a cluster."""
+        return self.cluster
 
     @property
     def staged(self) -> bool:
@@ -180,19 +173,6 @@ class GemmConfig:
         return REGISTERS[self.warpgroups]
 
     # --- plans
-    @property
-    def smem(self) -> GemmSmemPlan:
-        """Of `num_stages` stages."""
-        return self.smem_plan(self.num_stages)
-
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
-        """Of another number of stages."""
-        groups = self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
-        return GemmSmemPlan(self.tile, num_stages, self.cluster, groups, self.boxes if self.staged else 0, self.any_row)
-
-    def _most_stages(self) -> int:
-        """Stages of the deepest ring that fits."""
-        stages = 0
-        while self.smem_plan(stages + 1).region.size <= self.arch.smem_bytes:
-            stages += 1
-        return stages
+        """Of so many stages."""
+        return GemmSmemPlan(self.tile, num_stages, self.cluster, self.table_entries, self.boxes if self.staged else 0, self.any_row)

@@ -13,7 +13,6 @@ from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...layouts.arith import select
 from .arguments import GemmArguments
-from .config import GemmConfig
 from .smem_plan import SCALE_STEP, WORK_TILES
 from .work_tile import GemmTile
 
@@ -66,11 +65,12 @@ class GemmStage(Stage):
 
 @dataclass(frozen=True)
 class GemmContext:
-    """`smem` is the shared address of the plan, `sm` the CTA's index in the grid, `cta_rank` its place in the cluster."""
+    """`config` and `maps` are the architecture's, `smem` is the shared address of the plan, `sm` the CTA's index in the grid, `cta_rank`
+    its place in the cluster."""
 
-    config: cutlass.Constexpr[GemmConfig]
+    config: cutlass.Constexpr[Any]
     args: GemmArguments
-    maps: GemmMaps
+    maps: Any
     smem: Int32
     sm: Int32
     cta_rank: Int32

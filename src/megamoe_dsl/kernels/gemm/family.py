@@ -1,4 +1,4 @@
-"""FP8 GEMMs, as the registry knows them."""
+"""GEMMs, as the registry knows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMap
+from ...hardware.tmem import TmemPlan
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
@@ -14,61 +16,77 @@ from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from ..work import Work
 from .arguments import GemmArguments
+from .base_config import BaseGemmConfig
 from .config import GemmConfig
-from .maps import GemmMap, tensor_maps
+from .maps import GemmMap, map_fields
 from .problem import GemmProblem
+from .sm100.config import Sm100GemmConfig
+from .sm100.maps import PairGemmMap, pair_map_fields
 from .work import GemmLoad, count_work
 
 
 class GemmKernel(Kernel):
-    """D = A x B of E4M3 with FP32 block scales, dense or grouped."""
+    """D = A x B of block-scaled 8-bit and 4-bit numbers, dense or grouped."""
 
     name = "gemm"
     problem = GemmProblem
-    configs: ClassVar[Mapping[str, type[GemmConfig]]] = {"sm_90a": GemmConfig}
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig, "sm_100a": Sm100GemmConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     early = True
 
-    def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> GemmConfig:
+    def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> BaseGemmConfig:
         """The configuration for `num_tokens` rows of A.  Raises `ConfigError`."""
-        return GemmConfig.choose(problem, target, num_tokens, **fields)
+        return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
-    def launcher(self, config: GemmConfig) -> Callable[..., Any]:
-        """`gemm`.  Imports the DSL."""
+    def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
+        """`gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
+        if isinstance(config, Sm100GemmConfig):
+            from .sm100.kernel import pair_gemm
+
+            return pair_gemm
         from .kernel import gemm
 
         return gemm
 
-    def arguments_type(self, config: GemmConfig) -> type[GemmArguments]:
+    def arguments_type(self, config: BaseGemmConfig) -> type[GemmArguments]:
         """The same for all configurations."""
         return GemmArguments
 
     def parameters(
-        self, config: GemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+        self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        return (*(encode(one) for one in tensor_maps(config, SimpleNamespace(**arguments))), *values)
+        return (*(encode(one.tensor_map) for one in fields_of_maps(config, SimpleNamespace(**arguments))), *values)
 
-    def parameter_spec(self, config: GemmConfig) -> ArgumentSpec:
+    def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in GemmMap), *self.arguments(config).arguments))
+        maps = PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap
+        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in maps), *self.arguments(config).arguments))
 
-    def label(self, config: GemmConfig) -> str:
+    def label(self, config: BaseGemmConfig) -> str:
         """Shape, kind and tile."""
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}n{config.block_n}"
+        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else f"-{p.recipe}"
+        return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
-    def facts(self, config: GemmConfig) -> list[tuple[str, object]]:
+    def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
         """Tile, who multiplies it, order, grid, ring and registers."""
+        dealt = "dealt at run time" if config.dealt else "in turn"
+        order = ("order", f"{dealt}, {config.group_m} row blocks together")
+        if isinstance(config, Sm100GemmConfig):
+            shape = f"{config.block_n} rows of B x {config.block_m} rows of A x {config.block_k} over two CTAs"
+            epilogue = ("epilogue", f"{config.epilogue_warps} warps")
+            return [("tile", shape), epilogue, order, *super().facts(config), ("stages", config.num_stages)]
+        assert isinstance(config, GemmConfig)
         tile, budget = config.tile, config.registers
         side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
-        dealt = "dealt at run time" if config.dealt else "in turn"
         return [
             ("tile", f"{tile.m} x {tile.n} x 128 on {tile.warpgroups} warpgroups; {side}"),
             ("K blocks in the tensor core", config.ahead),
-            ("order", f"{dealt}, {config.group_m} row blocks together"),
+            order,
             *super().facts(config),
             ("stages", config.num_stages),
             ("register budgets", f"loader {budget.loader}, math {budget.math}"),
@@ -78,12 +96,26 @@ class GemmKernel(Kernel):
         """The least that a launch has to do."""
         return count_work(problem, load)
 
-    def measures(self, config: GemmConfig, listing: Listing) -> list[Measure]:
+    def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
         """Of the roles.  Raises `InspectionError`."""
         from .measures import measure_gemm
+        from .sm100.measures import measure_pair_gemm
 
-        return measure_gemm(Measurer(config, listing))
+        measure = measure_pair_gemm if isinstance(config, Sm100GemmConfig) else measure_gemm
+        return measure(Measurer(config, listing))
 
-    def registers(self, config: GemmConfig) -> Mapping[str, int]:
-        """Per thread of the loaders' warpgroup and of those that multiply."""
-        return config.registers._asdict()
+    def registers(self, config: BaseGemmConfig) -> Mapping[str, int]:
+        """Per thread of the loaders' warpgroup and of those that multiply; on SM100 all threads keep what they begin with."""
+        return config.registers._asdict() if isinstance(config, GemmConfig) else {}
+
+    def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
+        """SM100 only."""
+        return config.tmem if isinstance(config, Sm100GemmConfig) else None
+
+
+def fields_of_maps(config: BaseGemmConfig, args: Any) -> list[MapFields]:
+    """Of every tensor map, in the order of the kernel's parameters."""
+    if isinstance(config, Sm100GemmConfig):
+        return pair_map_fields(config, args)
+    assert isinstance(config, GemmConfig)
+    return map_fields(config, args)

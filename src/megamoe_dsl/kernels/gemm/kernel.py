@@ -16,48 +16,37 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant, Int32, Int64
+from cutlass import GridConstant, Int32
 
+from ...blocks.setup import init_barriers, shared_memory
 from ...device.cluster import sync_cluster
-from ...device.mbarrier import fence_init, init
-from ...device.ptx import emit_to
-from ...device.sync import let_next_launch_begin, wait_for_launches_before
-from ...device.tma import prefetch_tensor_map
-from ...device.warp import elect, set_max_registers, smem_base
-from ...hardware.tensor_map import TensorMapDtype
+from ...device.launch import launch
+from ...device.warp import set_max_registers
 from .arguments import GemmArguments
 from .config import LOADER_WARPS, GemmConfig
 from .context import GemmContext, GemmMaps
+from .launch_maps import address, make_map
 from .load import load_tokens, load_weights
 from .maps import map_fields
 from .math import math
+from .setup import begin, prefetch_maps
 from .tile_scheduler import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
-SWIZZLES = {0: cuda.TensorMapSwizzle.none, 32: cuda.TensorMapSwizzle.s32b, 64: cuda.TensorMapSwizzle.s64b, 128: cuda.TensorMapSwizzle.s128b}
-TYPES = {TensorMapDtype.U8: cutlass.Uint8, TensorMapDtype.F32: cutlass.Float32, TensorMapDtype.BF16: cutlass.BFloat16}
 
 
 @cute.jit
 def initialise(ctx: GemmContext, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
     if warp == WEIGHTS_WARP:
-        if elect():
-            for row in ctx.config.smem.barriers:
-                for i in cutlass.range_constexpr(row.count):
-                    init(ctx.barrier(row.name, i), row.arrivals)
-            fence_init()
+        init_barriers(ctx)
     if warp == TOKENS_WARP:
-        if elect():
-            for name in ("tokens", "weights", "sfa", "d"):
-                prefetch_tensor_map(getattr(ctx.maps, name))
+        prefetch_maps(ctx, ("tokens", "weights", "sfa", "d"))
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
         cute.arch.sync_threads()
-    # All that comes before needs nothing of the launch before this one.
-    let_next_launch_begin()
-    wait_for_launches_before()
+    begin()
 
 
 @cute.jit
@@ -83,12 +72,10 @@ def gemm_kernel(
     args: GemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
-    region = config.smem.region
-    buffer: Any = cutlass.Array(cutlass.Int8, region.size, space=cutlass.AddressSpace.smem, alignment=region.alignment)
     warp = cute.arch.warp_idx()
     rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
-    ctx = GemmContext(config, args, maps, smem_base(buffer), cute.arch.block_idx()[0], rank)
+    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)
@@ -100,32 +87,8 @@ def gemm_kernel(
         sync_cluster()  # no CTA leaves while another may still reach its SMEM
 
 
-def address(tensor_map: Any) -> Any:
-    """Of a tensor map among the kernel's parameters, as a number that loops and branches can carry."""
-    return emit_to(Int64, "mov.b64 {}, {};", tensor_map.get_ptr())
-
-
 @cute.jit
 def gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
     """Makes the tensor maps and launches the kernel."""
     maps = [make_map(fields) for fields in map_fields(config, args)]
-    gemm_kernel(config, *maps, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
-
-
-def make_map(fields: Any) -> Any:
-    """A tensor map by the DSL's own means, from traced integers."""
-    return cuda.create_tensor_map_tiled(
-        fields.address,
-        TYPES[fields.dtype],
-        [Int32(extent) for extent in fields.dims],
-        [Int64(stride) // 16 for stride in fields.strides],
-        list(fields.box),
-        swizzle=SWIZZLES[fields.swizzle],
-        l2_promotion=cuda.TensorMapL2Promotion.l2_256b,
-    )
+    launch(gemm_kernel(config, *maps, args), config, stream)

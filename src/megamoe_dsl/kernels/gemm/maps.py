@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...hardware.map_fields import MapFields
 from ...hardware.operand_tile import BLOCK_K
-from ...hardware.tensor_map import TensorMap, TensorMapDtype
+from ...hardware.tensor_map import TensorMapDtype
 from .config import GemmConfig
 from .problem import F32
 
@@ -24,18 +24,6 @@ class GemmMap(IntEnum):
     WEIGHTS_PART = 3
     SFA = 4
     D = 5
-
-
-class MapFields(NamedTuple):
-    """Fields of a `TensorMap`; integers of the host or traced."""
-
-    address: Any
-    dtype: TensorMapDtype
-    dims: Sequence[Any]
-    strides: Sequence[Any]
-    box: tuple[int, ...]
-    swizzle: int
-    l2_promotion: int
 
 
 def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
@@ -62,8 +50,3 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
 def part(rows: int) -> int:
     """Rows of a part of a tile."""
     return max(rows // PARTS, 1)
-
-
-def tensor_maps(config: GemmConfig, args: Any) -> list[TensorMap]:
-    """The same with integers of the host.  Raises ValueError for an address or a stride that TMA does not take."""
-    return [TensorMap(**fields._asdict()) for fields in map_fields(config, args)]

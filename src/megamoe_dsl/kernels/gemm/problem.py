@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from ...integer import as_integer
 from ...problem import ProblemError, integer_between
+from ...recipe import RECIPES, Recipe
 
 DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
 KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
-SCALE_BLOCK = 128  # values of K, and rows of B, that share a scale
+SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
+GEMM_RECIPES = ("fp8xfp8", "fp8xfp4", "mxf4xmxf4")
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
@@ -22,8 +24,6 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 class GemmProblem:
     """Everything of a GEMM but M, which every launch says anew.
 
-    A is E4M3 with one FP32 scale per row and 128 of K, B is E4M3 with one per 128 rows and 128 of K.
-
     n           columns of D, rows of B; a multiple of 16
     k           a multiple of 128
     kind        dense       one B
@@ -33,6 +33,10 @@ class GemmProblem:
     num_groups  matrices B; 1 of a dense problem
     output      type of D: bf16, or f32
     accumulate  D += A x B; f32 alone
+    recipe      number formats of A and B (recipe.py):
+                fp8xfp8    E4M3, one FP32 scale per row and 128 of K, by E4M3, one per 128 rows and 128 of K (SM90)
+                fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
+                mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -43,6 +47,7 @@ class GemmProblem:
     num_groups: int = 1
     output: str = BF16
     accumulate: bool = False
+    recipe: str = GEMM_RECIPES[0]
 
     def __post_init__(self) -> None:
         for field in ("n", "k", "num_groups"):
@@ -53,6 +58,7 @@ class GemmProblem:
         self._require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
         self._require("k", self.k % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
         self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
+        self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
         most = 1 if self.kind == DENSE else MOST_GROUPS
         self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
         self._require("output", self.output in OUTPUTS, "one of " + ", ".join(OUTPUTS))
@@ -62,6 +68,11 @@ class GemmProblem:
     def _require(self, field: str, holds: bool, allowed: str) -> None:
         if not holds:
             raise ProblemError(field, getattr(self, field), allowed)
+
+    @property
+    def formats(self) -> Recipe:
+        """Of A, `activations`, and of B, `weights`."""
+        return RECIPES[self.recipe]
 
     @property
     def k_blocks(self) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
 from .barriers import barrier_table
 from .tile import WARPS_PER_GROUP, TileShape
 
-OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
 SCALE_STEP = 4  # rows: scales that TMA fetches begin at a multiple of 16 bytes
 

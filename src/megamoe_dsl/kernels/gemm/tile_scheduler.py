@@ -17,12 +17,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...blocks.walk import Walk, advance_to_valid
+from ...blocks.walk import Walk, advance_to_valid, first_number
 from ...device.memory import load_u32, reduce_add_u32
 from ...device.tile_queue import TileQueue, fetch_numbers, publish
 from ...layouts.arith import div, minimum, select
 from ...schedule import DenseOrder, GroupedOrder
-from .config import GemmConfig
+from .base_config import BaseGemmConfig
 from .context import GemmContext
 from .group_table import GroupTable, fill_table
 from .problem import CONTIGUOUS, MASKED, PACKED, ROW_BLOCK
@@ -33,7 +33,7 @@ from .work_tile import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS
 class TracedDense(DenseOrder):
     """The order of a dense problem's tiles, and of a contiguous one's, in a kernel."""
 
-    config: cutlass.Constexpr[GemmConfig]
+    config: cutlass.Constexpr[BaseGemmConfig]
     rows: Int32
 
 
@@ -41,7 +41,7 @@ class TracedDense(DenseOrder):
 class TracedGrouped(GroupedOrder):
     """The order of a packed or masked problem's tiles in a kernel."""
 
-    config: cutlass.Constexpr[GemmConfig]
+    config: cutlass.Constexpr[BaseGemmConfig]
     table: GroupTable
 
 
@@ -54,19 +54,19 @@ def order_of(ctx: GemmContext) -> Any:
 
 @cute.jit
 def schedule_tiles(ctx: GemmContext):
-    """The scheduler warp.  The first tile of a CTA has the CTA's number."""
+    """The scheduler warp.  The first tile of a CTA, or of a pair that has one together, has its number."""
     config = ctx.config
     if ctx.cta_rank == 0:
         if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
             fill_table(ctx)
-        number = ctx.sm
-        blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.num_sms, Int32))
+        number = first_number(ctx.sm, config)
+        blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.first_fetch, Int32))
         queue = ctx.first_tile
         while blocks.valid():
             queue = publish_tiles(ctx, blocks, queue)
             if cutlass.const_expr(config.dealt):
-                # Numbers beyond the first of each CTA.
-                fetched = fetch_numbers(ctx.args.counter, config.cluster) + config.num_sms
+                # Numbers beyond the first of each cluster.
+                fetched = fetch_numbers(ctx.args.counter, config.blocks_per_fetch) + config.first_fetch
                 blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
                 if blocks.valid() == 0:
                     reset_counter(ctx, number, number - blocks.local)
@@ -82,19 +82,19 @@ def reset_counter(ctx: GemmContext, number: Int32, total: Int32):
     """Of `total` tiles each cluster that had one has now fetched a number past the last; who has the highest of them sets the counter
     back.  As many numbers are fetched as there are clusters' worth of tiles: each of those, beyond the first of each cluster, and one past
     the last for each cluster that had any."""
-    cluster = ctx.config.cluster
-    fetches = div(total + (cluster - 1), cluster)
-    if number == (fetches - 1) * cluster + ctx.config.num_sms:
+    taken = ctx.config.blocks_per_fetch
+    fetches = div(total + (taken - 1), taken)
+    if number == (fetches - 1) * taken + ctx.config.first_fetch:
         if cute.arch.lane_idx() == 0:
-            reduce_add_u32(ctx.args.counter, 0 - fetches * cluster, "relaxed", "gpu")
+            reduce_add_u32(ctx.args.counter, 0 - fetches * taken, "relaxed", "gpu")
 
 
 @cute.jit
 def publish_tiles(ctx: GemmContext, blocks: Walk, queue: TileQueue):
-    """A tile for each CTA of the cluster; none where all belong to no group.  The queue's next place."""
+    """A tile for each CTA of the cluster, or one for a pair; none where all belong to no group.  The queue's next place."""
     mine = [tile_of(ctx, blocks)]
     sharing = Int32(ALONE)
-    if cutlass.const_expr(ctx.config.cluster > 1):
+    if cutlass.const_expr(ctx.config.blocks_per_fetch > 1):
         following = advance_to_valid(blocks.forward(1))
         mine.append(tile_of(ctx, following))
         (group, n_block, row, _), (group_2, n_block_2, row_2, _) = mine
@@ -105,7 +105,7 @@ def publish_tiles(ctx: GemmContext, blocks: Walk, queue: TileQueue):
         some = some | (tile[3] > 0)
 
     def words(cta: int) -> tuple[Any, ...]:
-        group, n_block, row, valid_m = mine[cta]
+        group, n_block, row, valid_m = mine[min(cta, len(mine) - 1)]
         return (group * 4 + sharing, n_block, row, valid_m)
 
     if some:

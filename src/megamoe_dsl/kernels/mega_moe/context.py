@@ -32,6 +32,9 @@ class Context:
 
     phase_stride: ClassVar[int]
 
+    operands_arrive: ClassVar[bool] = True
+    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
+
     config: cutlass.Constexpr[Any]
     args: Arguments
     smem: Int32
@@ -48,6 +51,11 @@ class Context:
         """How results travel."""
         row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
         return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
+
+    @property
+    def outputs(self) -> Bf16Results | E4m3Results:
+        """In which format the Linear2 epilogue gives its results."""
+        return self.results
 
     # --- what the rank barriers ask for (blocks/rank_barrier.py)
     @property

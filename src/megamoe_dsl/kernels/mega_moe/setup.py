@@ -1,25 +1,14 @@
-"""What a CTA sets up before its roles begin, on every architecture: one elected thread each."""
+"""What a CTA of a mega kernel sets up before its roles begin, on every architecture, besides its mbarriers (blocks/setup.py)."""
 
 from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
 
-from ...device.mbarrier import fence_init, init
 from ...device.tma import acquire_tensor_map, prefetch_tensor_map
 from ...device.warp import elect
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from .context import Context
-
-
-@cute.jit
-def init_barriers(ctx: Context):
-    """All mbarriers of the SMEM plan, visible to TMA and to other CTAs of the cluster."""
-    if elect():
-        for row in ctx.config.smem.barriers:
-            for i in cutlass.range_constexpr(row.count):
-                init(ctx.barrier(row.name, i), row.arrivals)
-        fence_init()
 
 
 @cute.jit

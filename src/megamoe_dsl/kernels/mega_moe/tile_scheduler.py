@@ -23,9 +23,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...blocks.walk import Walk, advance_to_valid
+from ...blocks.walk import Walk, advance_to_valid, first_number
 from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
-from ...layouts.arith import div
 from ...schedule.fused_moe import mma_tokens
 from .context import Context
 from .table import TracedOrder, TracedRingOrder, fill_table, start_walk
@@ -71,7 +70,7 @@ def schedule_tiles(ctx: Context):
 @cute.jit
 def publish_tiles(ctx: Context, blocks: Walk):
     """The tiles of a cluster, from its first block on."""
-    config, number = ctx.config, first_number(ctx)
+    config, number = ctx.config, first_number(ctx.sm, ctx.config)
     queue = ctx.first_tile
     publish_blocks(ctx, blocks, queue)
     while blocks.valid():
@@ -87,12 +86,6 @@ def publish_tiles(ctx: Context, blocks: Walk):
         queue = queue.next()
         queue.wait_empty()
         publish_blocks(ctx, blocks, queue)
-
-
-def first_number(ctx: Context) -> Int32:
-    """Of the blocks that the cluster of this CTA, its first one, takes before it fetches any."""
-    config = ctx.config
-    return ctx.sm if config.blocks_per_fetch == config.cluster else div(ctx.sm, config.cluster) * config.blocks_per_fetch
 
 
 @cute.jit

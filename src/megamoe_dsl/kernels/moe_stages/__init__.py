@@ -1,2 +1,2 @@
-"""The fused MoE layer as separate launches, one for each stage: dispatch, Linear1, SwiGLU, Linear2, combine (SM90).  Roles, main loops,
+"""The fused MoE layer as separate launches, one for each stage: dispatch, Linear1, SwiGLU, Linear2, combine.  Roles, main loops,
 buffers and layouts are those of `mega_moe`."""

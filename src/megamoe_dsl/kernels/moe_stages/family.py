@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ...arch import SM90
+from ...arch import SM90, SM100
 from ...hardware.tensor_map import TensorMap
+from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
-from ...problem import Problem, ProblemError
+from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
 from ..mega_moe.config import MegaMoeConfig
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from ..mega_moe.sm90.config import Sm90Config
-from ..mega_moe.sm90.maps import tensor_maps
 from .arguments import ScaledStageArguments, StageArguments
-from .config import LinearConfig, MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, StageConfig
+from .config import LinearConfig, StageConfig
 from .results import stage_results
+from .sm90 import MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, Sm90Stage
+from .sm100.config import (
+    Sm100MoeCombineConfig,
+    Sm100MoeDispatchConfig,
+    Sm100MoeFc1Config,
+    Sm100MoeFc2Config,
+    Sm100MoeSwigluConfig,
+)
 
 
 class StageKernel(Kernel):
     """One stage: a launch on every rank, after that of the stage before."""
 
     problem = Problem
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {SM90.name: MegaMoeKernel.recipes[SM90.name]}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = MegaMoeKernel.recipes
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> StageConfig:
         """The configuration for the target's SMs and GPU.  Raises `ConfigError`."""
@@ -37,13 +44,17 @@ class StageKernel(Kernel):
         from . import kernel
 
         if isinstance(config, LinearConfig):
-            return kernel.moe_linear_packed if config.packed else kernel.moe_linear
+            if isinstance(config, Sm90Stage):
+                return kernel.moe_linear_packed if config.packed else kernel.moe_linear
+            from .sm100.kernel import moe_linear_pair
+
+            return moe_linear_pair
         launcher: Callable[..., Any] = getattr(kernel, self.name)
         return launcher
 
     def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments]:
         """Linear stages have arguments of their own for weights whose scales are not in their tiles."""
-        return ScaledStageArguments if isinstance(config, LinearConfig) and not config.packed else StageArguments
+        return ScaledStageArguments if config.linear and isinstance(config, Sm90Stage) and not config.packed else StageArguments
 
     def label(self, config: StageConfig) -> str:
         """As of the fused kernel, and the stage."""
@@ -60,14 +71,14 @@ class StageKernel(Kernel):
 
     def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """Those of the fused kernel; `addresses` of sym and of the weights in kernel order."""
-        return tensor_maps(config, addresses["sym"], addresses)
+        return MegaMoeKernel().tensor_maps(config, addresses)
 
 
 class MoeDispatchKernel(StageKernel):
     """Ranks tell each other what they send, and pull it into their pools."""
 
     name = "moe_dispatch"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeDispatchConfig}
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeDispatchConfig, SM100.name: Sm100MoeDispatchConfig}
     resident = True
 
 
@@ -76,9 +87,12 @@ class LinearKernel(StageKernel):
 
     def facts(self, config: StageConfig) -> list[tuple[str, object]]:
         """Tile, grid and ring."""
-        columns = "tokens" if config.swap_ab else "weight rows"
-        tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
+        tile = dict(MegaMoeKernel().facts(config))["tile"]
         return [("tile", tile), *super().facts(config), ("stages", config.num_stages)]
+
+    def tmem(self, config: StageConfig) -> TmemPlan | None:
+        """SM100 only."""
+        return MegaMoeKernel().tmem(config)
 
     def registers(self, config: StageConfig) -> Mapping[str, int]:
         """Per thread of loaders and of math warps."""
@@ -89,28 +103,28 @@ class MoeFc1Kernel(LinearKernel):
     """Linear1 over the pool."""
 
     name = "moe_fc1"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc1Config}
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc1Config, SM100.name: Sm100MoeFc1Config}
 
 
 class MoeSwigluKernel(StageKernel):
     """SwiGLU over the pool, quantised."""
 
     name = "moe_swiglu"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeSwigluConfig}
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeSwigluConfig, SM100.name: Sm100MoeSwigluConfig}
 
 
 class MoeFc2Kernel(LinearKernel):
     """Linear2 over the pool."""
 
     name = "moe_fc2"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc2Config}
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeFc2Config, SM100.name: Sm100MoeFc2Config}
 
 
 class MoeCombineKernel(StageKernel):
     """Results back to the tokens' ranks, and their sums there."""
 
     name = "moe_combine"
-    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeCombineConfig}
+    configs: ClassVar[Mapping[str, type[StageConfig]]] = {SM90.name: MoeCombineConfig, SM100.name: Sm100MoeCombineConfig}
     resident = True
 
 
@@ -119,9 +133,5 @@ STAGES: tuple[StageKernel, ...] = (MoeDispatchKernel(), MoeFc1Kernel(), MoeSwigl
 
 
 def stage_configs(fused: MegaMoeConfig) -> tuple[StageConfig, ...]:
-    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches.
-
-    Raises `ProblemError` for an architecture that has none."""
-    if not isinstance(fused, Sm90Config):
-        raise ProblemError("fused", False, f"True on {fused.arch}: stages are written for {SM90}")
+    """Of the stages that compute what this fused kernel does, with the same tile and pool, in the order of their launches."""
     return tuple(stage.configs[fused.arch.name].of(fused) for stage in STAGES)

@@ -1,4 +1,5 @@
-"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+"""The kernels of the stages: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts, and
+of the linear stages of SM100 theirs (sm100/kernel.py).
 
 | stage            | warps | role | registers |
 |---|---|---|---|
@@ -11,7 +12,7 @@
 |                  | 4-11  | math, epilogue            | epilogue |
 | SwiGLU           | 0-15  | SwiGLU; 0 table of experts | |
 | combine          | 0-3   | clean; 0 table of experts | |
-|                  | 4-11  | push, combine             | |
+|                  | 4-    | push, combine             | |
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ...arch import SM90, SM100
 from ...blocks.rank_barrier import Group, rank_barrier
+from ...blocks.setup import init_barriers
 from ...blocks.sm90.math_thread import MathThread
 from ...device.cluster import sync_cluster
+from ...device.launch import launch
 from ...device.mbarrier import wait
 from ...device.memory import store_u32
-from ...device.warp import named_barrier, set_max_registers, smem_base
+from ...device.warp import named_barrier, set_max_registers
 from ..mega_moe.arguments import Arguments
 from ..mega_moe.clean import clean_workspace
 from ..mega_moe.combine import combine_tokens
@@ -36,30 +40,23 @@ from ..mega_moe.layouts.named_barrier import NamedBarrier
 from ..mega_moe.layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..mega_moe.layouts.workspace import RankBarrier
 from ..mega_moe.pull import pull_tokens
-from ..mega_moe.setup import acquire_maps, init_barriers
-from ..mega_moe.sm90.context import MATH_THREADS
+from ..mega_moe.setup import acquire_maps
 from ..mega_moe.sm90.load import load_tokens, load_weights
 from ..mega_moe.sm90.maps import NUM_MAPS
 from ..mega_moe.sm90.math import compute_tiles, store_decoded
 from ..mega_moe.table import fill_table
 from .arguments import ScaledStageArguments, StageArguments
-from .config import LinearConfig, MoeCombineConfig, MoeDispatchConfig, MoeSwigluConfig, StageConfig
-from .context import StageContext
+from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
+from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
 from .push import push_results
-from .swiglu import activate_tokens
+from .sm100.swiglu import activate_scaled
+from .swiglu import activate_part, activate_tokens
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
 LOADERS = (load_tokens, load_weights, schedule_tiles)  # by warp
-
-
-def context(config: StageConfig, args: Any) -> StageContext:
-    """Of this CTA."""
-    alignment = config.smem.region.alignment
-    buffer: Any = cutlass.Array(cutlass.Int8, config.smem.num_bytes, space=cutlass.AddressSpace.smem, alignment=alignment)
-    rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    return StageContext(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
+ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
 @cute.jit
@@ -87,9 +84,9 @@ def sync_all(ctx: StageContext):
 
 
 @cute.kernel
-def dispatch_kernel(config: cutlass.Constexpr[MoeDispatchConfig], args: StageArguments):
+def dispatch_kernel(config: cutlass.Constexpr[DispatchConfig], args: StageArguments):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
-    ctx, warp, thread = context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)
     if warp == TABLE_WARP:
         fill_table(ctx)
@@ -101,8 +98,8 @@ def dispatch_kernel(config: cutlass.Constexpr[MoeDispatchConfig], args: StageArg
 
 @cute.kernel
 def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
-    """One CTA of a grouped GEMM."""
-    ctx, warp = context(config, args), cute.arch.warp_idx()
+    """One CTA of a grouped GEMM on SM90."""
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)
@@ -118,22 +115,22 @@ def linear_kernel(config: cutlass.Constexpr[LinearConfig], args: Arguments):
 
 
 @cute.kernel
-def swiglu_kernel(config: cutlass.Constexpr[MoeSwigluConfig], args: StageArguments):
+def swiglu_kernel(config: cutlass.Constexpr[SwigluConfig], args: StageArguments):
     """One CTA of SwiGLU."""
-    ctx, warp = context(config, args), cute.arch.warp_idx()
+    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialise(ctx, warp)
     if warp == 0:
         fill_table(ctx)
         if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
             # Linear1 is over: Linear2 counts its tiles anew.
             store_u32(ctx.at("tile_counter"), 0)
-    activate_tokens(ctx, warp)
+    activate_tokens(ctx, warp, ACTIVATE[config.arch.name])
 
 
 @cute.kernel
-def combine_kernel(config: cutlass.Constexpr[MoeCombineConfig], args: StageArguments):
+def combine_kernel(config: cutlass.Constexpr[CombineConfig], args: StageArguments):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
-    ctx, warp, thread = context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialise(ctx, warp)
     if warp < DISPATCH_WARPS:
         if warp == 0:
@@ -144,13 +141,13 @@ def combine_kernel(config: cutlass.Constexpr[MoeCombineConfig], args: StageArgum
         index = warp - DISPATCH_WARPS
         push_results(ctx, index, cute.arch.lane_idx())
         # A rank past the barrier may begin its next call and change the counts: the table was made of them before.
-        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, thread - THREADS), RankBarrier.BEFORE_COMBINE)
+        rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread - THREADS), RankBarrier.BEFORE_COMBINE)
         named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads)
         combine_tokens(ctx, index, cute.arch.lane_idx())
 
 
 @cute.jit
-def moe_dispatch(config: cutlass.Constexpr[MoeDispatchConfig], args: StageArguments, stream: Any):
+def moe_dispatch(config: cutlass.Constexpr[DispatchConfig], args: StageArguments, stream: Any):
     """Launches dispatch on one rank."""
     launch(dispatch_kernel(config, args), config, stream)
 
@@ -169,23 +166,12 @@ def moe_linear_packed(config: cutlass.Constexpr[LinearConfig], args: StageArgume
 
 
 @cute.jit
-def moe_swiglu(config: cutlass.Constexpr[MoeSwigluConfig], args: StageArguments, stream: Any):
+def moe_swiglu(config: cutlass.Constexpr[SwigluConfig], args: StageArguments, stream: Any):
     """Launches SwiGLU on one rank."""
     launch(swiglu_kernel(config, args), config, stream)
 
 
 @cute.jit
-def moe_combine(config: cutlass.Constexpr[MoeCombineConfig], args: StageArguments, stream: Any):
+def moe_combine(config: cutlass.Constexpr[CombineConfig], args: StageArguments, stream: Any):
     """Launches combine on one rank."""
     launch(combine_kernel(config, args), config, stream)
-
-
-def launch(kernel: Any, config: StageConfig, stream: Any) -> None:
-    """With the configuration's grid."""
-    kernel.launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )

@@ -11,7 +11,6 @@ from cutlass import Int32, Int64
 
 from ...device.memory import load_constant_v4, load_u64
 from ..mega_moe.layouts.combine_plan import LANE_VECTOR
-from .config import MATH_WARPS
 from .context import StageContext
 from .pool_rows import first_part, next_part, place
 
@@ -36,4 +35,4 @@ def push_results(ctx: StageContext, warp: Int32, lane: Int32):
         vectors = [load_constant_v4(source + 2 * step) for step in steps]
         for step, vector in zip(steps, vectors, strict=True):
             form.send(destination + value_bytes * step, first + value_bytes * step, lane, vector)
-        cursor = next_part(ctx, cursor, MATH_WARPS)
+        cursor = next_part(ctx, cursor, config.epilogue_warps)

@@ -1,4 +1,5 @@
-"""Shared memory of one CTA of a stage: of the fused kernel's fields those that its roles need."""
+"""Shared memory of one CTA of a stage: of the fused kernel's fields those that its roles need.  A stage's plan on an architecture is one of
+these before the architecture's."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import Field, Region
+from ..mega_moe.layouts.smem_plan import SmemPlan, deepest_ring
 from ..mega_moe.sm90.smem_plan import Sm90SmemPlan
 
 NO_RING = 2
@@ -16,7 +18,7 @@ NO_RING = 2
 
 
 @dataclass(frozen=True)
-class StagePlan(Sm90SmemPlan):
+class StagePlan(SmemPlan):
     """`stage_fields` are those before the table of experts and the mbarriers `barrier_names`."""
 
     barrier_names: ClassVar[tuple[str, ...]]
@@ -29,7 +31,8 @@ class StagePlan(Sm90SmemPlan):
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """Those of the fused kernel that its roles use."""
-        return tuple(row for row in super().barriers if row.name in self.barrier_names)
+        every: tuple[MBarrier, ...] = super().barriers  # type: ignore[safe-super]  # the architecture's plan follows this one
+        return tuple(row for row in every if row.name in self.barrier_names)
 
     @cached_property
     def region(self) -> Region:
@@ -57,21 +60,16 @@ class DispatchStagePlan(StagePlan):
 class LinearStagePlan(StagePlan):
     """The ring, staging, and what is handed out to the CTA."""
 
-    barrier_names = ("full", "empty", "counts", "work_tile_full", "work_tile_empty")
+    barrier_names = ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty")
 
     @property
     def stage_fields(self) -> tuple[Field, ...]:
         """The ring, and what is staged on its way out; the work tile; the table of packed weights."""
         return (*self.tile_fields, *self.before_barriers, self.work_tile_words)
 
-    @property
-    def tile_readers(self) -> int:
-        """Warps that read work tiles: both loaders, the math warps."""
-        return 2 + self.epilogue_warps
-
     def max_stages(self, capacity: int) -> int:
         """As in the fused kernel."""
-        return Sm90SmemPlan.max_stages(self, capacity)
+        return deepest_ring(self, capacity)
 
 
 @dataclass(frozen=True)
@@ -96,3 +94,28 @@ class CombineStagePlan(StagePlan):
     def stage_fields(self) -> tuple[Field, ...]:
         """As in the fused kernel."""
         return (self.combine_slots,)
+
+
+@dataclass(frozen=True)
+class Sm90DispatchPlan(DispatchStagePlan, Sm90SmemPlan):
+    """Of dispatch on SM90."""
+
+
+@dataclass(frozen=True)
+class Sm90LinearPlan(LinearStagePlan, Sm90SmemPlan):
+    """Of a linear stage on SM90."""
+
+    @property
+    def tile_readers(self) -> int:
+        """Warps that read work tiles: both loaders, the math warps."""
+        return 2 + self.epilogue_warps
+
+
+@dataclass(frozen=True)
+class Sm90SwigluPlan(SwigluStagePlan, Sm90SmemPlan):
+    """Of SwiGLU on SM90."""
+
+
+@dataclass(frozen=True)
+class Sm90CombinePlan(CombineStagePlan, Sm90SmemPlan):
+    """Of combine on SM90."""

@@ -9,6 +9,7 @@ which lie between them (kernels/mega_moe/sm90/epilogue_rows.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
 import cutlass
@@ -29,13 +30,13 @@ RUN_BYTES = 16  # eight columns of fc1_out
 
 
 @cute.jit
-def activate_tokens(ctx: StageContext, warp: Int32):
-    """One warp."""
+def activate_tokens(ctx: StageContext, warp: Int32, activate: Callable[..., None]):
+    """One warp; `activate` does a part of a token, as its architecture has it."""
     parts = ctx.config.token_parts
     cursor = first_part(ctx, warp, parts)
     while cursor.expert < ctx.config.problem.experts_per_rank:
         row, part = place(ctx, cursor, parts)
-        activate_part(ctx, row, part)
+        activate(ctx, row, part)
         cursor = next_part(ctx, cursor, SWIGLU_WARPS)
 
 

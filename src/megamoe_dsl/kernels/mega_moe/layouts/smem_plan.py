@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
+from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ....recipe import BF16, COMBINE, Format
 from .combine_plan import CombinePlan
 from .tile import DISPATCH_WARPS
-
-OPERAND_ALIGNMENT = 1024  # of SW128 operands: eight rows of 128 bytes
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ The names follow the article (4.2 to 4.5).  `arrivals` is what completes a phase
 
 from __future__ import annotations
 
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
+from ....hardware.cta_pair import CLUSTER
 from ....layouts.mbarrier import MBarrier
 from ..layouts.tile import WARPS_PER_GROUP
-from .tile import ACCUMULATORS, CLUSTER
 
 
 def barrier_table(*, num_stages: int, work_tiles: int, dispatch_warps: int, epilogue_warps: int) -> tuple[MBarrier, ...]:

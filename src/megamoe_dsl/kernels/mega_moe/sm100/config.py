@@ -11,7 +11,9 @@ from math import ceil
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
+from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
@@ -23,8 +25,6 @@ from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.pool import is_ring, smallest_block_m, whole_pool
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import Sm100SmemPlan
-from .tile import BLOCK_N, CLUSTER
-from .tmem_plan import Sm100TmemPlan
 
 NUM_SMS = 148  # of a B200
 IMBALANCE_FACTOR = 2  # article 3.2.1.3
@@ -240,16 +240,19 @@ class Sm100Config(MegaMoeConfig):
 
     def smem_plan(self, num_stages: int) -> Sm100SmemPlan:
         """Of another number of stages."""
-        return Sm100SmemPlan(
-            *self.plan_shape,
-            num_stages,
-            store_block_m=self.store_block_m,
-            epilogue_warpgroups=self.epilogue_warpgroups,
-            k_block=self.k_block,
-            tokens=self.problem.formats.activations,
-            trace_warps=self.num_threads // 32 if self.trace else 0,
-            results=self.problem.formats.combine,
-        )
+        return Sm100SmemPlan(*self.plan_shape, num_stages, **self.plan_fields)
+
+    @property
+    def plan_fields(self) -> dict[str, Any]:
+        """What the plan needs besides its shape and the depth of the ring."""
+        return {
+            "store_block_m": self.store_block_m,
+            "epilogue_warpgroups": self.epilogue_warpgroups,
+            "k_block": self.k_block,
+            "tokens": self.problem.formats.activations,
+            "trace_warps": self.num_threads // 32 if self.trace else 0,
+            "results": self.problem.formats.combine,
+        }
 
     @property
     def tmem(self) -> Sm100TmemPlan:

@@ -9,12 +9,16 @@ Two warpgroups take alternate tiles, so each has one of the two accumulators to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
@@ -32,7 +36,6 @@ from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2
-from .tile import ACCUMULATORS
 
 
 @dataclass(frozen=True)
@@ -54,30 +57,8 @@ class Tile:
 def epilogue(ctx: Sm100Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
     config = ctx.config
-    groups = config.epilogue_warpgroups
-    group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
     begin(ctx, Role.EPILOGUE)
-    block, tiles = next_tile(ctx.first_tile.alternate(group, groups))
-    stamp(ctx, Activity.WAIT_COUNTS)
-    acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
-    while block.valid():
-        wait_tokens(ctx, block)
-        index = acc.index + group
-        wait(ctx.barrier("acc_full", index), acc.phase)
-        fence_after_sync()
-        stamp(ctx, Activity.WAIT_STAGE, detail_of(block))
-        tile = Tile(block, index * config.block_m, group, warp, lane)
-        if block.phase == FC1:
-            finish_fc1(ctx, tile)
-        else:
-            finish_fc2(ctx, tile)
-        fence_before_sync()
-        sync_warp()
-        if lane == 0:
-            arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
-        stamp(ctx, Activity.EPILOGUE, detail_of(block))
-        acc = acc.next()
-        block, tiles = next_tile(tiles)
+    finish_tiles(ctx, thread, finish_tile)
 
     # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.
     wait(ctx.barrier("counts"), Int32(0))
@@ -86,5 +67,40 @@ def epilogue(ctx: Sm100Context, thread: Int32):
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
     stamp(ctx, Activity.WAIT_RESULTS)
-    combine_tokens(ctx, thread >> 5, lane)
+    combine_tokens(ctx, thread >> 5, thread & 31)
     stamp(ctx, Activity.COMBINE)
+
+
+@cute.jit
+def finish_tile(ctx: Sm100Context, tile: Tile):
+    """A tile of either linear."""
+    if tile.block.phase == FC1:
+        finish_fc1(ctx, tile)
+    else:
+        finish_fc2(ctx, tile)
+
+
+@cute.jit
+def finish_tiles(ctx: Sm100Context, thread: Int32, finish: Callable[..., Any]):
+    """All tiles of an epilogue warp, each given to `finish`."""
+    config = ctx.config
+    groups = config.epilogue_warpgroups
+    group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
+    block, tiles = next_tile(ctx.first_tile.alternate(group, groups))
+    stamp(ctx, Activity.WAIT_COUNTS)
+    acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
+    while block.valid():
+        if cutlass.const_expr(ctx.operands_arrive):
+            wait_tokens(ctx, block)
+        index = acc.index + group
+        wait(ctx.barrier("acc_full", index), acc.phase)
+        fence_after_sync()
+        stamp(ctx, Activity.WAIT_STAGE, detail_of(block))
+        finish(ctx, Tile(block, index * config.block_m, group, warp, lane))
+        fence_before_sync()
+        sync_warp()
+        if lane == 0:
+            arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
+        stamp(ctx, Activity.EPILOGUE, detail_of(block))
+        acc = acc.next()
+        block, tiles = next_tile(tiles)

@@ -18,6 +18,7 @@ from ....device.memory import fence_async_shared, load_f32x2, reduce_or_u64, sto
 from ....device.ptx import emit, emit_to_many
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
+from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....recipe import E2M1, E4M3
@@ -27,7 +28,6 @@ from .epilogue_tile import fc1_scale
 from .maps import Sm100Map
 from .outputs_e2m1 import E2m1Outputs
 from .outputs_e4m3 import E4m3Outputs
-from .tile import CLUSTER
 
 OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
 

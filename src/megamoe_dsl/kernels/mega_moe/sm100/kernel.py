@@ -12,20 +12,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 
-from ....device import tcgen05
+from ....blocks.setup import init_barriers
+from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
-from ....device.memory import load_shared_u32
-from ....device.ptx import emit
+from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
-from ..setup import acquire_maps, init_barriers
+from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm100Config
 from .context import Sm100Context
@@ -33,47 +34,44 @@ from .epilogue import epilogue
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
 from .mma import issue_mma
-from .tile import CLUSTER
 
-TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)  # after those before the loaders
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 @cute.jit
-def initialise(ctx: Sm100Context, warp: Any):
-    """mbarriers and TMEM, visible to the pair."""
-    if warp == WEIGHTS_WARP:
+def initialise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+    """mbarriers and TMEM, visible to the pair; `first` is the number of the first loader warp."""
+    if warp == first + WEIGHTS_WARP:
         init_barriers(ctx)
-    if warp == TOKENS_WARP:
+    if warp == first + TOKENS_WARP:
         acquire_maps(ctx, NUM_MAPS)
-    if warp == SCHEDULER_WARP:
-        tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
+    if warp == first + SCHEDULER_WARP:
+        tensor_memory.allocate(ctx)
     sync_cluster()
 
 
 @cute.jit
-def finalise(ctx: Sm100Context, warp: Any):
+def finalise(ctx: Sm100Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
-    if warp == SCHEDULER_WARP:
-        tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
+    if warp == first + SCHEDULER_WARP:
+        tensor_memory.free(ctx)
 
 
 @cute.jit
-def run_loader_warp(ctx: Sm100Context, warp: Any):
-    """One of the four warps between dispatch and epilogue: token loader, weight loader, MMA or scheduler."""
-    if warp == TOKENS_WARP:
+def run_loader_warp(ctx: Sm100Context, warp: Any, schedule: Callable[..., Any], first: cutlass.Constexpr[int] = DISPATCH_WARPS):
+    """One of the four warps before the epilogue: token loader, weight loader, MMA or scheduler, which runs `schedule`."""
+    if warp == first + TOKENS_WARP:
         load_tokens(ctx)
-    elif warp == WEIGHTS_WARP:
+    elif warp == first + WEIGHTS_WARP:
         load_weights(ctx)
-    elif warp == MMA_WARP:
+    elif warp == first + MMA_WARP:
         if ctx.cta_rank == 0:
             issue_mma(ctx)
     else:
-        # The plan counts columns from 0: nothing else allocates TMEM in this CTA.
-        if load_shared_u32(ctx.shared("tmem_address")) != 0:
-            emit("trap;")
-        schedule_tiles(ctx)
+        tensor_memory.check_first_column(ctx)
+        schedule(ctx)
 
 
 @cute.kernel
@@ -90,7 +88,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
         dispatch(ctx, thread)
     elif warp < FIRST_EPILOGUE_WARP:
         set_max_registers(config.registers.loader, grow=False)
-        run_loader_warp(ctx, warp)
+        run_loader_warp(ctx, warp, schedule_tiles)
     else:
         set_max_registers(config.registers.epilogue, grow=True)
         epilogue(ctx, thread - 32 * FIRST_EPILOGUE_WARP)
@@ -100,10 +98,4 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm100Config], args: Arguments, stream: Any):
     """Launches the kernel on one rank."""
-    mega_moe_kernel(config, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(CLUSTER, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
+    launch(mega_moe_kernel(config, args), config, stream)

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
@@ -21,7 +23,6 @@ from ..tile_scheduler import next_tile, read_ends
 from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .maps import Sm100Map
-from .tile import BLOCK_N, CLUSTER
 
 
 @cute.jit
@@ -33,7 +34,8 @@ def load_tokens(ctx: Sm100Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while block.valid():
-        wait_operands(ctx, block)
+        if cutlass.const_expr(ctx.operands_arrive):
+            wait_operands(ctx, block)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(block))
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.

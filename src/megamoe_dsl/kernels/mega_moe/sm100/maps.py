@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
+from ....hardware.cta_pair import BLOCK_N
+from ....hardware.map_fields import MapFields
 from ....hardware.scale_factors import CHANNELS_PER_WORD
-from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
-from ....recipe import E2M1, E4M3
+from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
 from ..layouts.symmetric import symmetric_buffer
 from .config import Sm100Config
-from .tile import BLOCK_N
 
 PHASE_STRIDE = 4 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
@@ -47,31 +48,19 @@ def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> li
 
     k_block, tokens = config.k_block, problem.formats.activations
 
-    def rows(address: int, width: int, height: int, box_height: int, span: int = k_block.row_bytes) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (span, box_height), span)
-
-    def words(address: int, width: int, height: int, box_width: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U32, (width, height), (4 * width,), (box_width, k_block.words), 0)
-
-    def unpacked(address: int, k: int, height: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), (k_block.channels, BLOCK_N), k_block.row_bytes)
-
-    def packed(address: int, k: int, height: int) -> TensorMap:
-        return rows(address, k // 2, height, BLOCK_N)
-
-    nibbles = {E4M3: unpacked, E2M1: packed}[tokens.element]
-
-    def phase(acts: str, sf: str, k: int, n: int, address: int, scales: int) -> list[TensorMap]:
+    def phase(acts: str, sf: str, k: int, n: int, address: int, scales: int) -> list[MapFields]:
         sf_words, sf_rows = region[sf].field.shape
         return [
-            rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2),
-            words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m),
-            nibbles(address, k, experts * n),
-            words(scales, n, experts * k // CHANNELS_PER_WORD, BLOCK_N),
+            byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes),
+            scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block),
+            weight_rows(address, k, experts * n, k_block),
+            scale_words(scales, n, experts * k // CHANNELS_PER_WORD, BLOCK_N, k_block),
         ]
 
-    return [
+    outputs = region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.smem.fc1_row_bytes
+    fields = [
         *phase("fc1_acts", "fc1_sf", hidden, 2 * intermediate, weights["fc1"], weights["fc1_sf"]),
         *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"], weights["fc2_sf"]),
-        rows(region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.smem.fc1_row_bytes),
+        byte_rows(*outputs),
     ]
+    return [one.tensor_map for one in fields]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import cutlass.cute as cute
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
@@ -17,14 +18,13 @@ from ..layouts.trace import Activity, Role
 from ..tile_scheduler import next_tile, read_ends
 from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
-from .tile import ACCUMULATORS
 
 
 @cute.jit
 def issue_mma(ctx: Sm100Context):
     """Runs in all lanes; one lane issues."""
     config, tmem = ctx.config, ctx.config.tmem
-    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.sfa_atoms)
+    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms)
     begin(ctx, Role.MMA)
     block, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
@@ -34,7 +34,7 @@ def issue_mma(ctx: Sm100Context):
         stamp(ctx, Activity.WAIT_STAGE, detail_of(block))
         tcgen05.fence_after_sync()
         accumulator = acc.index * config.block_m
-        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), config.mma, config.k_block, columns)
+        tile = PairTile(accumulator, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)
         stage = multiply(stage, tile, ctx.k_blocks(block))
         if elect():
             tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+from ....blocks.sm100.pair_stage import PairStage
+from ....blocks.sm100.result_tile import result_bytes
+from ....hardware.cta_pair import BLOCK_N
 from ....hardware.k_block import BYTE_VALUES, KBlock
-from ....hardware.scale_factors import SF_ATOM_BYTES
+from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, Field
 from ....recipe import MXFP8, Format
-from ..layouts.smem_plan import OPERAND_ALIGNMENT, SmemPlan
+from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import DISPATCH_WARPS, WARPS_PER_GROUP
 from .barriers import barrier_table
-from .tile import BLOCK_N
 
 FC1_STORE_STAGES = 2
 
@@ -41,29 +43,29 @@ class Sm100SmemPlan(SmemPlan):
         return WARPS_PER_GROUP * self.epilogue_warpgroups
 
     @property
+    def stage(self) -> PairStage:
+        """Operands and scales of a stage."""
+        return PairStage(self.block_m, self.k_block)
+
+    @property
     def weight_bytes(self) -> int:
-        """Of a stage: E2M1 [BLOCK_N][k], a byte per value beside E4M3 tokens."""
-        return BLOCK_N * self.k_block.row_bytes
+        """Of a stage."""
+        return self.stage.weight_bytes
 
     @property
     def token_bytes(self) -> int:
-        """One CTA's half of the tile's tokens: [block_m / 2][k], aligned."""
-        return align(self.block_m // 2 * self.k_block.row_bytes, OPERAND_ALIGNMENT)
-
-    @property
-    def sfa_atoms(self) -> int:
-        """512-byte atoms of token scales: one per 128 rows."""
-        return align(self.block_m, 128) // 128
+        """Of a stage."""
+        return self.stage.token_bytes
 
     @property
     def weight_transaction(self) -> int:
-        """Bytes TMA counts for one CTA's weights and scales: two values in a byte, whatever their footprint."""
-        return BLOCK_N * self.k_block.channels // 2 + self.k_block.words * SF_ATOM_BYTES
+        """Bytes TMA counts for one CTA's weights and scales."""
+        return self.stage.weight_transaction
 
     @property
     def token_transaction(self) -> int:
         """Bytes TMA counts for one CTA's half of the tokens and the scales of all."""
-        return self.block_m // 2 * self.k_block.row_bytes + self.k_block.words * self.sfa_atoms * SF_ATOM_BYTES
+        return self.stage.token_transaction
 
     @property
     def fc1_row_bytes(self) -> int:
@@ -76,24 +78,15 @@ class Sm100SmemPlan(SmemPlan):
         return self.store_block_m * self.fc1_row_bytes
 
     @property
-    def fc2_tile_bytes(self) -> int:
-        """One pass of the Linear2 epilogue: BF16 [store_block_m][128] as two halves of 128-byte rows."""
-        return self.store_block_m * BLOCK_N * 2
-
-    @property
     def staging(self) -> Field:
         """Linear1: two stages; Linear2: one BF16 tile."""
-        size = align(max(FC1_STORE_STAGES * self.fc1_tile_bytes, self.fc2_tile_bytes), OPERAND_ALIGNMENT)
+        size = align(max(FC1_STORE_STAGES * self.fc1_tile_bytes, result_bytes(self.store_block_m)), OPERAND_ALIGNMENT)
         return Field("cd", (self.epilogue_warpgroups, size), U8, OPERAND_ALIGNMENT)
 
     @property
     def scales(self) -> tuple[Field, ...]:
-        """sfb: of the weights, an atom per word of scales; sfa: of the tokens."""
-        words = self.k_block.words
-        return (
-            Field("sfb", (self.num_stages, words * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
-            Field("sfa", (self.num_stages, words * self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
-        )
+        """sfb: of the weights; sfa: of the tokens."""
+        return self.stage.scales(self.num_stages)
 
     @property
     def maxima(self) -> Field:

@@ -11,8 +11,6 @@ from ....device.memory import load_u64
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
-from ..results_bf16 import Bf16Results
-from ..results_e4m3 import E4m3Results
 from .config import Sm90Config
 from .maps import PHASE_STRIDE
 from .smem_plan import MATH_WARPGROUPS
@@ -26,16 +24,8 @@ class Sm90Context(Context):
 
     phase_stride: ClassVar[int] = PHASE_STRIDE
 
-    operands_arrive: ClassVar[bool] = True
-    """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
-
     config: cutlass.Constexpr[Sm90Config]
     args: Any
-
-    @property
-    def outputs(self) -> Bf16Results | E4m3Results:
-        """In which format the Linear2 epilogue gives its results."""
-        return self.results
 
     def result_rows(self, first: Any, steps: range) -> list[Any]:
         """Where results of pool rows `first + step` go: the combine rows of their tokens, on the tokens' ranks."""

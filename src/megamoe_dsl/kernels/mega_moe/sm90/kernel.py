@@ -18,12 +18,14 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from ....blocks.setup import init_barriers
 from ....device.cluster import sync_cluster
+from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
-from ..setup import acquire_maps, init_barriers
+from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
@@ -119,7 +121,7 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm90Config], args: Sm90Arguments, stream: Any):
     """Launches the kernel on one rank."""
-    launch(config, args, stream)
+    launch(mega_moe_kernel(config, args), config, stream)
 
 
 @cute.jit
@@ -127,15 +129,4 @@ def mega_moe_packed(config: cutlass.Constexpr[Sm90Config], args: Arguments, stre
     """As `mega_moe`, with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
     signature.
     """
-    launch(config, args, stream)
-
-
-def launch(config: Sm90Config, args: Arguments, stream: Any) -> None:
-    """With the configuration's grid."""
-    mega_moe_kernel(config, args).launch(
-        grid=(config.num_sms, 1, 1),
-        block=(config.num_threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        min_blocks_per_mp=1,
-        stream=stream,
-    )
+    launch(mega_moe_kernel(config, args), config, stream)

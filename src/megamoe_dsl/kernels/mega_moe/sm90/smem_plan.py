@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from ....hardware.operand_tile import BLOCK_K
+from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ....hardware.packed_tile import ENTRY_BYTES, SHIFTS, TILE_BYTES
 from ....layouts.arith import Int, align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
-from ..layouts.smem_plan import OPERAND_ALIGNMENT, SmemPlan
+from ..layouts.smem_plan import SmemPlan
 from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 

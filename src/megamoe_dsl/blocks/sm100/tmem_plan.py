@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
-from .tile import ACCUMULATORS
+from ...hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
+
+ACCUMULATORS = 2  # the MMA warp fills one while the other is read
 
 
 @dataclass(frozen=True)

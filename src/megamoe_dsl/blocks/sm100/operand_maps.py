@@ -1,0 +1,30 @@
+"""Tensor maps of what the loaders of a pair fetch (load.py): rows of tokens and weights, and words of their scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...hardware.cta_pair import BLOCK_N
+from ...hardware.k_block import KBlock
+from ...hardware.map_fields import MapFields
+from ...hardware.tensor_map import TensorMapDtype
+
+
+def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int) -> MapFields:
+    """`height` rows of `width` bytes, in boxes of `span` bytes, which is the swizzle, by `box_height` rows."""
+    return MapFields(address, TensorMapDtype.U8, (width, height), (width,), (span, box_height), span)
+
+
+def weight_rows(address: Any, k: int, height: Any, k_block: KBlock) -> MapFields:
+    """`height` rows of `k` E2M1 weights, two in a byte; a CTA's of a stage, unpacked where a stage has a byte per value."""
+    if k_block.row_bytes < k_block.channels:
+        return byte_rows(address, k // 2, height, BLOCK_N, k_block.row_bytes)
+    box = (k_block.channels, BLOCK_N)
+    return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), box, k_block.row_bytes)
+
+
+def scale_words(address: Any, width: Any, height: int, box_width: int, k_block: KBlock, pitch: Any = None) -> MapFields:
+    """[K / 128, rows] words of UE8M0 in UTCCP order, `height` by `width` of them, `pitch` words from one row to the next; those of a stage
+    for `box_width` rows."""
+    strides = (4 * (width if pitch is None else pitch),)
+    return MapFields(address, TensorMapDtype.U32, (width, height), strides, (box_width, k_block.words), 0)

@@ -1,0 +1,100 @@
+"""Results of a CTA's part of a tile from tensor memory to rows in global memory, a pass of tokens at a time (article 4.5.5).
+
+waits     nothing: the accumulator is full
+signals   nothing
+
+Accumulators are rounded to BF16 and transposed through SMEM so that 16 lanes write 128 channels of one token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ...device.cast import pack_bf16
+from ...device.matrix import store_transposed_b16
+from ...device.memory import load_shared_v4
+from ...device.tcgen05 import load_columns
+from ...device.warp import named_barrier
+from .result_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address
+
+WARPGROUP = 128  # threads
+ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
+
+
+class ResultRows(Protocol):
+    """Where rows of results go, and in which format."""
+
+    @property
+    def value_bytes(self) -> int:
+        """Of a value of a row."""
+
+    def begin(self, first: Any, own_row: Any) -> Any:
+        """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
+
+    def addresses(self, begun: Any, steps: range) -> list[Any]:
+        """Of the rows so many steps on."""
+
+    def has(self, row: Any) -> Any:
+        """Whether a lane's channels of a row of the tile are to be written."""
+
+    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
+        """A lane's 8 channels, BF16 in four words, to their place: byte `first` of a row."""
+
+
+@dataclass(frozen=True)
+class ResultPart:
+    """What a warpgroup has of a tile.
+
+    column    the accumulator's first TMEM column
+    staging   shared address of the warpgroup's result tile
+    valid     tokens of the tile
+    n_block   which 128 weight rows, of all
+    tokens    of a pass
+    barriers  number of the named barrier of the first warpgroup
+    every     the warpgroup's next pass is so many on
+    first     token of its first pass
+    """
+
+    column: Int32
+    staging: Int32
+    group: Int32
+    warp: Int32
+    lane: Int32
+    valid: Int32
+    n_block: Int32
+    tokens: cutlass.Constexpr[int]
+    barriers: cutlass.Constexpr[int]
+    every: cutlass.Constexpr[int] = 1
+    first: Any = 0
+
+    def sync_group(self) -> None:
+        """All four warps of the warpgroup."""
+        named_barrier(self.group + self.barriers, WARPGROUP)
+
+
+@cute.jit
+def store_results(part: ResultPart, rows: ResultRows):
+    """All passes of a warpgroup; one of its warps."""
+    tokens = part.tokens
+    write = write_address(part.staging, part.warp, part.lane, tokens)
+    own_row = read_row(part.warp, part.lane)
+    read = read_address(part.staging, own_row, part.lane, tokens)
+    offset = Int64(channel_bytes(part.n_block, part.lane, rows.value_bytes))
+    for first in cutlass.range(part.first, part.valid, part.every * tokens, unroll=1):
+        begun = rows.begin(first, own_row)
+        groups = load_columns(part.column + first, tokens // 8)
+        # After this barrier the buffer is free: the warpgroup has read the pass before from it, and where TMA may still read what was in it
+        # before, its leader has waited for that.
+        part.sync_group()
+        for g, v in enumerate(groups):
+            store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+        destinations = rows.addresses(begun, range(0, tokens, ROWS_PER_STEP))
+        part.sync_group()
+        for i, step in enumerate(range(0, tokens, ROWS_PER_STEP)):
+            if rows.has(first + own_row + step):
+                rows.send(destinations[i] + offset, offset, part.lane, load_shared_v4(read + step * HALF_BYTES))

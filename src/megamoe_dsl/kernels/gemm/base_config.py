@@ -1,0 +1,95 @@
+"""What the configurations of a GEMM have in common on every architecture: what the order of tiles and the scheduler ask for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+from ...arch import Arch
+from ...config_error import require
+from ...target import Target
+from .problem import MASKED, PACKED, GemmProblem
+
+
+class BaseGemmConfig(ABC):
+    """A frozen dataclass of JSON values; the fields named here are among them, or properties."""
+
+    arch: ClassVar[Arch]
+    recipes: ClassVar[tuple[str, ...]]
+
+    problem: GemmProblem
+    block_m: int
+    num_sms: int
+    group_m: int
+    num_stages: int
+    dealt: bool
+
+    @property
+    @abstractmethod
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+
+    @property
+    @abstractmethod
+    def num_threads(self) -> int:
+        """Of a CTA."""
+
+    @property
+    @abstractmethod
+    def blocks_per_fetch(self) -> int:
+        """Tiles that a cluster takes at a time."""
+
+    @property
+    @abstractmethod
+    def n_blocks(self) -> int:
+        """Column blocks of D."""
+
+    @classmethod
+    @abstractmethod
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+
+    @abstractmethod
+    def smem_plan(self, num_stages: int) -> Any:
+        """Shared memory with so many stages."""
+
+    @property
+    def smem(self) -> Any:
+        """Of `num_stages` stages."""
+        return self.smem_plan(self.num_stages)
+
+    @property
+    def num_experts(self) -> int:
+        """Groups, as the order of grouped tiles calls them."""
+        return self.problem.num_groups
+
+    @property
+    def num_clusters(self) -> int:
+        """Of the grid."""
+        return self.num_sms // self.cluster
+
+    @property
+    def first_fetch(self) -> int:
+        """The first number of a tile that is fetched: those before it are the first of each cluster."""
+        return self.num_clusters * self.blocks_per_fetch
+
+    @property
+    def table_entries(self) -> int:
+        """Of the table of groups in shared memory; 0 without one."""
+        return self.num_experts + 1 if self.problem.kind in (PACKED, MASKED) else 0
+
+    def check_problem(self) -> None:
+        """A problem of the architecture's recipes.  Raises `ConfigError`."""
+        require(isinstance(self.problem, GemmProblem), "problem", self.problem, "a GemmProblem")
+        allowed = " or ".join(self.recipes) + f" for {self.arch}"
+        require(self.problem.recipe in self.recipes, "problem.recipe", self.problem.recipe, allowed)
+
+    def check_stages(self, field: str) -> None:
+        """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
+        most = 0
+        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
+            most += 1
+        require(most >= 2, field, getattr(self, field), "small enough to leave SMEM for two stages")
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")

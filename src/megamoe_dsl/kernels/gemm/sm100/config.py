@@ -1,0 +1,164 @@
+"""How a block-scaled GEMM is computed on SM100: a CTA pair multiplies 256 rows of B by up to 192 rows of A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from ....arch import SM100, Arch
+from ....blocks.sm100.pair_stage import PairStage
+from ....blocks.sm100.tmem_plan import Sm100TmemPlan
+from ....config_error import require, require_integers
+from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
+from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
+from ....hardware.operand_tile import BLOCK_K
+from ....hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
+from ....recipe import E2M1
+from ....target import Target
+from ..base_config import BaseGemmConfig
+from ..problem import BF16, CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
+from ..tile import WARPS_PER_GROUP
+from .choose import choose_pair_fields
+from .smem_plan import PairGemmSmemPlan
+
+ROWS = (32, 64, 128, 192)
+"""Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
+scales than it has rows for."""
+PASS_ROWS = 32
+KINDS = (DENSE, CONTIGUOUS, MASKED)
+LOADER_WARPS = 4
+NUM_SMS = 148  # of a B200
+
+
+@dataclass(frozen=True)
+class Sm100GemmConfig(BaseGemmConfig):
+    """Compile-time choices; raises `ConfigError` where a field is out of range.
+
+    block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192
+    num_sms              CTAs of the grid, even
+    block_k              K of a stage: 128, or 256 of E2M1 rows; results have the same bits
+    epilogue_warpgroups  1, or 2 that share the passes of a tile
+    group_m              row blocks that the order of tiles takes together
+    dealt                tiles are dealt at run time, not in turn
+    num_stages           depth of the TMA ring; 0 asks for the deepest that fits
+    """
+
+    arch: ClassVar[Arch] = SM100
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
+
+    problem: GemmProblem
+    block_m: int
+    num_sms: int = NUM_SMS
+    block_k: int = BLOCK_K
+    epilogue_warpgroups: int = 2
+    group_m: int = 8
+    dealt: bool = False
+    num_stages: int = 0
+
+    def __post_init__(self) -> None:
+        self.check_problem()
+        problem = self.problem
+        kinds = f"one of {', '.join(KINDS)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
+        require(problem.kind in KINDS, "problem.kind", problem.kind, kinds)
+        require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages")
+        require(isinstance(self.dealt, bool), "dealt", self.dealt, "True or False")
+        require(self.block_m in ROWS, "block_m", self.block_m, f"one of {list(ROWS)}")
+        divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
+        require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
+        depths = block_ks(problem)
+        allowed = " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}"
+        require(self.block_k in depths, "block_k", self.block_k, allowed)
+        even = self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0
+        require(even, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
+        require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
+        require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        self.check_stages("block_m")
+
+    @classmethod
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """The configuration for `rows` rows of A; `fields` replace what is chosen."""
+        problem.check_rows(rows)
+        tiles = [m for m in ROWS if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
+        chosen = choose_pair_fields(problem, target.num_sms // CLUSTER, rows, tiles)
+        return cls(problem, **{"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **chosen, **fields})
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(self, **changes)
+
+    # --- tiles
+    @property
+    def cluster(self) -> int:
+        """The CTA pair of an MMA."""
+        return CLUSTER
+
+    @property
+    def blocks_per_fetch(self) -> int:
+        """A pair works on one tile."""
+        return 1
+
+    @property
+    def block_n(self) -> int:
+        """Rows of B of a tile."""
+        return PAIR_ROWS
+
+    @property
+    def n_blocks(self) -> int:
+        """Column blocks of D, of 256."""
+        return -(-self.problem.n // self.block_n)
+
+    @property
+    def k_block(self) -> KBlock:
+        """K of a stage."""
+        return packed_values(self.block_k) if has_packed_rows(self.problem) else BYTE_VALUES
+
+    @property
+    def k_blocks(self) -> int:
+        """Stages of a tile."""
+        return self.problem.k // self.block_k
+
+    @property
+    def mma(self) -> ScaledMma:
+        """The kind of the MMAs."""
+        return MXF4 if has_packed_rows(self.problem) else MXF8F6F4
+
+    @property
+    def staged(self) -> bool:
+        """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
+        return self.problem.output == BF16
+
+    # --- threads
+    @property
+    def epilogue_warps(self) -> int:
+        """Of all epilogue warpgroups."""
+        return WARPS_PER_GROUP * self.epilogue_warpgroups
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+        return 32 * (LOADER_WARPS + self.epilogue_warps)
+
+    # --- plans
+    @property
+    def stage(self) -> PairStage:
+        """Operands and scales of a stage."""
+        return PairStage(self.block_m, self.k_block)
+
+    def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
+        """Of so many stages."""
+        return PairGemmSmemPlan(self.stage, num_stages, self.table_entries, PASS_ROWS if self.staged else 0, self.epilogue_warpgroups)
+
+    @property
+    def tmem(self) -> Sm100TmemPlan:
+        """Columns of a CTA's tensor memory."""
+        return Sm100TmemPlan(self.block_m)
+
+
+def has_packed_rows(problem: GemmProblem) -> bool:
+    """Whether A is E2M1, two values in a byte."""
+    return problem.formats.activations.element == E2M1
+
+
+def block_ks(problem: GemmProblem) -> tuple[int, ...]:
+    """K that a stage can have: with E2M1 rows also 256, of which K is then a multiple."""
+    return (BLOCK_K, 2 * BLOCK_K) if has_packed_rows(problem) and problem.k % (2 * BLOCK_K) == 0 else (BLOCK_K,)

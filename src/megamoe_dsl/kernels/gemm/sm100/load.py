@@ -1,0 +1,49 @@
+"""The two loader warps of a CTA of a pair: which rows, of which matrix; the loops are blocks (blocks/sm100/load.py).
+
+| role         | waits                                     | signals                                        |
+|---|---|---|
+| load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
+| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....blocks.sm100 import load
+from ....blocks.sm100.load import PairOperand
+from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....schedule.fused_moe import mma_tokens
+from ..context import GemmContext
+from ..work_tile import next_tile
+
+
+@cute.jit
+def load_tokens(ctx: GemmContext):
+    """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
+    config = ctx.config
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
+        row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
+        atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
+        operand = PairOperand(ctx.maps.tokens, ctx.maps.sfa, row, atom, 0, config.k_block, num_bytes)
+        stage = load.load_tokens(stage, operand, Int32(config.k_blocks))
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def load_weights(ctx: GemmContext):
+    """Each CTA: its 128 of the tile's 256 rows of B, and their scales."""
+    config, problem = ctx.config, ctx.config.problem
+    tile, tiles = next_tile(ctx.first_tile)
+    stage = ctx.first_stage
+    while tile.valid():
+        column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
+        row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_blocks, config.stage.weight_transaction
+        operand = PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
+        stage = load.load_weights(stage, operand, Int32(config.k_blocks))
+        tile, tiles = next_tile(tiles)

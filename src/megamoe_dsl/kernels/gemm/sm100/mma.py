@@ -1,0 +1,49 @@
+"""The MMA warp of the even CTA, which fills the two accumulators in turn; the K loop is a block (blocks/sm100/mma.py).
+
+waits     work_tile_full and acc_empty, per tile; full, per stage
+signals   work_tile_empty, per tile; empty of both CTAs, per stage; acc_full of both CTAs, per tile
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
+from ....blocks.sm100.tmem_plan import ACCUMULATORS
+from ....device import tcgen05
+from ....device.mbarrier import wait
+from ....device.ring import Ring
+from ....device.warp import elect
+from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....schedule.fused_moe import mma_tokens
+from ..context import GemmContext
+from ..work_tile import GemmTile, next_tile
+
+ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
+
+
+@cute.jit
+def issue_mma(ctx: GemmContext):
+    """Runs in all lanes; one lane issues."""
+    tile, tiles = next_tile(ctx.first_tile)
+    stage, acc = ctx.first_stage, Ring.start(ACCUMULATORS)
+    while tile.valid():
+        wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
+        tcgen05.fence_after_sync()
+        stage = multiply(stage, pair_tile(ctx, tile, acc), Int32(ctx.config.k_blocks))
+        if elect():
+            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
+        acc = acc.next()
+        tile, tiles = next_tile(tiles)
+
+
+def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
+    """The tile as tensor cores see it."""
+    config, tmem = ctx.config, ctx.config.tmem
+    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
+    first_scale = (tile.row & (SF_ATOM_ROWS - 1)) // ROWS_PER_COLUMN
+    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
+    return PairTile(acc.index * config.block_m, instruction, first_scale, config.mma, config.k_block, scales)

@@ -1,0 +1,52 @@
+"""Shared memory of one CTA of the SM100 GEMM kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....blocks.sm100.pair_stage import PairStage
+from ....blocks.sm100.result_tile import result_bytes
+from ....hardware.operand_tile import OPERAND_ALIGNMENT
+from ....layouts.mbarrier import MBarrier
+from ....layouts.region import U8, U32, U64, Field, Region
+from ..smem_plan import WORK_TILES
+from ..tile import WARPS_PER_GROUP
+from .barriers import pair_barrier_table
+
+
+@dataclass(frozen=True)
+class PairGemmSmemPlan:
+    """Byte plan of a CTA's SMEM; `region` has every field.
+
+    groups               entries of the table of groups; 0 without one
+    pass_rows            rows of D of a pass of the epilogue; 0 where D does not pass through SMEM
+    epilogue_warpgroups  each has a tile of a pass
+    """
+
+    stage: PairStage
+    num_stages: int
+    groups: int
+    pass_rows: int
+    epilogue_warpgroups: int
+
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order (barriers.py)."""
+        warps = WARPS_PER_GROUP * self.epilogue_warpgroups
+        return pair_barrier_table(num_stages=self.num_stages, work_tiles=WORK_TILES, epilogue_warps=warps)
+
+    @cached_property
+    def region(self) -> Region:
+        """The TMA ring, passes of D, tables, mbarriers, and the column that tensor memory begins at."""
+        passes = Field("cd", (self.epilogue_warpgroups, result_bytes(self.pass_rows)), U8, OPERAND_ALIGNMENT)
+        return Region.stack(
+            "smem",
+            *self.stage.operands(self.num_stages),
+            *((passes,) if self.pass_rows else ()),
+            *self.stage.scales(self.num_stages),
+            Field("work_tiles", (WORK_TILES, 4), U32, 16),
+            Field("group_table", (self.groups, 2), U32, 8),
+            *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
+            Field("tmem_address", (1,), U32),
+        )

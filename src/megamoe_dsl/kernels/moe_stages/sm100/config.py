@@ -1,0 +1,90 @@
+"""The stages' configurations on SM100."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from ....config_error import require
+from ....hardware.cta_pair import CLUSTER
+from ....problem import Problem
+from ...mega_moe.config import RegisterBudget
+from ...mega_moe.sm100.config import NUM_SMS, Sm100Config, choose_registers
+from ..config import CombineConfig, DispatchConfig, Fc1Config, Fc2Config, StageConfig, SwigluConfig
+from .smem_plan import Sm100CombinePlan, Sm100DispatchPlan, Sm100LinearPlan, Sm100SwigluPlan
+
+
+@dataclass(frozen=True)
+class Sm100Stage(StageConfig, Sm100Config):
+    """What all have in common."""
+
+    def check_fields(self) -> None:
+        """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
+        super().check_fields()
+        require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
+
+    @classmethod
+    def of(cls, fused: Sm100Config) -> Self:
+        """The stage of a layer that this configuration is for."""
+        p = fused.problem
+        passes: dict[str, Any] = {
+            "store_block_m": fused.store_block_m,
+            "epilogue_warpgroups": fused.epilogue_warpgroups,
+            "block_k": fused.block_k,
+        }
+        return cls(p, fused.block_m, p.experts_per_rank, fused.num_sms, **passes)
+
+    @classmethod
+    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = None, **overrides: Any) -> Self:
+        """That of the fused kernel's choice; `num_stages` is the stage's own."""
+        stages = {"num_stages": overrides.pop("num_stages")} if "num_stages" in overrides else {}
+        return cls.of(Sm100Config.choose(problem, num_tokens, num_sms=num_sms, gpu=gpu, **overrides)).replace(**stages)
+
+    @property
+    def cluster(self) -> int:
+        """The CTA pair of an MMA; where none multiply, CTAs are on their own."""
+        return CLUSTER if self.linear else 1
+
+    @property
+    def linear_registers(self) -> RegisterBudget:
+        """Those of the fused kernel, without dispatch."""
+        return replace(choose_registers(self.problem.experts_per_rank), dispatch=0)
+
+    def smem_plan(self, num_stages: int) -> Any:
+        """Of another number of stages."""
+        return self.plan(*self.plan_shape, num_stages, **self.plan_fields)
+
+
+@dataclass(frozen=True)
+class Sm100MoeDispatchConfig(DispatchConfig, Sm100Stage):
+    """Dispatch."""
+
+    plan = Sm100DispatchPlan
+
+
+@dataclass(frozen=True)
+class Sm100MoeFc1Config(Fc1Config, Sm100Stage):
+    """Linear1."""
+
+    plan = Sm100LinearPlan
+
+
+@dataclass(frozen=True)
+class Sm100MoeFc2Config(Fc2Config, Sm100Stage):
+    """Linear2."""
+
+    plan = Sm100LinearPlan
+
+
+@dataclass(frozen=True)
+class Sm100MoeSwigluConfig(SwigluConfig, Sm100Stage):
+    """SwiGLU."""
+
+    plan = Sm100SwigluPlan
+
+
+@dataclass(frozen=True)
+class Sm100MoeCombineConfig(CombineConfig, Sm100Stage):
+    """Combine."""
+
+    plan = Sm100CombinePlan

@@ -1,0 +1,109 @@
+"""Scales of a GEMM's operands: what they must be, and how a kernel reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..kernels.gemm.problem import SCALE_BLOCK, GemmProblem
+from ..kernels.gemm.smem_plan import SCALE_STEP
+from ..problem import ProblemError
+from ..quant import ue8m0_bytes, utccp_scale_order
+from .buffers import check_tensor
+
+ATOM_ROWS = 128
+BYTES_PER_WORD = 4
+
+
+class KernelScales(NamedTuple):
+    """As a kernel reads them.
+
+    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them
+    b  FP32: as given; UE8M0: int32 [..., k / 128, n]
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+
+    @property
+    def a_ld(self) -> int:
+        """From one 128 of K to the next, in scales or words."""
+        return self.a.stride(1 if self.a.dtype == torch.float32 else 0)
+
+    @property
+    def a_storage(self) -> torch.Tensor:
+        """All memory of those of A, row by row of K."""
+        if self.a.dtype == torch.float32:
+            return self.a.T.as_strided((self.a.shape[1], self.a_ld), (self.a_ld, 1))
+        return self.a
+
+
+def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
+    """FP32 scales of A as the kernel reads them: the same values with rows next to one another in memory.
+
+    a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them is returned as
+    it is.
+    """
+    rows, blocks = a_sf.shape
+    if has_kernel_strides(a_sf):
+        return a_sf
+    padded = -(-max(rows, 1) // SCALE_STEP) * SCALE_STEP
+    columns = torch.empty(blocks, padded, dtype=a_sf.dtype, device=a_sf.device)
+    columns[:, :rows] = a_sf.T
+    return columns[:, :rows].T
+
+
+def has_kernel_strides(a_sf: torch.Tensor) -> bool:
+    """Whether TMA takes the scales as they are."""
+    rows, blocks = a_sf.shape
+    ld = a_sf.stride(1)
+    return (rows <= 1 or a_sf.stride(0) == 1) and ld % SCALE_STEP == 0 and ld >= rows and (blocks == 1 or ld > 0)
+
+
+def scale_words(sf: torch.Tensor) -> torch.Tensor:
+    """UE8M0 scales as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
+
+    sf, uint8 or float8_e8m0fnu [..., rows, k / 32], k a multiple of 128; the result is int32 [..., k / 128, rows rounded up to a multiple
+    of 128].  What is int32 is returned as it is.
+    """
+    if sf.dtype == torch.int32:
+        return sf
+    *lead, rows, count = sf.shape
+    padded = torch.nn.functional.pad(ue8m0_bytes(sf), (0, 0, 0, padded_rows(rows) - rows))
+    return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, padded_rows(rows))
+
+
+def padded_rows(rows: int) -> int:
+    """Rounded up to whole atoms; one at least."""
+    return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
+
+
+def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
+    """Copied where they are not yet so."""
+    if a_sf.dtype == torch.float32:
+        return KernelScales(scales_by_column(a_sf.flatten(0, -2) if a_sf.dim() == 3 else a_sf), b_sf)
+    return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
+
+
+def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor) -> None:
+    """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
+    groups = (problem.num_groups,) if problem.has_groups else ()
+    if not problem.formats.promoted:
+        check_bytes("a_sf", a_sf, lead, problem.k, flat=True)
+        check_bytes("b_sf", b_sf, (*groups, problem.n), problem.k)
+        return
+    if a_sf.dtype != torch.float32:
+        raise ProblemError("a_sf.dtype", a_sf.dtype, "torch.float32")
+    if tuple(a_sf.shape) != (*lead, problem.k_blocks):
+        raise ProblemError("a_sf.shape", tuple(a_sf.shape), str((*lead, problem.k_blocks)))
+    check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+
+
+def check_bytes(name: str, sf: torch.Tensor, rows: tuple[int, ...], k: int, *, flat: bool = False) -> None:
+    """UE8M0 of rows of this shape, or their words: of `flat` ones of all rows together, else of the last dimension's."""
+    if sf.dtype == torch.int32:
+        count = padded_rows(torch.Size(rows).numel() if flat else rows[-1])
+        check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), k // SCALE_BLOCK, count))
+    else:
+        check_tensor(name, sf, (torch.uint8, torch.float8_e8m0fnu, torch.int32), (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))

@@ -1,0 +1,52 @@
+"""Small block-scaled GEMMs of CTA pairs: what the simulator and the faults run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemm_runs import FEW, GROUPED, Run, groups
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
+
+W4A8, W4A4 = "fp8xfp4", "mxf4xmxf4"
+
+
+@dataclass(frozen=True)
+class PairRun(Run):
+    """A case by its name; 256 rows of B are the tile's."""
+
+    block_n: int = 0
+
+    @property
+    def config(self) -> Sm100GemmConfig:
+        problem = GemmProblem(**{"n": 272, "k": 512, **self.problem})
+        return Sm100GemmConfig(problem, self.block_m, **{"num_sms": 4, **self.fields})
+
+
+def pair_run(name: str, counts: tuple[int, ...], block_m: int, recipe: str, problem: dict[str, Any], **fields: Any) -> PairRun:
+    return PairRun(name, counts, block_m, problem={**problem, "recipe": recipe}, fields=fields)
+
+
+STAGES = ((W4A8, 128), (W4A4, 128), (W4A4, 256))
+TILES = tuple(
+    pair_run(f"{recipe}-{block_m}-{block_k}", (2 * block_m + 5,), block_m, recipe, {}, block_k=block_k, num_stages=3, dealt=block_m < 128)
+    for block_m in (32, 64, 128, 192)
+    for recipe, block_k in STAGES
+)
+OTHERS = (
+    pair_run("one-row", (1,), 32, W4A8, {"n": 16, "k": 128}),
+    pair_run("one-warpgroup", (70,), 64, W4A8, {}, epilogue_warpgroups=1),
+    pair_run("bands", (330,), 64, W4A8, {"n": 784, "k": 128}, group_m=2, num_sms=2),
+    pair_run("f32", (70,), 64, W4A4, {"output": "f32"}),
+    pair_run("accumulate", (70,), 64, W4A8, {"output": "f32", "accumulate": True}),
+    *(pair_run(f"contiguous-{recipe}", GROUPED, 128, recipe, groups("contiguous"), dealt=True) for recipe in (W4A8, W4A4)),
+    *(pair_run(f"contiguous-64-{recipe}", GROUPED, 64, recipe, groups("contiguous")) for recipe in (W4A8, W4A4)),
+    *(pair_run(f"masked-{recipe}", GROUPED, 192, recipe, groups("masked")) for recipe in (W4A8, W4A4)),
+    *(pair_run(f"masked-few-{recipe}", FEW, 32, recipe, groups("masked"), dealt=True) for recipe in (W4A8, W4A4)),
+    pair_run("masked-nothing", (0,) * 5, 64, W4A8, groups("masked")),
+    pair_run("masked-accumulate", FEW, 64, W4A4, groups("masked", output="f32", accumulate=True)),
+)
+PAIR_RUNS = {run.name: run for run in (*TILES, *OTHERS)}
+SUBJECT = pair_run("faults-pair", (96, 0, 128), 64, W4A8, {"n": 272, "k": 512, "kind": "masked", "num_groups": 3}, num_stages=2, dealt=True)
+"""Everything happens: rings wrap, three tiles of a pair share two accumulators, passes are whole."""
