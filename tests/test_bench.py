@@ -128,6 +128,9 @@ def test_a_shape_of_ones_own(asked: list[Session]) -> None:
     assert (point.problem.hidden, point.problem.intermediate, point.problem.num_experts, point.problem.topk) == (7168, 2048, 384, 8)
     assert Point(**json.loads(json.dumps(asdict(point)))) == point and is_point(asdict(point))
     assert not is_point({"preset": None, "tokens": 8, "ranks": 8, "hidden": 7168})
+    (coded,) = points_of(PointOptions(preset="flash", tokens="8", combine="e4m3"))
+    assert coded.name == "flash EP8 combine=e4m3 M=8" and coded.problem.combine == "e4m3" and coded.layer == Point("flash", 8, 8).layer
+    assert Point(**json.loads(json.dumps(asdict(coded)))) == coded
     replaced = points_of(PointOptions(preset="flash", topk=8, tokens="8", experts_per_rank=4))
     assert [one.name for one in replaced] == ["flash top8 El4 EP8 M=8"]
     assert (replaced[0].problem.hidden, replaced[0].problem.topk, replaced[0].problem.num_experts) == (4096, 8, 32)

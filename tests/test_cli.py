@@ -86,6 +86,7 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         (["inspect", "--preset", "flash", "--sms", "147"], "--sms = 147: must be a positive multiple of 2"),
         (["inspect", "--preset", "flash", "--clamp", "-1"], "--clamp = -1.0: must be None or a number between"),
         (["inspect", "--preset", "flash", "--clamp", "1e39"], "--clamp = 1e+39: must be None or a number between"),
+        (["inspect", "--preset", "flash", "--combine", "fp8"], "--combine = 'fp8': must be bf16 or e4m3"),
         (["inspect", "--preset", "flash", "--arch", "sm_89"], "--arch = 'sm_89': must be one of sm_100a, sm_90a"),
         (["inspect", "--preset", "flash", "--arch", "sm_90a", "--block-m", "192"], "--block-m = 192: must be one of"),
         (["inspect", "--preset", "flash", "--tokens", "9", "--max-tokens", "8"], "--tokens = 9: must be between 0 and --max-tokens = 8"),
@@ -257,8 +258,9 @@ def test_simulate_passes_twice_on_the_same_buffers() -> None:
     assert "PASS: every element equals the reference bit for bit; no race found" in result.output
 
 
-def test_simulate_on_random_data_uses_the_bound() -> None:
-    result = runner.invoke(app, [*SIMULATE, "--random", "--no-race", "--clamp", "10"])
+@pytest.mark.parametrize("combine", ["bf16", "e4m3"])
+def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
+    result = runner.invoke(app, [*SIMULATE, "--random", "--no-race", "--clamp", "10", "--combine", combine])
     assert result.exit_code == 0, result.output
     assert "PASS: every element is within the error bound" in result.output
     assert "no race found" not in result.output

@@ -29,6 +29,12 @@ def test_every_picture_of_both_architectures(what, arch, shape):
         assert result.exit_code == 0, result.output
 
 
+def test_results_of_eight_bits():
+    """512 channels: codes, four scales, and what fills the line."""
+    result = layout("symmetric", *SHAPE, "--tokens", "64", "--combine", "e4m3")
+    assert result.exit_code == 0 and "u8 [2, 64, 640]" in result.output
+
+
 def test_a_file(tmp_path):
     file = tmp_path / "smem.svg"
     result = layout("smem", *SHAPE, "--svg", str(file))

@@ -41,7 +41,7 @@ def times(us: float, graph: float | None = None, passed: bool = True, spread: fl
     return {"check": {"passed": passed}, "us": both[0], "graph_us": both[1]}
 
 
-def record(variants: dict[Sm90Config, dict[str, Any]], **more: float) -> dict[str, Any]:
+def record(variants: dict[Sm90Config, dict[str, Any]], **more: float | str) -> dict[str, Any]:
     point = {"preset": "flash", "tokens": 512, "ranks": 8, "experts_per_rank": None, **more}
     return {"name": POINT.name, "point": point, "variants": {variant_name(one): found for one, found in variants.items()}}
 
@@ -122,6 +122,10 @@ def test_without_a_comparison_there_is_no_entry() -> None:
     assert judge(EMPTY, {"name": POINT.name, "error": "trapped"}, "run.json").entry is None
     nothing = {**record({FIRST: times(100), LESS: times(95)}), "point": {"preset": "flash", "tokens": 0, "ranks": 8}}
     assert judge(EMPTY, nothing, "run.json").entry is None
+    timed = {FIRST: times(100), LESS: times(95)}
+    assert judge(EMPTY, record(timed), "run.json").entry is not None
+    coded = judge(EMPTY, record(timed, combine="e4m3"), "run.json")
+    assert coded.entry is None and coded.reason.startswith("results travel as e4m3")
 
 
 def test_configurations_of_other_sources_are_left_out() -> None:

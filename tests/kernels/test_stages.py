@@ -15,14 +15,16 @@ from megamoe_dsl.kernels.moe_stages.sm90 import MoeCombineConfig, MoeSwigluConfi
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 
+MOE = problem(20, num_experts=4)
+COLUMNS = config(MOE, block_m=8, num_sms=2)
+"""A configuration of several tests, which then compile its stages once."""
+
 
 @pytest.mark.parametrize("block_m", [8, 128], ids=["tokens as columns", "tokens as rows"])
 def test_two_ranks(block_m: int) -> None:
     """Masked slots, most tokens for the same few experts, a rank without tokens, all slots masked; random data."""
-    moe = problem(20, num_experts=4)
-    kernel = config(moe, block_m=block_m, num_sms=2)
-    masked, skewed = hopper_case(moe, (20, 9), 1, mask=0.3, exact=False), hopper_case(moe, (0, 20), 2, skew=True, exact=False)
-    prove_equal(kernel, [masked, skewed, hopper_case(moe, (3, 2), 3, mask=1.0)])
+    masked, skewed = hopper_case(MOE, (20, 9), 1, mask=0.3, exact=False), hopper_case(MOE, (0, 20), 2, skew=True, exact=False)
+    prove_equal(config(MOE, block_m=block_m, num_sms=2), [masked, skewed, hopper_case(MOE, (3, 2), 3, mask=1.0)])
 
 
 def test_one_rank() -> None:
@@ -59,9 +61,8 @@ def test_packed_weights(block_m: int) -> None:
 
 def test_calls_without_a_pause() -> None:
     """A rank begins its next call when its last has ended, whatever the other ranks do; the reference's bits."""
-    moe = problem(12, num_experts=4)
-    case = hopper_case(moe, (12, 7), 8, mask=0.1)
-    layer = unfused_layer(stages_of(config(moe, block_m=8, num_sms=2)), case)
+    case = hopper_case(MOE, (12, 7), 8, mask=0.1)
+    layer = unfused_layer(stages_of(COLUMNS), case)
     ranks, report = layer.stream(case, [(12, 7), (0, 3), (12, 0)])
     assert report.findings == [] and [one.unequal for one in ranks] == [0] * len(ranks)
     layer.check_workspace()
@@ -69,9 +70,7 @@ def test_calls_without_a_pause() -> None:
 
 def test_fused_and_unfused_calls_take_turns_on_one_buffer() -> None:
     """Counters of the workspace stand after either as the other expects."""
-    moe = problem(6, num_ranks=1, num_experts=4)
-    case, kernel = hopper_case(moe, (6,), 9), config(moe, block_m=8, num_sms=2)
-    prove_turns(kernel, case)
+    prove_turns(COLUMNS, hopper_case(MOE, (6, 1), 9))
 
 
 def test_stages_follow_the_fused_choice() -> None:
@@ -86,9 +85,8 @@ def test_stages_follow_the_fused_choice() -> None:
 
 
 def test_stages_in_another_order_are_refused() -> None:
-    moe = problem(4, num_ranks=1)
-    case = hopper_case(moe, (4,), 0)
-    stages = stages_of(config(moe, block_m=8, num_sms=2))
+    case = hopper_case(MOE, (4, 0), 0)
+    stages = stages_of(COLUMNS)
     with pytest.raises(ProblemError, match="stages = "):
         SimulatedStages(stages[::-1], case.weights)
     assert [one.kernel.name for one in stages] == [stage.name for stage in STAGES]

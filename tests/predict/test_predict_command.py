@@ -1,6 +1,7 @@
 """`megamoe predict`: figures, limits, comparisons, files, and errors of one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +11,7 @@ from megamoe_dsl.cli import app
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.choices import choices
-from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.launch import RankLoad, combine_bytes
 from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.predict.preference import NO_PREFERENCE, prefers, worth_timing
 from megamoe_dsl.predict.subject import Subject
@@ -92,6 +93,18 @@ def test_choices_are_around_the_configuration():
     found = choices(config, 64)
     assert found[0] == config and len(found) == len(set(found)) >= 6
     assert {one.block_m for one in found} == {8, 16, 32, 128}
+
+
+def test_results_of_eight_bits_take_less_traffic():
+    """Of the last of them, y apart, half; a scale for 128 channels."""
+    problem = preset("flash").problem(64, recipe="fp8xfp8")
+    load = RankLoad.uniform(problem, 64)
+    usual, coded = (combine_bytes(replace(problem, combine=element), load) for element in ("bf16", "e4m3"))
+    values = 64 * 6 * 4096
+    assert usual - coded == values * (1 - 1 / 128)
+    found = [predict(*SMALL, "--tokens", "8", "--combine", element, "--quick", "--json") for element in ("bf16", "e4m3")]
+    us, less = (json.loads(one.output)["points"][0]["us"] for one in found)
+    assert less < us
 
 
 def test_preference_needs_a_difference():

@@ -57,6 +57,17 @@ def test_quantised_inputs_give_the_references_bits(moe: MegaMoE, case: Case, gpu
     assert gpu.launched[-1] is moe.kernels[8].config
 
 
+def test_results_may_travel_in_eight_bits(case: Case, gpu: type[SimulatedKernel], store: ArtifactStore) -> None:
+    problem = replace(PROBLEM, combine="e4m3")
+    symmetric = SymmetricBuffer.allocate(problem, SM90, device="cpu")
+    layer = MegaMoE(problem, case.weights[0], store=store, symmetric=symmetric, bounds=(8,))
+    y = torch.full((TOKENS, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
+    gpu.tensors = visible(layer, y=y, **arguments(case))
+    layer(**arguments(case), num_tokens_bound=8, out=y)
+    want = replace(case, problem=problem).reference().y[0]
+    assert torch.equal(y, want) and not torch.equal(y, case.reference().y[0])
+
+
 def test_bf16_inputs_are_quantised_on_the_way(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel]) -> None:
     values = (case.x[0].float().view(TOKENS, -1, 128) * case.x_sf[0].unsqueeze(-1)).view(TOKENS, -1).bfloat16()
     y = torch.empty(TOKENS, PROBLEM.hidden, dtype=torch.bfloat16)

@@ -9,6 +9,7 @@ from typing import Any
 from ..config_error import ConfigError
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import NUM_SMS
+from ..recipe import BF16
 from ..tuned import Entry, Share, Table
 from .point import Point
 from .results import Results
@@ -44,6 +45,8 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
         return Verdict(name, None, "nothing was timed, or no tokens")
     point, num_sms = Point(**record["point"]), record.get("num_sms", NUM_SMS)
     problem = point.problem
+    if problem.combine != BF16:
+        return Verdict(name, None, f"results travel as {problem.combine}: the table is of those that travel as {BF16}")
     share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
     if present is None:

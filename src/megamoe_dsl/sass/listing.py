@@ -102,25 +102,25 @@ def find_nvdisasm() -> str:
     return found_on_path
 
 
+LIFE_RANGES = 8
+"""Cubins from this ABI version on, those of SM100, have life ranges of registers; of SM90's, operands say what is touched."""
+
+
 def disassemble(cubin: bytes) -> Listing:
-    """The listing of a cubin with one kernel.  Takes about two seconds; raises `DisassemblyError`."""
-    tool = find_nvdisasm()
+    """The listing of a cubin with one kernel.  Takes about a second; raises `DisassemblyError`."""
+    tool, abi_version = find_nvdisasm(), int.from_bytes(cubin[8:9])  # EI_ABIVERSION of ELF
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         processes = [
             subprocess.Popen([tool, "-c", *flags, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for flags in (["-g"], ["-lrm", "narrow"])
+            for flags in (["-g"], *([["-lrm", "narrow"]] if abi_version >= LIFE_RANGES else []))
         ]
         outputs = [process.communicate() for process in processes]
-    (text, error), (ranges, no_ranges) = outputs
-    if "life ranges" not in no_ranges:  # it has none for SM90, whose cubins are of an older kind: operands then say what is touched
-        error = error if processes[0].returncode else no_ranges
-    elif not processes[0].returncode:
-        return parse(text)
-    if any(process.returncode for process in processes):
-        raise DisassemblyError(f"nvdisasm: {error.strip() or processes[0].returncode}")
-    return parse(text, ranges)
+    for process, (_, error) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise DisassemblyError(f"nvdisasm: {error.strip() or process.returncode}")
+    return parse(*(text for text, _ in outputs))
 
 
 def parse(text: str, ranges: str = "") -> Listing:

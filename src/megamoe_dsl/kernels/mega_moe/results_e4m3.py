@@ -2,6 +2,8 @@
 
 A result is rounded to BF16 first, as one that travels as BF16.  The scale is the smallest power of two with amax <= 448 * scale, as that of
 the activations between the linears (quant.e4m3_scale_byte).
+
+Source: pull request 28 of sgl-project's DeepGEMM (format, and which lanes agree on a scale).
 """
 
 from __future__ import annotations
