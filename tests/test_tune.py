@@ -265,7 +265,7 @@ def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.Monkey
     """Its candidates are compiled; a record of it ends in the table, where every layer with such a share finds it."""
     asked: list[Sm90Config] = []
     monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
-    shape = {"hidden": 7168, "intermediate": 2048, "experts": 384, "topk": 8}
+    shape = {"hidden": 6144, "intermediate": 2048, "experts": 384, "topk": 8}
     options = [f"--{name}={value}" for name, value in shape.items()]
     result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -275,7 +275,7 @@ def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.Monkey
     variants = {variant_name(one): times(us) for one, us in ((chosen, 100), (other, 90))}
     entry = judge(EMPTY, {"name": point.name, "point": json.loads(json.dumps(asdict(point))), "variants": variants}, "run.json").entry
     assert entry is not None and entry.us == 90 and Sm90Config.measured(point.problem, entry) == other
-    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (7168, 2048, 48, 8)
+    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (6144, 2048, 48, 8)
 
 
 @pytest.mark.parametrize("option", ["out", "tables"])
