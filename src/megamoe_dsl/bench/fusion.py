@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel
-from .energy_meter import EnergyMeter
+from .energy_per_call import joules_of
 from .history import run_earlier_batches
 from .point import SEED, Layer, Point
 from .timing import launches_of, over_ranks, synchronize, time_back_to_back, time_graphs
 from .unfused import UNFUSED, compare_kernels, mixed_batches
 
-ENERGY_S = 1.0  # of each candidate: the counter of the driver moves every few tens of milliseconds, up to a hundred
 FUSED = "fused"
 
 
@@ -76,36 +74,6 @@ def time_stages(unfused: UnfusedKernel, y: torch.Tensor, calls: int) -> dict[str
         mine = [row[index].elapsed_time(row[index + 1]) * 1e3 for row in events]
         found[name] = over_ranks([statistics.median(mine)]).median
     return found
-
-
-def joules_of(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, float]) -> dict[str, float] | None:
-    """Joules per call of all ranks together, NVML; None where it does not say."""
-    try:
-        meter = EnergyMeter()
-    except OSError as error:
-        print(f"no energy: {error}", flush=True)
-        return None
-    return {name: joules_per_call(run, meter, max(20, int(ENERGY_S * 1e6 / us[name]))) for name, run in candidates.items()}
-
-
-def joules_per_call(run: Callable[[], None], meter: EnergyMeter, calls: int) -> float:
-    """Of so many calls that follow one another, after a third as many that nobody counts."""
-    graph = torch.cuda.CUDAGraph()
-    synchronize()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            run()
-    for _ in range(calls // 30 + 1):
-        graph.replay()
-    synchronize()
-    before = meter.joules()
-    for _ in range(calls // 10 + 1):
-        graph.replay()
-    torch.cuda.synchronize()
-    used = torch.tensor(meter.joules() - before, dtype=torch.float64, device="cuda")
-    if dist.is_initialized():
-        dist.all_reduce(used)
-    return float(used) / (10 * (calls // 10 + 1))
 
 
 def line_of(record: dict[str, Any]) -> str:
