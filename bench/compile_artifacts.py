@@ -1,7 +1,8 @@
-"""Compiles SM90 kernels into a folder, for machines that have GPUs and no DSL.  No GPU is needed here.
+"""Compiles kernels into a folder, for machines that have GPUs and no DSL.  No GPU is needed here; the number formats say which one.
 
     python bench/compile_artifacts.py FOLDER --preset flash,pro --tokens 8,64,512 --ranks 8
     python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --set block_m=32,128 --set num_stages=0,4
+    python bench/compile_artifacts.py FOLDER --preset flash --tokens 512 --ranks 8 --recipe fp8xfp4
 
 Without --set the chosen configurations are compiled; `megamoe tune --compile-only` compiles the candidates around them.
 """
@@ -11,47 +12,63 @@ from __future__ import annotations
 import argparse
 import itertools
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from megamoe_dsl.artifact.cache import require_writable
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import CompileOptions
 from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 
-SETTABLE = tuple(one.name for one in fields(Sm90Config) if one.name != "problem")
+
+def settable(recipe: str) -> tuple[str, ...]:
+    """Fields of the configurations that compute in these number formats.  Raises `ProblemError`."""
+    return tuple(one.name for one in fields(kind_of(recipe)) if one.name != "problem")
 
 
-def read_setting(text: str) -> tuple[str, list[int]]:
+def read_setting(text: str, known: tuple[str, ...]) -> tuple[str, list[int]]:
     """FIELD=V[,V...].  Raises ValueError."""
     name, equals, values = text.partition("=")
-    if name not in SETTABLE or not equals or not all(value.isdecimal() for value in values.split(",")):
-        raise ValueError(f"{text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among {', '.join(SETTABLE)}")
+    if name not in known or not equals or not all(value.isdecimal() for value in values.split(",")):
+        raise ValueError(f"{text!r}: must be FIELD=NUMBER[,NUMBER...] with a field among {', '.join(known)}")
     return name, [int(value) for value in values.split(",")]
 
 
-def variants(point: Point, settings: dict[str, list[int]]) -> list[Sm90Config]:
-    """Every valid combination of the settings; the chosen configuration without any."""
-    chosen = Sm90Config.choose(point.problem, point.tokens)
+def variants(point: Point, settings: dict[str, list[int]], sms: int | None = None) -> list[MegaMoeConfig]:
+    """Every valid combination of the settings; the chosen configuration without any.  On a GPU as most people have it, or one of `sms` SMs
+    that nobody has measured."""
+    target = Host.typical(kind_of(point.recipe).arch).target
+    if sms is not None:
+        target = replace(target, num_sms=sms, gpu=None)
+
+    def choose(**given: Any) -> MegaMoeConfig:
+        config: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, target, point.tokens, **given)
+        return config
+
+    chosen = choose()
     found = []
     for values in itertools.product(*settings.values()):
         given = {name: type(getattr(chosen, name))(value) for name, value in zip(settings, values, strict=True)}
         try:
-            found.append(Sm90Config.choose(point.problem, point.tokens, **given))
+            found.append(choose(**given))
         except ConfigError as error:
             print(f"{point.name}: left out: {error}")
     return list(dict.fromkeys(found))
 
 
-def build(folder: Path, config: Sm90Config) -> str:
+def build(folder: Path, config: MegaMoeConfig) -> str:
     """Compiles one kernel unless it is there; a line about it."""
     store = ArtifactStore(folder)
     if store.path(config).exists():
@@ -62,15 +79,20 @@ def build(folder: Path, config: Sm90Config) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compiles SM90 kernels into a folder.")
+    parser = argparse.ArgumentParser(description="Compiles kernels of the fused layer into a folder.")
     parser.add_argument("folder", type=Path)
     add_options(parser.add_argument, CompileOptions)
+    parser.add_argument("--sms", type=at_least(2), help="SMs of the GPU, if it is not one as most people have it")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=V[,V...]", help="values of a configuration field")
     given = parser.parse_args()
     options = read_options(CompileOptions, given)
     try:
-        settings = dict(read_setting(one) for one in given.set)
+        with naming_options(CompileOptions):
+            known = settable(options.recipe)
+        settings = dict(read_setting(one, known) for one in given.set)
+    except ProblemError as error:
+        parser.error(str(error))
     except ValueError as error:
         parser.error(f"--set {error}")
     try:
@@ -79,7 +101,7 @@ def main() -> None:
             require_writable("folder", given.folder)
     except ProblemError as error:
         parser.error(str(error))
-    configs: list[Sm90Config] = [config for point in points for config in variants(point, settings)]
+    configs: list[MegaMoeConfig] = [config for point in points for config in variants(point, settings, given.sms)]
     if options.unfused:
         configs += dict.fromkeys(stage for config in configs for stage in stage_configs(config))
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:

@@ -74,7 +74,7 @@ def main() -> None:
     try:
         points = points_of(options, given.remote)
         if given.what == "prepare":
-            configs = [config_of(point, Host.measured()) for point in points]
+            configs = [config_of(point, Host.typical()) for point in points]
             compile_into(given.folder, [one for config in configs for one in (config, *stage_configs(config))], given.jobs)
             return
         host = Host.find()

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.baselines import find_baseline
@@ -25,11 +24,11 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.host_time import CALLS, REPEATS, lines_of, measure_host
 from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.bench.options import at_least
-from megamoe_dsl.bench.point import Layer, Point
+from megamoe_dsl.bench.point import FP8, Layer, Point
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import save
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.bench.variant import kind_of
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.target import Target
@@ -37,14 +36,14 @@ from megamoe_dsl.target import Target
 LIMIT_S = 180.0
 
 
-def configs_of(points: list[Point]) -> list[Any]:
-    """Kernels of the layers at these points, as chosen on the GPU that the tables know and on one that they do not."""
-    host = Host.measured()
-    return list(
-        dict.fromkeys(
-            config for one in points for gpu in (host.gpu, None) for config in layer_configs(one.problem, Target(SM90, host.num_sms, gpu))
-        )
-    )
+def configs_of(points: list[Point], sms: int | None) -> list[Any]:
+    """Kernels of the layers at these points, as chosen on the GPU that the tables know and on one that they do not; with `sms` SMs."""
+    found: dict[Any, None] = {}
+    for one in points:
+        host = Host.typical(kind_of(one.recipe).arch)
+        for gpu in (host.gpu, None):
+            found |= dict.fromkeys(layer_configs(one.problem, Target(host.arch, sms or host.num_sms, gpu)))
+    return list(found)
 
 
 def work(
@@ -66,19 +65,21 @@ def main() -> None:
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path, help="of compiled kernels")
     parser.add_argument("--points", type=shares_of, default="flash:1,flash:8", help="PRESET:TOKENS, separated by commas")
-    parser.add_argument("--recipe", choices=Sm90Config.recipes, default=Sm90Config.recipes[0], help="number formats")
+    parser.add_argument("--recipe", default=FP8, help="number formats, by name")
+    parser.add_argument("--sms", type=at_least(2), help="of the GPU that kernels are compiled for, if it is not one as most people have it")
     parser.add_argument("--baseline", help="folder with the baseline's unpacked wheels")
     parser.add_argument("--calls", type=at_least(1), default=CALLS, help="between two looks at the clock")
     parser.add_argument("--repeats", type=at_least(1), default=REPEATS, help="of which the median is taken")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
-    given.points = [replace(point, recipe=given.recipe) for point in given.points]
-    if given.what == "prepare":
-        compile_into(given.folder, configs_of(given.points), 2)
-        return
+    points = [replace(one, recipe=given.recipe) for one in given.points]
     try:
+        kind_of(given.recipe)
+        if given.what == "prepare":
+            compile_into(given.folder, configs_of(points, given.sms), 2)
+            return
         if given.baseline is not None:
-            find_baseline(Path(given.baseline))
+            find_baseline(Path(given.baseline), given.recipe)
         Host.find()
     except ProblemError as error:
         parser.error(str(error))
@@ -90,7 +91,7 @@ def main() -> None:
 
     job = partial(work, folder=given.folder, site=given.baseline, how_often={"count": given.calls, "repeats": given.repeats})
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, 1), given.points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
+        run_jobs(RankWorker(job, 1), points, Path(folder), LIMIT_S, show, WATCHDOG_NS / 1e9)
     print(f"wrote {save(given.out, 'host_time', records, given.baseline)}")
     sys.exit(any("error" in one or one["errors"] for one in records))
 

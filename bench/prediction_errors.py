@@ -34,6 +34,9 @@ POINTS = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075
 """The records of docs/performance.md and of the README."""
 VARIANTS = ("mega_moe_sm90-time-20261121-203933", "mega_moe_sm90-time-20261121-204016")
 """Of the tuned table: several configurations of each point."""
+PACKED = ("mega_moe_sm90-time-20261122-104414", "mega_moe_sm90-time-20261122-104444")
+"""Of weights of 4 bits; up to `PACKED_TOKENS`, beyond which today's kernel has other tiles."""
+PACKED_TOKENS = 256
 ANY = 1 << 30
 
 
@@ -55,7 +58,7 @@ class Predicted:
 
 
 def measured(files: Sequence[str], most_tokens: int = ANY, least_tokens: int = 0) -> Iterator[Predicted]:
-    """Every configuration of FP8 weights in records of H200s, in their order."""
+    """Every configuration of a point's number formats in records of H200s, in their order."""
     for name in files:
         found = json.loads((RESULTS / f"{name}.json").read_text())
         for record in found["records"]:
@@ -69,6 +72,8 @@ def measured_point(point: Point, record: dict[str, Any], gpu: str) -> Iterator[P
     problem, slowest = point.problem, record["slowest_rank"]
     load = RankLoad.recorded(problem, point.tokens, slowest["received"], slowest["touched"], slowest["remote"])
     for variant, timed in record["variants"].items():
+        if not variant.startswith("block_m"):  # FP8 weights beside packed ones
+            continue
         config, us = read_variant(variant, problem, record["num_sms"]), timed["us"]
         model = Subject.of(config, load).predict(calibration_of(gpu)).us
         yield Predicted(f"{point.preset} {point.tokens}", variant, us["median"], model, us["low"], us["high"])
@@ -182,7 +187,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=ANY, help="points of at most so many tokens per rank")
     most = parser.parse_args().tokens
     points, variants = list(measured(POINTS, most)), list(measured(VARIANTS, most))
-    print(points_table(points), f"\nrms {rms(points):.1%}\n", pairs_table(variants), sep="\n")
+    packed = list(measured(PACKED, min(most, PACKED_TOKENS)))
+    print(points_table(points), f"\nrms {rms(points):.1%}\n", pairs_table(variants), "", pairs_table(packed), sep="\n")
     for fitted in (True, False):
         found = list(published(fitted, most))
         print(f"\n{published_table(found)}\n\n{len(found)} times, rms {rms(found):.1%}")

@@ -1,20 +1,25 @@
 """Everything that needs GPUs, in two commands: what is compiled where the DSL is, and what runs on a host with GPUs.
 
-    python bench/validate.py prepare FOLDER [--gpus 4]                              where the DSL is; some minutes
-    python bench/validate.py run FOLDER [--gpus 4] [--baseline SITE] [--out RESULTS]    on the host; on four H200s some ten minutes
+    python bench/validate.py prepare FOLDER [--arch sm_100a] [--gpus 4]             where the DSL is; some minutes
+    python bench/validate.py run FOLDER [--arch sm_100a] [--gpus 4] [--baseline SITE] [--out RESULTS]    on the host; on four H200s some ten
+                                                                                    minutes
 
 silicon     y of tiny layers, fused and in stages, and GEMMs of every kind against the simulator's, to the bit
 racecheck, memcheck
             compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantises BF16 tokens, and on those GEMMs,
             where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
-engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs
+engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
 host_time   what a call costs the host, beside a torch addition and the baseline
 unfused     both presets with a rank's share: every element of y against the layer's in a launch per stage
 trace       the same points, by role
+tune        on Blackwell, where nothing has been measured: candidates at three points; `megamoe tune --from` makes a table of the records
 soak        1000 launches in a row on 1, 2, ... GPUs, a process each
 soak_ranks  the same with eight ranks on these GPUs, in one process
+
+With --simulated both commands do the same on sizes that the simulator can run, and `run` finds a simulated GPU (bench/stand_in/gpu.py)
+where the host has none: it shows that everything is there and fits together.  Nothing is timed, and what is nothing but times is left out.
 
 It needs megamoe_dsl on the path, and on the host torch, cuda-bindings and pytest, which runs the checks of tests/gpu.  Every step runs
 whatever became of those before it; the exit code is 1 when one failed.  RESULTS/validate-DATE.json has the commands, how each went, and the
@@ -31,16 +36,24 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event, Timer
+from typing import Any
 
+from megamoe_dsl.bench.point import FP8
 from megamoe_dsl.bench.result_file import save, without_folders
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.presets import MEASURED, PRESETS
+from stand_in.gpu import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = "1,8,64,512,2048,8192"
+TUNED_TOKENS = "8,64,512"
+ARCHES = ("sm_90a", "sm_100a")
+SIMULATED_SMS = 4
+SIMULATED_LIMIT_S = 1200
 RANKS = 8
 PREPARE_LIMIT_S = 1800
 LINES_KEPT = 60
@@ -48,6 +61,9 @@ ONE_LAUNCH = "once"  # cases of silicon.py
 KERNELS = "kernel_cutlass"  # as the DSL begins their names
 SANITIZER_WATCHDOG_S = 600
 PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
+NO_BASELINE = "mxf4xmxf4"
+SIMULATED_CHECKS = "not reserved"
+"""What the layer's checks on a simulated GPU are: nothing runs beside a kernel there."""
 Command = list[str]
 
 
@@ -77,48 +93,98 @@ class Outcome:
         return self.outcome == "ok"
 
 
-def steps(folder: Path, gpus: int, baseline: Path | None, out: Path) -> list[Step]:
-    """All of them, for a host with `gpus` GPUs."""
-    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "host_time")}
+@dataclass(frozen=True)
+class Sizes:
+    """What the steps run: shapes of the benchmark as options, tokens per rank, launches of a soak, candidates of `tune` as options of
+    compile_artifacts.py or None for those that `megamoe tune` finds, and what every script is told."""
+
+    shapes: tuple[Command, ...]
+    tokens: str
+    tuned_tokens: str
+    launches: str
+    candidates: tuple[str, ...] | None
+    checks: tuple[str, ...] = ()
+    compiles: tuple[str, ...] = ()
+
+    @classmethod
+    def of_presets(cls) -> Sizes:
+        """A rank's share of eight."""
+        shapes = tuple(["--preset", name, "--experts-per-rank", str(PRESETS[name].experts_per_rank)] for name in MEASURED)
+        return cls(shapes, TOKENS, TUNED_TOKENS, "1000", None)
+
+    @classmethod
+    def simulated(cls) -> Sizes:
+        """What a simulated GPU can do in a minute or two a step."""
+        shape, sms = ["--hidden", "512", "--intermediate", "256", "--experts", "4", "--topk", "2"], ("--sms", str(SIMULATED_SMS))
+        return cls((shape,), "3", "3", "3", ("--set", "num_stages=0,3"), ("--small", *sms), sms)
+
+
+def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str = ARCHES[0], simulated: bool = False) -> list[Step]:
+    """All of them, for a host with `gpus` GPUs of an architecture, or a simulated one."""
+    at = {name: str(folder / name) for name in ("checks", "kernels", "traced", "tuned", "host_time")}
+    sizes = Sizes.simulated() if simulated else Sizes.of_presets()
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
-    experts = {name: str(PRESETS[name].experts_per_rank) for name in MEASURED}
-    shares = [["--preset", name, "--experts-per-rank", count, "--tokens", TOKENS] for name, count in experts.items()]
-    beside = [] if baseline is None else ["--baseline", str(baseline)]
+    hopper = arch == ARCHES[0]
+    recipes = [FP8] if hopper else list(find_kernel("mega_moe").recipes[arch])
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
-    soak = ["--soak-preset", ",".join(MEASURED), "--soak-tokens", TOKENS]
+    soak = ["--soak-preset", ",".join(MEASURED), "--soak-tokens", sizes.tokens]
 
-    def prepared(what: str, *more: str) -> tuple[Command, ...]:
-        return ([script("tests/gpu/prepare.py"), what, "--kernels", at["checks"], "--gpus", str(gpus), *more],)
+    def beside(recipe: str) -> Command:
+        return [] if baseline is None or recipe == NO_BASELINE else ["--baseline", str(baseline)]
 
-    def checked(file: str, *more: str, on: int = gpus) -> Command:
-        return [*PYTEST, script(f"tests/gpu/{file}"), "--kernels", at["checks"], "--gpus", str(on), *more]
+    def prepared(what: str, *more: str, only: Sequence[str] = recipes) -> tuple[Command, ...]:
+        command = [script("tests/gpu/prepare.py"), what, "--kernels", at["checks"], "--gpus", str(gpus), *more, *sizes.checks]
+        return tuple([*command, "--recipe", one] for one in only)
 
-    def compiled(into: str, on: str, *more: str) -> tuple[Command, ...]:
-        return tuple([script("bench/compile_artifacts.py"), at[into], *one, "--ranks", on, *more] for one in shares)
+    def checked(file: str, *more: str, on: int = gpus, only: Sequence[str] = recipes) -> tuple[Command, ...]:
+        command = [*PYTEST, script(f"tests/gpu/{file}"), "--kernels", at["checks"], "--gpus", str(on), *more, *sizes.checks]
+        return tuple([*command, "--recipe", one] for one in only)
+
+    def points(tokens: str = sizes.tokens) -> list[tuple[str, Command]]:
+        return [(recipe, [*shape, "--tokens", tokens, "--recipe", recipe]) for recipe in recipes for shape in sizes.shapes]
+
+    def compiled(into: str, on: str, *more: str, tokens: str = sizes.tokens) -> tuple[Command, ...]:
+        command = [script("bench/compile_artifacts.py"), at[into]]
+        return tuple([*command, *point, "--ranks", on, *more, *sizes.compiles] for _, point in points(tokens))
+
+    def candidates() -> tuple[Command, ...]:
+        if sizes.candidates is not None:
+            return compiled("tuned", ranks[-1], *sizes.candidates, tokens=sizes.tuned_tokens)
+        command = ["-m", "megamoe_dsl", "tune", "--compile-only", "--artifacts", at["tuned"], "--ranks", ranks[-1], *traffic]
+        return tuple([*command, *point] for _, point in points(sizes.tuned_tokens))
+
+    def measured(kernels: str, on: str, *more: str, tokens: str = sizes.tokens, baselines: bool = False) -> tuple[Command, ...]:
+        command = [script("bench/mega_moe.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
+        return tuple([*command, *point, *(beside(recipe) if baselines else [])] for recipe, point in points(tokens))
 
     def host_time(what: str) -> Command:
-        return [script("bench/host_time.py"), what, at["host_time"]]
+        return [script("bench/host_time.py"), what, at["host_time"], "--recipe", recipes[0]]
 
-    def measured(kernels: str, on: str, *more: str) -> tuple[Command, ...]:
-        command = [script("bench/mega_moe_sm90.py"), "--artifacts", at[kernels], "--ranks", on, "--out", str(out), *more]
-        return tuple([*command, *one] for one in shares)
-
-    once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1)
+    first = recipes[:1]
+    once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1, only=first)
     quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
-    gemms = checked("test_gemm_on_gpu.py", on=1)
-    soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", "1000", "--soak-out", str(out))
-    return [
-        Step("silicon", (*prepared("silicon"), *prepared("gemm")), (checked("test_silicon.py"), gemms), 180),
-        Step("layer", prepared("layer"), (checked("test_layer_on_gpus.py"),), 300),
-        Step("engines", prepared("engines"), (checked("test_engines_on_gpus.py"),), 180),
-        *(Step(tool, (), (once, quantise, gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck")),
-        Step("time", compiled("kernels", ",".join(ranks)), measured("kernels", ranks[-1], *traffic, *beside), 300),
-        Step("host_time", (host_time("prepare"),), ([*host_time("run"), *beside, "--out", str(out)],), 240),
-        Step("unfused", compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused"), 400),
-        Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), measured("traced", ranks[-1], *traffic, "--trace"), 120),
-        Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", "1000"), 400),
-        Step("soak_ranks", prepared("soak", *soak), (soaked,), 400),
+    gemms = checked("test_gemm_on_gpu.py", on=1, only=first) if hopper else ()
+    soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
+    tuned = measured("tuned", ranks[-1], *traffic, "--variants", tokens=sizes.tuned_tokens)
+    traced = measured("traced", ranks[-1], *traffic, "--trace")
+    timed = measured("kernels", ranks[-1], *traffic, baselines=True)
+    host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
+    bits = (*prepared("silicon", only=first), *(prepared("gemm", only=first) if hopper else ()))
+    stages = compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused")
+    found = [
+        Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
+        Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
+        *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
+        *(Step(tool, (), (*once, *quantise, *gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
+        Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
+        *([] if simulated else [Step("host_time", *host, 240)]),
+        *([Step("unfused", *stages, 400)] if hopper else []),
+        Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
+        *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
+        Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),
+        Step("soak_ranks", prepared("soak", *soak), soaked, 400),
     ]
+    return [replace(one, limit_s=SIMULATED_LIMIT_S) for one in found] if simulated else found
 
 
 def script(path: str) -> str:
@@ -142,10 +208,11 @@ def sanitizer(tool: str) -> tuple[str, ...]:
     )
 
 
-def execute(name: str, command: Sequence[str], limit_s: int) -> Outcome:
-    """Runs one command, shows what it says, and says how it went."""
+def execute(name: str, command: Sequence[str], limit_s: int, variables: Mapping[str, str] | None = None) -> Outcome:
+    """Runs one command, with more variables in its environment, shows what it says, and says how it went."""
     start, said = time.monotonic(), deque[str](maxlen=LINES_KEPT)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **piped, start_new_session=True, env={**os.environ, **(variables or {})}) as process:
         too_long = Event()
 
         def give_up() -> None:
@@ -166,15 +233,15 @@ def execute(name: str, command: Sequence[str], limit_s: int) -> Outcome:
     return Outcome(name, without_folders(" ".join(command)), told, round(seconds), tuple(map(without_folders, said)))
 
 
-def validate(what: str, chosen: list[Step]) -> list[Outcome]:
-    """Runs the commands of all steps."""
+def validate(what: str, chosen: list[Step], variables: Mapping[str, str] | None = None) -> list[Outcome]:
+    """Runs the commands of all steps, with more variables in their environment."""
     found = []
     for step in chosen:
         if what == "run" and step.tool and shutil.which(step.tool[0]) is None:
             print(f"== {step.name}: left out, {step.tool[0]} is not installed", flush=True)
             continue
         commands, before, limit_s = (step.prepare, (), PREPARE_LIMIT_S) if what == "prepare" else (step.run, step.tool, step.limit_s)
-        found += [execute(step.name, [*before, sys.executable, *command], limit_s) for command in commands]
+        found += [execute(step.name, [*before, sys.executable, *command], limit_s, variables) for command in commands]
     return found
 
 
@@ -182,20 +249,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path, help="of what `prepare` makes and `run` takes")
+    parser.add_argument("--arch", choices=ARCHES, default=ARCHES[0], help="of the GPUs; sm_90a by default")
+    parser.add_argument("--simulated", action="store_true", help="small sizes, on one simulated GPU")
     parser.add_argument("--gpus", type=int, default=4, choices=(1, 2, 4, 8), help="of the host")
     parser.add_argument("--only", help="steps, separated by commas")
     parser.add_argument("--baseline", type=Path, help="folder with the baseline's packages")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="folder of the JSON files")
     given = parser.parse_args()
-    found = steps(given.folder, given.gpus, given.baseline, given.out)
+    gpus = 1 if given.simulated else given.gpus
+    found = steps(given.folder, gpus, given.baseline, given.out, given.arch, given.simulated)
     names = [step.name for step in found]
     only = names if given.only is None else given.only.split(",")
     for name in only:
         if name not in names:
             parser.error(f"--only {name}: must be one of {', '.join(names)}")
-    outcomes = validate(given.what, [step for step in found if step.name in only])
+    gpu = environment(given.arch, SIMULATED_SMS) if given.simulated and given.what == "run" else None
+    outcomes = validate(given.what, [step for step in found if step.name in only], gpu)
     if given.what == "run":
-        print(f"wrote {save(given.out, 'validate', [asdict(one) for one in outcomes])}")
+        kind = "validate_simulated" if given.simulated else "validate"
+        print(f"wrote {save(given.out, kind, [asdict(one) for one in outcomes])}")
     sys.exit(not all(one.well for one in outcomes))
 
 

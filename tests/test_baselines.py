@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from megamoe_dsl.arch import SM100
 from megamoe_dsl.bench.baselines import BASELINES, find_baseline, load_baseline
-from megamoe_dsl.bench.baselines.deep_gemm import DeepGemm
+from megamoe_dsl.bench.baselines.deep_gemm import DeepGemm, DeepGemmSm100
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import transform_weights
 
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8", activation_clamp=10.0)
 TOKENS = 2
@@ -21,6 +24,7 @@ TOKENS = 2
 PACKAGE = """
 from types import SimpleNamespace
 import torch
+from megamoe_dsl.compat.deep_gemm import transform_weights_for_mega_moe
 
 __version__ = "0.1.5"
 asked = []
@@ -32,10 +36,16 @@ def transform_weights_for_mega_moe_sm90(first, second):
 def get_symm_buffer_for_mega_moe(group, experts, tokens, topk, hidden, intermediate):
     asked.append(f"allocate {experts} {tokens} {topk} {hidden} {intermediate}")
     x = torch.zeros(tokens + 5, hidden, dtype=torch.float8_e4m3fn)
+    kind = torch.float32 if "transform" in asked else torch.int32
     return SimpleNamespace(
-        buffer=SimpleNamespace(nbytes=1000), x=x, x_sf=torch.zeros(tokens + 5, hidden // 128), destroy=lambda: asked.append("destroy"),
+        buffer=SimpleNamespace(nbytes=1000), x=x, x_sf=torch.zeros(tokens + 5, hidden // 128, dtype=kind),
+        destroy=lambda: asked.append("destroy"),
         topk_idx=torch.zeros(tokens + 5, topk, dtype=torch.int64), topk_weights=torch.zeros(tokens + 5, topk),
     )
+
+def fp8_fp4_mega_moe(y, first, second, buffer, activation_clamp):
+    asked.append(f"launch fp4 {activation_clamp}")
+    y.copy_(buffer.topk_weights[: len(y), :1])
 
 def fp8_mega_moe(y, first, second, buffer, activation_clamp):
     asked.append(f"launch {activation_clamp}")
@@ -75,5 +85,28 @@ def test_a_folder_without_a_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"baseline = '.*': must be a folder with unpacked wheels, deep_gemm among them"):
         find_baseline(tmp_path)
     for kind in BASELINES:
-        (tmp_path / kind.PACKAGE).mkdir()
-        assert find_baseline(tmp_path) is kind
+        (tmp_path / kind.PACKAGE).mkdir(exist_ok=True)
+        assert find_baseline(tmp_path, kind.RECIPE) is kind
+    assert find_baseline(tmp_path, "fp8xmxfp4") is DeepGemm
+    with pytest.raises(ProblemError, match="baseline = 'mxf4xmxf4': must be left out: baselines compute fp8xfp8 and fp8xfp4"):
+        find_baseline(tmp_path, "mxf4xmxf4")
+
+
+def test_on_sm100_the_baseline_has_the_weights_of_the_layer(site: Path) -> None:
+    """Its functions are those of compat.deep_gemm, which makes the bytes that DeepGEMM makes."""
+    moe = replace(MOE, recipe="fp8xfp4")
+    inputs, weights = random_inputs(moe, 0, TOKENS, 1), random_weights(moe, 0, 1)
+    layer = load_baseline(site, moe, weights)
+    assert isinstance(layer, DeepGemmSm100)
+    kernel_order = transform_weights(moe, SM100, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+    (fc1, fc1_sf), (fc2, fc2_sf) = layer.weights
+    assert torch.equal(fc1.view(torch.uint8), kernel_order.fc1) and torch.equal(fc2.view(torch.uint8), kernel_order.fc2)
+    for mine, theirs in ((fc1_sf, kernel_order.fc1_sf), (fc2_sf, kernel_order.fc2_sf)):
+        assert torch.equal(mine.transpose(1, 2).flatten(0, 1), theirs)
+    layer.allocate(moe)
+    layer.load(inputs)
+    assert torch.equal(layer.buffer.x_sf[:TOKENS].view(torch.uint8), inputs.x_sf)
+    y = torch.empty(TOKENS, moe.hidden)
+    layer(y)
+    assert torch.equal(y[:, 0], inputs.topk_weights[:, 0])
+    assert layer.library.asked == ["allocate 4 3 2 512 256", "launch fp4 10.0"]

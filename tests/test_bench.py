@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import failing_worker
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench import arguments, host
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.arguments import main, session_of
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
         found.append(session)
         return Results("run.json", "none", ())
 
-    monkeypatch.setattr(Host, "find", Host.measured)
+    monkeypatch.setattr(Host, "find", Host.typical)
     monkeypatch.setattr(arguments, "run_session", run)
     return found
 
@@ -141,7 +141,7 @@ def test_a_host_without_gpus_is_told_before_anything_is_compiled(tmp_path: Path,
     monkeypatch.setattr(host, "local_target", lambda: None)
     result = CliRunner().invoke(app, ["bench", "--artifacts", str(tmp_path / "kernels"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert "GPUs = 0: must be Hopper GPUs" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert "GPUs = 0: must be GPUs of sm_100a or sm_90a; without any" in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,7 +151,9 @@ def test_the_hosts_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert Host.find() == Host("NVIDIA H100 PCIe", 114, 2)
     monkeypatch.setattr(host, "local_target", lambda: Target.typical("sm_100a"))
-    with pytest.raises(HostError, match="must be Hopper GPUs"):
+    assert Host.find() == Host("NVIDIA B200", 148, 2, SM100) and Host.find().target == Target.typical("sm_100a")
+    monkeypatch.setattr(host, "local_target", lambda: Target.typical("sm_103a"))
+    with pytest.raises(HostError, match="must be GPUs of sm_100a or sm_90a"):
         Host.find()
 
 
@@ -263,9 +265,9 @@ def test_sampled_tokens_are_held_to_the_reference() -> None:
     expected = Expected.of(problem, [some_tokens(one, rows) for one in inputs], weights)
     whole = Expected.of(problem, inputs, weights)
     assert torch.equal(expected.y, torch.cat([whole.y[rows], whole.y[9 + rows]]))
-    right = expected.check(expected.hopper)
+    right = expected.check(expected.summed)
     assert right.passed and right.elements == 6 * 256 and right.same_bits == 1.0 and right.worst <= 1
-    wrong = expected.hopper.clone()
+    wrong = expected.summed.clone()
     wrong[4, 7] = wrong[4, 7] + 1
     wrong[5, 0] = float("nan")
     assert expected.check(wrong).violations == 2

@@ -6,6 +6,7 @@ from math import inf, nextafter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import approx
 
 from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
@@ -26,10 +27,10 @@ BOTH_SHAPES = pytest.mark.parametrize("problem", [FLASH, PRO], ids=["flash", "pr
 # --- tiers (MEGAMOE_FACTS; article 3.2.1.1)
 def test_tier_table():
     assert [(t.max_expected, t.block_m, t.epilogue_warpgroups) for t in TIERS] == [
-        (8.5, 16, 2),
-        (16.5, 32, 2),
-        (32.5, 64, 1),
-        (64.5, 96, 2),
+        (approx(9.754, abs=1e-3), 16, 2),
+        (approx(22.511, abs=1e-3), 32, 2),
+        (approx(49.875, abs=1e-3), 64, 1),
+        (approx(78.302, abs=1e-3), 96, 2),
         (96.5, 128, 2),
         (inf, 192, 2),
     ]
@@ -40,32 +41,34 @@ def test_tier_table():
     ("num_tokens", "expected", "block_m"),
     [
         (0, 0, 16),
-        (17, 8.5, 16),
-        (18, 9, 32),
-        (33, 16.5, 32),
-        (34, 17, 64),
-        (65, 32.5, 64),
-        (66, 33, 96),
-        (129, 64.5, 96),
-        (130, 65, 128),
+        (19, 9.5, 16),
+        (20, 10, 32),
+        (45, 22.5, 32),
+        (46, 23, 64),
+        (96, 48, 64),
+        (99, 49.5, 64),
+        (100, 50, 96),
+        (156, 78, 96),
+        (157, 78.5, 128),
         (193, 96.5, 128),
         (194, 97, 192),
         (32768, 16384, 192),
     ],
 )
 def test_tier_edges(num_tokens, expected, block_m):
-    """8 ranks, top-8 of 128 experts: half a token per expert for every token of a rank, so 8.5 and the other limits are hit exactly."""
+    """8 ranks, top-8 of 128 experts: half a token per expert for every token of a rank.  Up to 96 the smallest tile that holds the expected
+    tokens and two standard deviations more."""
     problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
     assert problem.expected_tokens_per_expert(num_tokens) == expected
-    assert choose_tier(problem, num_tokens).block_m == block_m
+    assert choose_tier(problem, expected).block_m == block_m
     assert Sm100Config.choose(problem, num_tokens).block_m == block_m
 
 
 def test_expected_tokens_are_not_rounded():
-    """6 * 8 / 256 of 46 tokens is 8.625: an integer division would stay in the smallest tier."""
-    assert choose_tier(FLASH, 45).block_m == 16
-    assert choose_tier(FLASH, 46).block_m == 32
-    assert nextafter(8.5, inf) > TIERS[0].max_expected
+    """6 * 8 / 256 of 53 tokens is 9.9375: an integer division would stay in the smallest tier."""
+    assert Sm100Config.choose(FLASH, 52).block_m == 16
+    assert Sm100Config.choose(FLASH, 53).block_m == 32
+    assert nextafter(9.75, inf) < TIERS[0].max_expected < 9.76
 
 
 # --- how far Linear1 is ahead (article 3.2.1.3)
@@ -175,7 +178,7 @@ def test_budgets(config):
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
     config = Sm100Config.choose(problem, num_tokens, num_sms=2 * clusters)
-    assert config.block_m == choose_tier(problem, num_tokens).block_m
+    assert config.block_m == choose_tier(problem, problem.expected_tokens_per_expert(num_tokens)).block_m
     assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
     assert config.replace() == config
 

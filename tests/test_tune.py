@@ -52,7 +52,7 @@ def winner(variants: dict[Sm90Config, dict[str, Any]], table: Table = EMPTY) -> 
 
 
 # --- names
-@pytest.mark.parametrize("config", candidates(POINT.problem, 512, Host.measured()), ids=variant_name)
+@pytest.mark.parametrize("config", candidates(POINT.problem, 512, Host.typical()), ids=variant_name)
 def test_a_variant_is_read_back(config: Sm90Config) -> None:
     assert read_variant(variant_name(config), config.problem, config.num_sms) == config
 
@@ -69,7 +69,7 @@ def test_other_names_are_errors(name: str) -> None:
 def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     problem = Point(preset, tokens, 8).problem
     chosen = Sm90Config.choose(problem, tokens)
-    found = candidates(problem, tokens, Host.measured())
+    found = candidates(problem, tokens, Host.typical())
     assert found[0] == chosen and Sm90Config.choose(problem, tokens, gpu=None) in found
     assert 5 <= len(found) <= 12 and len(set(found)) == len(found)
     local = problem.experts_per_rank
@@ -157,7 +157,7 @@ def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:
 # --- kernels to time
 def test_kernels_of_other_sources_are_timed_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their buffers may be laid out otherwise: without the request a point fails where no kernel can be made."""
-    store, host, asked = ArtifactStore(tmp_path), Host.measured(), []
+    store, host, asked = ArtifactStore(tmp_path), Host.typical(), []
     monkeypatch.setattr(session, "dsl_version", lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(artifact_store, "source_digest", lambda kernel: "00000000")
@@ -252,7 +252,7 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     arguments = ["tune", "--compile-only", "--preset", "flash", "--tokens", "8,512", "--artifacts", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    host = Host.measured()
+    host = Host.typical()
     assert asked == [*candidates(Point("flash", 8, 8).problem, 8, host), *candidates(POINT.problem, 512, host)]
     asked.clear()
     result = runner.invoke(app, [*arguments, "--ranks", "16"])
@@ -265,23 +265,23 @@ def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.Monkey
     """Its candidates are compiled; a record of it ends in the table, where every layer with such a share finds it."""
     asked: list[Sm90Config] = []
     monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
-    shape = {"hidden": 7168, "intermediate": 2048, "experts": 384, "topk": 8}
+    shape = {"hidden": 6144, "intermediate": 2048, "experts": 384, "topk": 8}
     options = [f"--{name}={value}" for name, value in shape.items()]
     result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])
     assert result.exit_code == 0, result.output
     point = Point(None, 64, 8, **shape)
-    assert asked == candidates(point.problem, 64, Host.measured())
+    assert asked == candidates(point.problem, 64, Host.typical())
     chosen, other = asked[0], asked[-1]
     variants = {variant_name(one): times(us) for one, us in ((chosen, 100), (other, 90))}
     entry = judge(EMPTY, {"name": point.name, "point": json.loads(json.dumps(asdict(point))), "variants": variants}, "run.json").entry
     assert entry is not None and entry.us == 90 and Sm90Config.measured(point.problem, entry) == other
-    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (7168, 2048, 48, 8)
+    assert (entry.hidden, entry.intermediate, entry.experts_per_rank, entry.topk) == (6144, 2048, 48, 8)
 
 
 @pytest.mark.parametrize("option", ["out", "tables"])
 def test_a_folder_that_cannot_be_written_is_refused_before_compiling(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_workers, "compile_into", lambda *_: pytest.fail("compiled"))
-    monkeypatch.setattr(Host, "find", Host.measured)
+    monkeypatch.setattr(Host, "find", Host.typical)
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "8", f"--{option}", __file__])
     assert result.exit_code == 2
     assert f"--{option} = {__file__!r}: must be a folder that can be written (" in result.stderr
@@ -297,7 +297,7 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     monkeypatch.setattr(session, "run_session", run)
-    monkeypatch.setattr(Host, "find", Host.measured)
+    monkeypatch.setattr(Host, "find", Host.typical)
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "512", "--tables", str(tmp_path)])
     assert result.exit_code == 1, result.output
     assert asked[0].variants and asked[0].points == [POINT]
@@ -312,7 +312,7 @@ def test_what_is_predicted_to_be_slow_is_not_made(tmp_path: Path, monkeypatch: p
     options = ["--preset", "flash", "--ranks", "8", "--tokens", "128", "--artifacts", str(tmp_path)]
     result = runner.invoke(app, ["tune", "--compile-only", "--predict", *options])
     assert result.exit_code == 0, result.output
-    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.measured()), Point("flash", 128, 8).problem
+    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.typical()), Point("flash", 128, 8).problem
     left_out = {one.block_m for one in every} - {one.block_m for one in asked}
     assert set(asked) < set(every) and left_out == {8, 16}
     assert {every[0], Sm90Config.choose(problem, 128, gpu=None)} <= set(asked)

@@ -10,7 +10,7 @@ import pytest
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_fields, variant_fields
 from megamoe_dsl.bench.verdict import beats, median
-from megamoe_dsl.kernels.mega_moe.sm90 import config as config_sm90
+from megamoe_dsl.kernels.mega_moe import config as mega_moe_config
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import choose, configs_up_to
@@ -33,7 +33,7 @@ def entry(tokens: int, us: float = 1.0, **choice: int) -> Entry:
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 200, 512 and 600 tokens, where the heuristics choose alike, and at 1000, where they do not."""
     one = Table(DEFAULT_GPU, (entry(200), entry(512), entry(600, num_stages=99), entry(1000, block_m=16)))
-    monkeypatch.setattr(config_sm90, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
+    monkeypatch.setattr(mega_moe_config, "tuned_table", lambda gpu: one if gpu == DEFAULT_GPU else Table(gpu))
 
 
 def chosen(tokens: int, problem: Problem = FLASH, **options: object) -> dict[str, int]:
@@ -177,4 +177,4 @@ def is_of(point: dict[str, int | str | None], entry: Entry) -> bool:
 
 def agrees(name: str, entry: Entry) -> bool:
     deepest = {"num_stages": 0} if entry.choice["num_stages"] == 0 else {}
-    return {**read_fields(name), **deepest} == entry.choice
+    return {**read_fields(name, entry.recipe), **deepest} == entry.choice

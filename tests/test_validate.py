@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,7 +15,10 @@ import prepare
 import validate
 from gemm_runs import BY_NAME
 from gpu_options import GpuOptions
+from megamoe_dsl.bench.options import options_of
+from megamoe_dsl.bench.point_options import TuneOptions
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from script_help import help_of
 
@@ -33,10 +36,13 @@ def help_of_pytest(folder: Path) -> str:
     return subprocess.run([sys.executable, "-m", "pytest", folder, "--help"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8])
-def test_commands_have_what_their_scripts_know(gpus: int) -> None:
-    for step in validate.steps(Path("folder"), gpus, Path("site"), Path("out")):
+@pytest.mark.parametrize(("gpus", "arch", "simulated"), [(1, "sm_90a", False), (4, "sm_100a", False), (1, "sm_100a", True)])
+def test_commands_have_what_their_scripts_know(gpus: int, arch: str, simulated: bool) -> None:
+    for step in validate.steps(Path("folder"), gpus, Path("site"), Path("out"), arch, simulated):
         for command in (*step.prepare, *step.run):
+            if "megamoe_dsl" in command:
+                assert {one for one in command if one.startswith("--")} <= {one.flag for one in options_of(TuneOptions)}
+                continue
             script = script_of(command)
             assert script.exists()
             known = help_of_pytest(script.parent) if "pytest" in command else help_of(script)
@@ -82,6 +88,10 @@ def test_what_runs_was_prepared() -> None:
 def test_what_is_prepared_is_what_the_checks_run() -> None:
     """Kernels of the layer in groups of all sizes; ranks of a soak divide the GPUs' SMs."""
     layer, soak = (prepare.kernels([what], GpuOptions(), 4) for what in ("layer", "soak"))
+    blackwell = prepare.kernels(["layer"], GpuOptions(recipe="mxf4xmxf4"), 2)
+    assert {(type(one), one.problem.num_ranks) for one in blackwell} == {
+        (kind, n) for kind in (Sm100Config, PreDispatchConfig) for n in (1, 2)
+    }
     assert {one.problem.num_ranks for one in layer} == {1, 2, 4} and {type(one) for one in layer} == {Sm90Config, PreDispatchConfig}
     assert {(one.problem.num_ranks, one.num_sms) for one in soak} == {(8, 66)}
     assert {one.problem.num_ranks for one in prepare.kernels(["engines"], GpuOptions(), 2)} == {1, 2}
@@ -90,7 +100,7 @@ def test_what_is_prepared_is_what_the_checks_run() -> None:
 def test_all_steps_run_and_one_that_fails_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ran: list[tuple[str, str]] = []
 
-    def execute(name: str, command: Sequence[str], limit_s: int) -> validate.Outcome:
+    def execute(name: str, command: Sequence[str], limit_s: int, variables: Mapping[str, str] | None) -> validate.Outcome:
         ran.append((name, script_of(command).name))
         return validate.Outcome(name, "", "FAILED" if name == "silicon" else "ok", 1, ())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cuda.bindings.driver as driver
@@ -13,8 +13,8 @@ import numpy as np
 Show = Callable[[int, int, Callable[[], bool]], None]
 
 
-def install(show: Show, attribute: Callable[[int], int]) -> None:
-    """Put the stand-in in place, for the rest of the process."""
+def install(show: Show, attribute: Callable[[int], int], more: Mapping[str, Any] | None = None) -> None:
+    """Put the stand-in in place, for the rest of the process; `more` functions of the driver by name."""
 
     kept: list[Any] = []
 
@@ -66,6 +66,7 @@ def install(show: Show, attribute: Callable[[int], int]) -> None:
         "cudaEventCreateWithFlags": lambda *_: runtime.cudaEvent_t(1),
         "cudaEventElapsedTime": 1.0,
         **dict.fromkeys(_NOTHING),
+        **(more or {}),
     }
     for module, success in ((driver, driver.CUresult.CUDA_SUCCESS), (runtime, runtime.cudaError_t.cudaSuccess)):
         for name, answer in answers.items():

@@ -49,10 +49,15 @@ class Launches:
 
     def take(self, launch: Launch) -> None:
         """Simulate a launch.  Raises SimError, which the record keeps."""
+        self.take_all([launch])
+
+    def take_all(self, launches: list[Launch]) -> None:
+        """Simulate launches together.  Raises as `take`."""
         record = self.record
-        races = self.races and agents_needed([launch]) <= MAX_AGENTS // 2
+        races = self.races and agents_needed(launches) <= MAX_AGENTS // 2
         began = time.perf_counter()
-        unwaited = launch.program.unwaited if launch.program else []
+        programs = [one.program for one in launches if one.program]
+        unwaited = [text for one in dict.fromkeys(programs) for text in one.unwaited]
         for text in unwaited:
             record.warnings[text] = record.warnings.get(text, 0) + 1
         simulator = Simulator(
@@ -64,17 +69,18 @@ class Launches:
             assumptions=replace(self.assumptions, tensor_waits=bool(unwaited), store_uninitialised=True, load_uninitialised=True),
         )
         try:
-            report = simulator.run([launch])
+            report = simulator.run(launches)
         except SimError as error:
             record.error = record.error or f"{type(error).__name__}: {error}"
             raise
         finally:
             record.seconds += time.perf_counter() - began
-        name = launch.program.kernel.name if launch.program else ""
-        record.launches += 1
+        names = dict.fromkeys(one.kernel.name for one in programs)
+        name = ", ".join(names)
+        record.launches += len(launches)
         record.unchecked += self.races and not races
         record.instructions += report.instructions
-        record.kernels += [] if name in record.kernels else [name]
+        record.kernels += [one for one in names if one not in record.kernels]
         for one in report.findings:
             key = (name, one.kind, one.where.split("@")[0].split("+")[0], one.first_line, one.second_line)
             if key in record.findings:

@@ -30,6 +30,10 @@ _ADDRESSES = {torch.Tensor.data_ptr}
 _KEEPS = {torch.Tensor.pin_memory, torch.Tensor.record_stream}
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 def _is_device(value: object) -> bool:
     return isinstance(value, torch.device) or (isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "meta"))
 
@@ -40,26 +44,30 @@ def _on_host(value: Any) -> Any:
 
 
 class OnHost(TorchFunctionMode):
-    """Torch functions with "cuda" replaced; `show` is told of every tensor whose address is asked for."""
+    """Torch functions with "cuda" replaced; `show` and `use` are told of every tensor whose address is asked for, `look` of every call."""
 
-    def __init__(self, show: Show) -> None:
+    def __init__(self, show: Show, look: Callable[[], None], use: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
-        self.show = show
+        self.show, self.look, self.use = show, look, use
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        self.look()
         if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
             return GPU
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         if function in _KEEPS:
             return args[0]
+        if function is torch.device and len(args) > 1:
+            return function(*args)  # with an index
         if function in _MOVES:
             moved = _aligned(args[0].clone())
             show_storage(moved, self.show)
             return moved
         if function in _ADDRESSES:
             show_storage(args[0], self.show)
+            self.use(args[0])
         if "out_dtype" in kwargs and function in _PRODUCTS:
             wide = kwargs.pop("out_dtype")
             args = tuple(one.to(wide) if isinstance(one, torch.Tensor) else one for one in args)
@@ -91,8 +99,18 @@ def show_storage(tensor: torch.Tensor, show: Show) -> None:
         show(storage.data_ptr(), storage.nbytes(), StorageWeakRef(storage).expired)
 
 
-def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
-    """Put the stand-in in place, for the rest of the process."""
+def install(
+    show: Show,
+    capability: tuple[int, int],
+    num_sms: int,
+    look: Callable[[], None] = _nothing,
+    use: Callable[[torch.Tensor], None] = _nothing,
+) -> None:
+    """Put the stand-in in place, for the rest of the process; `look` is called before every function of torch, `use` with every tensor
+    whose address is asked for."""
+
+    def mode() -> OnHost:
+        return OnHost(show, look, use)
 
     def to_dlpack(self: torch.Tensor, **_: Any) -> Any:
         show_storage(self, show)
@@ -188,23 +206,19 @@ def install(show: Show, capability: tuple[int, int], num_sms: int) -> None:
         if function is None:
             return lambda given: define(name, given, **options)
         operator = custom_op(name, function, **options)
-        operator.register_kernel("cpu", _within(function, show))
+        operator.register_kernel("cpu", _within(function, mode))
         return operator
 
     torch.library.custom_op = define  # type: ignore[assignment]
-    torch.autograd._engine_run_backward = _within(torch.autograd._engine_run_backward, show)  # type: ignore[attr-defined]
-    OnHost(show).__enter__()
+    torch.autograd._engine_run_backward = _within(torch.autograd._engine_run_backward, mode)  # type: ignore[attr-defined]
+    mode().__enter__()
 
 
-def _within(function: Callable[..., Any], show: Show) -> Callable[..., Any]:
+def _within(function: Callable[..., Any], mode: Callable[[], OnHost]) -> Callable[..., Any]:
     """A function that torch calls with all modes off, on the stand-in all the same."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with OnHost(show):
+        with mode():
             return function(*args, **kwargs)
 
     return run
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass

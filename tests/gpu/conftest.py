@@ -1,4 +1,6 @@
-"""pytest -m gpu tests/gpu: where Hopper GPUs are.  Torch, cuda-bindings and pytest are enough there; prepare.py runs where the DSL is."""
+"""pytest -m gpu tests/gpu: where Hopper or Blackwell GPUs are.
+
+Torch, cuda-bindings and pytest are enough there; prepare.py runs where the DSL is."""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ def options(request: pytest.FixtureRequest) -> GpuOptions:
 
 @pytest.fixture(scope="session", autouse=True)
 def host(options: GpuOptions) -> Host:
-    """This host, with the GPUs to use.  Raises `HostError` and `ProblemError`."""
+    """This host, with the GPUs to use, which are those of the number formats.  Raises `HostError` and `ProblemError`."""
     os.environ.update(CONCURRENT)  # before CUDA is there
     found = Host.find()
     gpus = found.gpus if options.gpus is None else options.gpus
     with naming_options(GpuOptions):
         if not 1 <= gpus <= found.gpus or SOAK_RANKS % gpus:
             raise ProblemError("gpus", gpus, f"a divisor of {SOAK_RANKS}, at most {found.gpus}")
+        if found.arch != options.arch:
+            raise ProblemError("recipe", options.recipe, f"one for {found.arch}, which is what this host has")
     return replace(found, gpus=gpus)

@@ -15,31 +15,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from megamoe_dsl.arch import SM90
+from gpu_options import CheckedLayer, GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.layer_configs import layer_configs
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
+from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, quantize_e4m3_f32
+from megamoe_dsl.recipe import F32
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.target import Target
-from megamoe_dsl.tuned import DEFAULT_GPU
-
-SMS, RESERVED = 132, 32
-CAPACITY, BOUND = 512, 32
 
 
-def problem_of(ranks: int) -> Problem:
-    return Problem(1024, 512, 8 * ranks, 4, ranks, CAPACITY, recipe="fp8xfp8", activation_clamp=10.0)
-
-
-def configs(ranks: int) -> set[Any]:
+def configs(layer: CheckedLayer) -> set[Any]:
     """Everything that the checks run."""
-    return {
-        config for grid in (SMS, SMS - RESERVED) for config in layer_configs(problem_of(ranks), Target(SM90, grid, DEFAULT_GPU), [BOUND])
-    }
+    grids, gpu = (layer.sms, layer.sms - layer.reserved), Target.typical(layer.arch).gpu
+    return {config for grid in grids for config in layer_configs(layer.problem, Target(layer.arch, grid, gpu), [layer.bound])}
 
 
 @dataclass
@@ -47,16 +39,31 @@ class Bench:
     """A layer on this rank, and BF16 inputs."""
 
     rank: int
+    layer: CheckedLayer
     problem: Problem
     store: ArtifactStore
     weights: ExpertWeights
     moe: MegaMoE
 
     @classmethod
-    def make(cls, rank: int, ranks: int, folder: Path) -> Bench:
-        problem, store = problem_of(ranks), ArtifactStore(folder)
+    def make(cls, rank: int, layer: CheckedLayer, folder: Path) -> Bench:
+        problem, store = layer.problem, ArtifactStore(folder)
         weights = random_weights(problem, rank, 1, "cuda")
-        return cls(rank, problem, store, weights, MegaMoE(problem, weights, store=store, bounds=(BOUND,)))
+        return cls(rank, layer, problem, store, weights, MegaMoE(problem, weights, store=store, bounds=(layer.bound,)))
+
+    @property
+    def most(self) -> int:
+        """Tokens of a rank."""
+        return self.problem.max_tokens_per_rank
+
+    def few(self, tokens: int) -> int:
+        """So many tokens of 512, as many times fewer of a smaller layer, at least one."""
+        return max(1, tokens * self.most // 512)
+
+    def quantised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """BF16 tokens as `quant` defines them for the layer."""
+        tokens = self.problem.formats.activations
+        return quantize_e4m3_f32(x) if tokens.scale == F32 else MICRO_SCALING[tokens.element].quantize(x)
 
     def inputs(self, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x in BF16, topk_idx, topk_weights."""
@@ -66,7 +73,7 @@ class Bench:
 
     def uneven(self, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """No tokens on odd ranks."""
-        return self.inputs(0 if self.rank % 2 else 20, seed)
+        return self.inputs(0 if self.rank % 2 else self.few(20), seed)
 
     def same(self, a: torch.Tensor, b: torch.Tensor) -> None:
         if not torch.equal(a, b):
@@ -74,27 +81,28 @@ class Bench:
 
 
 def pre_dispatch_bytes(b: Bench) -> None:
-    x, idx, weights = b.inputs(300, 1)
+    x, idx, weights = b.inputs(b.few(300), 1)
     b.moe(x, idx, weights)
-    want = (*quantize_e4m3_f32(x), idx, weights)
+    want = (*b.quantised(x), idx, weights)
     for name, tensor in zip(("x", "x_sf", "topk_idx", "topk_weights"), want, strict=True):
-        b.same(b.moe.memory.view(name)[:300].view(torch.uint8), tensor.view(torch.uint8))
+        b.same(b.moe.memory.view(name)[: len(x)].view(torch.uint8), tensor.view(torch.uint8))
 
 
 def bf16_and_quantised_agree_with_the_reference(b: Bench) -> None:
-    x, idx, weights = b.inputs(CAPACITY, 2)
-    codes, sf = quantize_e4m3_f32(x)
+    x, idx, weights = b.inputs(b.most, 2)
+    codes, sf = b.quantised(x)
     y = b.moe(x, idx, weights)
     b.same(y, b.moe(codes, idx, weights, x_sf=sf, check=True))
     everyone = [random_weights(b.problem, r, 1, "cuda") for r in range(b.problem.num_ranks)] if b.rank == 0 else None
-    found = Expectation(b.problem, TokenInputs(codes, sf, idx, weights), sample_rows(CAPACITY, 8), everyone).check(y)
+    found = Expectation(b.problem, TokenInputs(codes, sf, idx, weights), sample_rows(b.most, 8), everyone).check(y)
     if found is not None and not found.passed:
         raise AssertionError(f"{found}")
 
 
 def every_bound_gives_the_same_bits(b: Bench) -> None:
-    given = b.inputs(BOUND - b.rank % 4, 3)
-    b.same(b.moe(*given), b.moe(*given, num_tokens_bound=BOUND))
+    bound = b.layer.bound
+    given = b.inputs(bound - b.rank % 4, 3)
+    b.same(b.moe(*given), b.moe(*given, num_tokens_bound=bound))
 
 
 def graph_with_empty_ranks(b: Bench) -> None:
@@ -105,7 +113,7 @@ def graph_with_empty_ranks(b: Bench) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         b.moe(*given, out=y)
-    for _ in range(20):
+    for _ in range(b.layer.replays):
         for other, want in zip(others, wanted, strict=True):
             for target, source in zip(given, other, strict=True):
                 target.copy_(source)
@@ -117,8 +125,8 @@ def graph_with_empty_ranks(b: Bench) -> None:
 def layers_share_a_buffer(b: Bench) -> None:
     weights = random_weights(b.problem, b.rank, 2, "cuda")
     other, alone = (MegaMoE(b.problem, weights, store=b.store, symmetric=s) for s in (b.moe.symmetric, None))
-    for seed in range(10):
-        given = b.inputs(seed * 7, seed)
+    for seed in range(min(10, b.most // 2)):
+        given = b.inputs(seed * b.most // 73, seed)
         first, second = b.moe(*given), other(*given)
         b.same(second, alone(*given))
         b.same(first, b.moe(*given))
@@ -126,7 +134,7 @@ def layers_share_a_buffer(b: Bench) -> None:
 
 
 def side_stream(b: Bench) -> None:
-    given = b.inputs(100, 7)
+    given = b.inputs(b.few(100), 7)
     want = b.moe(*given)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -138,7 +146,7 @@ def side_stream(b: Bench) -> None:
 
 
 def compiled(b: Bench, backend: str) -> None:
-    given = b.inputs(64, 8)
+    given = b.inputs(b.few(64), 8)
 
     def step(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return b.moe(x * 2, idx, weights) + 1
@@ -148,7 +156,7 @@ def compiled(b: Bench, backend: str) -> None:
 
 def calls_without_use(b: Bench) -> None:
     """Of two calls that a graph could merge, or drop, it does neither: every rank counts both."""
-    given = b.inputs(64, 13)
+    given = b.inputs(b.few(64), 13)
 
     def step(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         b.moe(x, idx, weights)
@@ -166,15 +174,15 @@ def calls_without_use(b: Bench) -> None:
 
 
 def padding(b: Bench) -> None:
-    x, idx, weights = b.inputs(90, 14)
-    codes, sf = quantize_e4m3_f32(x)
+    x, idx, weights = b.inputs(b.few(90), 14)
+    codes, sf = b.quantised(x)
     want = torch.cat([b.moe(x, idx, weights), x.new_zeros(10, x.shape[1])])
-    b.same(b.moe(x, idx, weights, padded_tokens=100), want)
-    b.same(b.moe(codes, idx, weights, x_sf=sf, padded_tokens=100), want)
+    b.same(b.moe(x, idx, weights, padded_tokens=len(want)), want)
+    b.same(b.moe(codes, idx, weights, x_sf=sf, padded_tokens=len(want)), want)
 
 
 def wild_indices(b: Bench) -> None:
-    x, idx, weights = b.inputs(CAPACITY, 15)
+    x, idx, weights = b.inputs(b.most, 15)
     masked = torch.rand(idx.shape, device=idx.device, generator=torch.Generator(idx.device).manual_seed(b.rank)) < 0.2
     want = b.moe(x, torch.where(masked, -1, idx), weights)
     for wild in (b.problem.num_experts, (1 << 32) + 1, -(1 << 62)):
@@ -182,7 +190,7 @@ def wild_indices(b: Bench) -> None:
 
 
 def statistics(b: Bench) -> None:
-    given = b.inputs(200, 9)
+    given = b.inputs(b.few(200), 9)
     b.moe.stats.zero_()
     b.moe(*given)
     counts = torch.bincount(given[1][given[1] >= 0], minlength=b.problem.num_experts)
@@ -192,8 +200,8 @@ def statistics(b: Bench) -> None:
 
 def reserved_sms(b: Bench) -> None:
     """Kernels on other streams hold some SMs; a layer that reserved them runs beside those kernels, not after them."""
-    small = MegaMoE(b.problem, b.weights, store=b.store, reserved_sms=RESERVED)
-    given = b.inputs(200, 10)
+    small = MegaMoE(b.problem, b.weights, store=b.store, reserved_sms=b.layer.reserved)
+    given = b.inputs(b.few(200), 10)
     want = b.moe(*given)
     b.same(small(*given), want)
     dist.barrier()
@@ -213,7 +221,7 @@ def reserved_sms(b: Bench) -> None:
 
 
 def weights_in_place(b: Bench) -> None:
-    given = b.inputs(50, 11)
+    given = b.inputs(b.few(50), 11)
     before = b.moe(*given)
     b.moe.load_weights(random_weights(b.problem, b.rank, 3, "cuda"))
     changed = b.moe(*given)
@@ -228,7 +236,7 @@ def watchdog(b: Bench) -> None:
     seconds = 1.0
     for kernel in b.moe.kernels.values():
         kernel.watchdog_ns = int(seconds * 1e9)
-    given = b.inputs(10, 12)
+    given = b.inputs(b.few(10), 12)
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
@@ -269,9 +277,11 @@ CHECKS: dict[str, Callable[[Bench], None]] = {
 }
 
 
-def work(rank: int, jobs: list[str], report: Callable[[int, dict[str, Any]], None], *, ranks: int, folder: Path) -> None:
+def work(
+    rank: int, jobs: list[str], report: Callable[[int, dict[str, Any]], None], *, ranks: int, folder: Path, options: GpuOptions
+) -> None:
     """The worker process: `CHECKS` by name, in this order."""
-    bench = Bench.make(rank, ranks, folder)
+    bench = Bench.make(rank, options.layer(ranks), folder)
     for index, name in enumerate(jobs):
         CHECKS[name](bench)
         if name != "watchdog":

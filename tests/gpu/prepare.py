@@ -2,8 +2,9 @@
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
     python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`
+    python tests/gpu/prepare.py silicon layer soak --gpus 4 --recipe fp8xfp4        the same for Blackwell, which has no other checks yet
 
-Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu
+Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
 
 from __future__ import annotations
@@ -21,20 +22,25 @@ import gemm_silicon
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.cache import load_one, require_writable
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
+from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import add_options, at_least, naming_options, read_options
-from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.target import Target
 
 WHAT = ("silicon", "layer", "soak", "engines", "gemm")
+HOPPER_ONLY = ("engines", "gemm")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     """Configurations of the layer's checks and of the soak on so many GPUs.  Raises `ProblemError`."""
-    layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(ranks)]
-    soak = [Sm90Config.choose(one.problem, one.tokens, num_sms=NUM_SMS * gpus // SOAK_RANKS) for one in options.soak_points()]
+    layer = [config for ranks in options.layer_ranks(gpus) for config in layer_checks.configs(options.layer(ranks))]
+    target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
+    soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     chosen = {"layer": layer, "soak": soak, "engines": engines}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
@@ -46,13 +52,15 @@ def main() -> None:
     add_options(parser.add_argument, GpuOptions)
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes")
     given = parser.parse_args()
-    options, what = read_options(GpuOptions, given), given.what or list(WHAT)
+    options = read_options(GpuOptions, given)
     gpus = options.gpus or torch.cuda.device_count()
     try:
         with naming_options(GpuOptions):
+            known = [one for one in WHAT if options.arch == SM90 or one not in HOPPER_ONLY]
+            what = given.what or known
             for one in what:
-                if one not in WHAT:
-                    raise ProblemError("what", one, f"one of {', '.join(WHAT)}")
+                if one not in known:
+                    raise ProblemError("what", one, f"one of {', '.join(known)}, with {options.recipe}")
             if gpus < 1 or SOAK_RANKS % gpus:
                 raise ProblemError("gpus", options.gpus, f"a divisor of {SOAK_RANKS}, given where there are no GPUs")
             wanted = kernels(what, options, gpus)
@@ -70,7 +78,7 @@ def main() -> None:
                 print(line, flush=True)
     if "silicon" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for line in pool.map(partial(silicon.prepare_point, options.kernels), silicon.points()):
+            for line in pool.map(partial(silicon.prepare_point, options.kernels), silicon.points(options.arch, options.small)):
                 print(line, flush=True)
 
 

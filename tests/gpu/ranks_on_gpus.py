@@ -13,8 +13,8 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.snapshot import Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT
 from megamoe_dsl.cases import TokenInputs, random_weights
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.mega_moe.sm90.smem_plan import TILE_ROWS
+from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.mega_moe.layouts.tile import TILE_ROWS
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel, encode_tensor_map
@@ -45,7 +45,7 @@ class Rank:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[Sm90Config], launches: int) -> Rank:
+    def of(cls, index: int, device: torch.device, store: ArtifactStore, configs: Sequence[MegaMoeConfig], launches: int) -> Rank:
         with torch.cuda.device(device):
             weights = random_weights(configs[0].problem, index, SEED, device)
             first = RankBuffers(configs[0], weights, encode=encode_tensor_map)
@@ -103,7 +103,7 @@ def synchronize(ranks: Sequence[Rank]) -> None:
 
 
 def ranks_of(
-    point: Point, devices: Sequence[torch.device], store: ArtifactStore, configs: Sequence[Sm90Config], launches: int
+    point: Point, devices: Sequence[torch.device], store: ArtifactStore, configs: Sequence[MegaMoeConfig], launches: int
 ) -> list[Rank]:
     """All ranks, on the devices in equal shares, each with the addresses of all."""
     ranks = [Rank.of(index, devices[index * len(devices) // point.ranks], store, configs, launches) for index in range(point.ranks)]

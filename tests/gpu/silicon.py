@@ -4,7 +4,9 @@ Cases are made where the DSL is (`prepare_point`: compiles, simulates, writes a 
 cuda-bindings only.  Those of several ranks run twice: all ranks on one GPU, a stream each, and, where there are as many GPUs, one process
 per GPU with symmetric memory.  Exact cases must have the simulator's bytes.  With random data `ex2.approx` and `rcp.approx` of silicon may
 end in another last bit than the simulator's, which rounds correctly, and flip a code of the requantised activations: then y must stay
-within what that explains (`reference.error_bound` with sums exact), and the elements that differ are counted.
+within what that explains (`reference.error_bound` with sums exact), and the elements that differ are counted.  How a Blackwell tensor core
+aligns and cuts the products of an MMA nobody has told: with random data its sums, too, may differ, and y must be as near to the
+simulator's as two results within the reference's bound can be.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from typing import Any
 
 import torch
 
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.mega_moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
-from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config, block_ks
+from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
+from megamoe_dsl.target import Target
 
 SOURCES = source_digest(find_kernel("moe_combine"))  # the fused kernel's among them
 SUFFIX = ".silicon.gz"
@@ -47,6 +52,7 @@ class Point:
     topk: int = 2
     num_sms: int = 4
     cluster: int = 1
+    block_k: int = 0  # of a stage, 0 for the one that is chosen
     recipe: str = "fp8xfp8"
     combine: str = "bf16"
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
@@ -65,7 +71,36 @@ class Point:
         return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
 
-def points() -> list[Point]:
+def points(arch: Arch, small: bool = False) -> list[Point]:
+    """Of a GPU of this architecture; `small` are those for the sanitizer, and the smallest tile on two ranks."""
+    found = points_of_hopper() if arch == SM90 else points_of_blackwell()
+    least = {recipe: min(one.block_m for one in found if one.recipe == recipe) for recipe in find_kernel("mega_moe").recipes[arch.name]}
+    return [one for one in found if not small or "once" in one.name or (one.ranks, one.block_m) == (2, least[one.recipe])]
+
+
+def points_of_blackwell() -> list[Point]:
+    """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; results that
+    travel as E4M3; one for the sanitizer."""
+    found = []
+    eight = ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0))
+    for recipe in Sm100Config.recipes:
+        problem = Point("", 0, ((1,),), recipe=recipe).problem
+        tiles = Sm100Config.tiles_of(problem)
+        for exact in (True, False):
+            kind = f"{recipe}_{'exact' if exact else 'random'}"
+            for m in (tiles[0], 64, tiles[-1]):
+                found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact, recipe=recipe))
+            found.append(Point(f"{kind}_r2_e4m3_results", 96, ((99, 9), (0, 5), (7, 96)), exact, recipe=recipe, combine="e4m3"))
+            for m in tiles:
+                for k in block_ks(problem):
+                    found.append(Point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
+        found.append(Point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
+        found.append(Point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
+        found.append(Point(f"{recipe}_once", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe))
+    return found
+
+
+def points_of_hopper() -> list[Point]:
     """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
     travel as E4M3; `once_...`, one launch of every main loop, of a ring and of stages, for the sanitizer too."""
     found = []
@@ -111,15 +146,16 @@ def part_of(case: Case, counts: Sequence[int]) -> list[Inputs]:
 def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.artifact.compile import compile_kernel
-    from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
     from megamoe_dsl.kernels.moe_stages.family import stage_configs
     from megamoe_dsl.runtime.simulated import SimulatedMoE
     from megamoe_dsl.runtime.simulated_stages import SimulatedStages
 
     torch.set_num_threads(1)
     problem = point.problem
-    tokens, sms = problem.max_tokens_per_rank, point.num_sms
-    config = Sm90Config.choose(problem, tokens, block_m=point.block_m, num_sms=sms, cluster=point.cluster)
+    kernel = find_kernel("mega_moe")
+    target = Target(arch_of_recipe(kernel, point.recipe), point.num_sms)
+    fields = {"cluster": point.cluster} if target.arch == SM90 else {"block_k": point.block_k} if point.block_k else {}
+    config = kernel.choose(problem, target, problem.max_tokens_per_rank, block_m=point.block_m, **fields)
     artifacts = [compile_kernel(one) for one in (stage_configs(config) if point.unfused else [config])]
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
     if point.wide:
@@ -153,12 +189,15 @@ def with_wide_scales(weights: ExpertWeights) -> ExpertWeights:
 
 
 def bound_of(case: Case, given: list[Inputs]) -> list[torch.Tensor]:
-    """What another last bit of the approximate functions may do to y; zero for exact cases."""
+    """What another last bit of the approximate functions may do to y, and on Blackwell other sums; zero for exact cases."""
     if case.exact:
-        return [torch.zeros(one.x.shape, dtype=torch.float64) for one in given]
+        return [torch.zeros(one.num_tokens, case.problem.hidden, dtype=torch.float64) for one in given]
     fields = [[getattr(one, name) for one in given] for name in ("x", "x_sf", "topk_idx", "topk_weights")]
     x, x_sf, topk_idx, topk_weights = fields
-    return error_bound(case.problem, x, x_sf, topk_idx, topk_weights, case.weights, sums_exact=True, accumulate="hopper")
+    arguments = (case.problem, x, x_sf, topk_idx, topk_weights, case.weights)
+    if not RECIPES[case.problem.recipe].promoted:
+        return [2 * one for one in error_bound(*arguments)]
+    return error_bound(*arguments, sums_exact=True, accumulate="hopper")
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -233,7 +272,7 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
     for index, name in enumerate(names):
         record = read(folder, name)
         case = record["case"]
-        symmetric = SymmetricBuffer.allocate(case.problem, SM90)
+        symmetric = SymmetricBuffer.allocate(case.problem, record["artifacts"][0].arch)
         artifacts, weights = record["artifacts"], on_gpu(case.weights[rank])
         kernel: LayerKernel = RankKernel(artifacts[0], symmetric, weights, watchdog_ns)
         if len(artifacts) > 1:

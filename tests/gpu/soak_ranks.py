@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
+from gpu_options import share_of_sms
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.snapshot import STAGES, Snapshot
 from megamoe_dsl.bench.soak import LAUNCHES_IN_FLIGHT, SAMPLES_PER_RANK, SETS, facts, set_options, token_counts
-from megamoe_dsl.bench.variant import variant_name
+from megamoe_dsl.bench.variant import kind_of, variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from ranks_on_gpus import Rank, ranks_of, synchronize, synchronize_all
@@ -82,8 +82,12 @@ class InputSet:
 def soak(point: Point, devices: Sequence[torch.device], store: ArtifactStore, launches: int, snapshots: bool = False) -> dict[str, Any]:
     """All launches of a point."""
     problem = point.problem
-    num_sms = torch.cuda.get_device_properties(devices[0]).multi_processor_count * len(devices) // point.ranks
-    configs = [one for one in store.configs(Sm90Config, problem) if one.num_sms == num_sms and not one.trace and store.path(one).exists()]
+    num_sms = share_of_sms(torch.cuda.get_device_properties(devices[0]).multi_processor_count, len(devices), point.ranks)
+    configs = [
+        one
+        for one in store.configs(kind_of(point.recipe), problem)
+        if one.num_sms == num_sms and not one.trace and store.path(one).exists()
+    ]
     if not configs:
         raise LookupError(f"{store.folder} has no kernel for {point.name} with num_sms = {num_sms}, compiled from these sources")
     ranks = ranks_of(point, devices, store, configs, launches)

@@ -33,7 +33,7 @@ def outcomes(request: pytest.FixtureRequest, options: GpuOptions, host: Host) ->
     with pytest.MonkeyPatch.context() as patch:
         for name in CONCURRENT:
             patch.delenv(name, raising=False)
-        yield Outcomes(request, work, LIMIT_S, WATCHDOG_NS / 1e9, folder=options.kernels)
+        yield Outcomes(request, work, LIMIT_S, WATCHDOG_NS / 1e9, folder=options.kernels, options=options)
 
 
 def test_layer(ranks: int, name: str, outcomes: Outcomes) -> None:

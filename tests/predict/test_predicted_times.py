@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.subject import Subject
+from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.presets import preset
-from megamoe_dsl.problem import ProblemError
-from prediction_errors import POINTS, VARIANTS, measured, pairs, points_table, published, rms
+from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, points_table, published, rms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
 MOST_RMS, MOST_RMS_SM100 = 0.06, 0.10
@@ -39,10 +39,21 @@ def test_the_page_is_within_bounds() -> None:
     points, *sm100 = [float(one) / 100 for one in re.findall(r"\brms (\d+\.\d)%", PAGE)]
     assert points <= MOST_RMS and len(sm100) == 2 and max(sm100) <= MOST_RMS_SM100
     told_apart = [tuple(map(int, one)) for one in re.findall(r"\| (\d+) of (\d+) \|$", PAGE, re.MULTILINE)]
-    assert len(told_apart) == 2 and all(right >= LEAST_RIGHT * every for right, every in told_apart)
+    assert len(told_apart) == 5 and all(right >= LEAST_RIGHT * every for right, every in told_apart)
 
 
-def test_a_recipe_that_nothing_was_fitted_to_is_refused() -> None:
-    problem = preset("flash").problem(64, recipe="fp8xmxfp4")
-    with pytest.raises(ProblemError, match="recipe = 'fp8xmxfp4': must be one that the model was fitted to: fp8xfp8, fp8xfp4"):
-        Subject.of(Sm90Config.choose(problem, 64), RankLoad.uniform(problem, 64))
+def test_weights_of_4_bits() -> None:
+    """Flash, which their constants were fitted to, and Pro."""
+    for record, most in zip(PACKED, (MOST_RMS, MOST_RMS_SM100), strict=True):
+        found = list(measured([record], most_tokens=8))
+        assert len(found) == 2 and rms(found) <= most
+
+
+def test_packed_tokens_take_less_of_everything() -> None:
+    """Half the bytes of tokens, and tensor cores twice as fast, at a clock that their power allows."""
+    byte, packed = (preset("flash").problem(512, recipe=recipe) for recipe in ("fp8xfp4", "mxf4xmxf4"))
+    load = RankLoad.uniform(byte, 512)
+    one, other = (Prediction.of(Sm100Config.choose(p, 512, block_m=128), load, calibration_of("NVIDIA B200")) for p in (byte, packed))
+    cycles = [found.launched.run.multiplying * found.launched.clock for found in (one, other)]
+    assert 0.4 * cycles[0] < cycles[1] < 0.6 * cycles[0]
+    assert other.launched.run.l2_bytes < 0.85 * one.launched.run.l2_bytes and other.us < one.us

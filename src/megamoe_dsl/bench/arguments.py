@@ -43,7 +43,7 @@ def run_options(given: BenchOptions) -> Results:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the session; exit code 1 when a point failed, was wrong or did not match, 2 for bad input."""
-    parser = ArgumentParser(prog="mega_moe_sm90", description="Times the SM90 kernel on the GPUs of this host.")
+    parser = ArgumentParser(prog="mega_moe", description="Times the fused layer on the GPUs of this host.")
     add_options(parser.add_argument, BenchOptions)
     given = read_options(BenchOptions, parser.parse_args(arguments))
     try:

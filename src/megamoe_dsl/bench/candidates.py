@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from ..kernels.mega_moe.sm90.config import Sm90Config, cluster_sizes, tiles_of
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.registry import find_kernel
 from ..problem import Problem
 from .host import Host
 
@@ -13,10 +15,12 @@ TO_EITHER_SIDE = 2
 T = TypeVar("T")
 
 
-def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config]:
+def candidates(problem: Problem, num_tokens: int, host: Host) -> list[MegaMoeConfig]:
     """For a GPU of `host`: the chosen configuration and the heuristics'; then one thing changed at a time: two tiles to either
-    side with their own lookahead, a quarter of the lead to four times, all experts, a ring with one stage less, CTAs alone or in pairs."""
-    chosen = Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=host.gpu)
+    side with their own lookahead, a quarter of the lead to four times, all experts, a ring with one stage less, and what the architecture
+    alone has (`MegaMoeConfig.siblings`)."""
+    kernel = find_kernel("mega_moe")
+    chosen: MegaMoeConfig = kernel.choose(problem, host.target, num_tokens)
     local = problem.experts_per_rank
     leads = [
         *(n for n in (chosen.lookahead // 4, chosen.lookahead // 2, 2 * chosen.lookahead, 4 * chosen.lookahead) if 1 <= n < local),
@@ -24,14 +28,11 @@ def candidates(problem: Problem, num_tokens: int, host: Host) -> list[Sm90Config
     ]
     found = [
         chosen,
-        Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, gpu=None),
-        *(
-            Sm90Config.choose(problem, num_tokens, num_sms=host.num_sms, block_m=block_m)
-            for block_m in around(tiles_of(problem), chosen.block_m)
-        ),
+        kernel.choose(problem, replace(host.target, gpu=None), num_tokens),
+        *(kernel.choose(problem, host.target, num_tokens, block_m=block_m) for block_m in around(chosen.tiles_of(problem), chosen.block_m)),
         *(chosen.replace(lookahead=lookahead) for lookahead in leads),
         chosen.replace(num_stages=max(2, chosen.num_stages - 1)),
-        *(chosen.replace(cluster=n) for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms)),
+        *chosen.siblings,
     ]
     return list(dict.fromkeys(found))
 

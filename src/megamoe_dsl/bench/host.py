@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..arch import SM90
+from ..arch import SM90, Arch
+from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from ..target import Target, local_target
 from .point import Point
@@ -17,27 +18,34 @@ class HostError(ProblemError):
 
 @dataclass(frozen=True)
 class Host:
-    """`gpus` equal GPUs that torch calls `gpu`; `num_sms` of each are used, an even number."""
+    """`gpus` equal GPUs of `arch` that torch calls `gpu`; `num_sms` of each are used, an even number."""
 
     gpu: str | None
     num_sms: int
     gpus: int
+    arch: Arch = SM90
 
     @classmethod
     def find(cls) -> Host:
-        """Raises `HostError` where the first GPU is none for the SM90 kernel."""
-        target = local_target()
-        if target is None or target.arch != SM90:
-            raise HostError("GPUs", 0, "Hopper GPUs; without any, bench/compile_artifacts.py of the repository compiles for them")
+        """Raises `HostError` where the first GPU is none that the fused layer has a kernel for."""
+        target, known = local_target(), find_kernel("mega_moe").configs
+        if target is None or target.arch.name not in known:
+            which = f"GPUs of {' or '.join(known)}"
+            raise HostError("GPUs", 0, f"{which}; without any, bench/compile_artifacts.py of the repository compiles for them")
         import torch
 
-        return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count())
+        return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count(), target.arch)
 
     @classmethod
-    def measured(cls) -> Host:
-        """The one that kernels are compiled for where there is no GPU."""
-        target = Target.typical(SM90)
-        return cls(target.gpu, target.num_sms, 8)
+    def typical(cls, arch: Arch | str = SM90) -> Host:
+        """The one that kernels are compiled for where there is no GPU.  Raises `ProblemError` for an unknown name."""
+        target = Target.typical(arch)
+        return cls(target.gpu, target.num_sms, 8, target.arch)
+
+    @property
+    def target(self) -> Target:
+        """What kernels are chosen for."""
+        return Target(self.arch, self.num_sms, self.gpu)
 
     def check(self, points: Iterable[Point]) -> None:
         """Raises `HostError` for a point with more ranks than GPUs."""

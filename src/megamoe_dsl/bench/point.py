@@ -25,7 +25,7 @@ from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel
-from .baselines import Baseline, load_baseline
+from .baselines import Baseline, baseline_recipe, load_baseline
 from .check import Expectation, relative_difference, sample_rows
 from .history import BATCHES, run_earlier_batches
 from .roofline import bound_of
@@ -37,7 +37,7 @@ CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
 BASELINE = "baseline"
-FP8 = "fp8xfp8"  # what the baseline computes
+FP8 = "fp8xfp8"
 BASELINE_TOLERANCE = 0.1  # relative difference; the baseline's scales between the linears are amax / 448, not powers of two
 
 
@@ -125,7 +125,7 @@ class Point:
 class Layer:
     """Weights of a shape on this rank, for ours and for the baseline, over all its points.
 
-    FP8 kernels and the baseline beside kernels of another recipe have the same weights, expanded."""
+    On SM90 FP8 kernels and the baseline beside kernels of another recipe have the same weights, expanded."""
 
     def __init__(self, problem: Problem, site: str | None) -> None:
         self.problem = problem
@@ -138,7 +138,7 @@ class Layer:
         self.baseline_error: str | None = None
         if site is not None:
             try:
-                self.baseline = load_baseline(Path(site), problem, self.weights_for(FP8))
+                self.baseline = load_baseline(Path(site), problem, self.weights_for(baseline_recipe(problem.recipe)))
             except Exception as error:  # the baseline is optional, and what fails on one rank fails on all: a library that does not load
                 self.baseline_error = repr(error)[:300]
         self.shared: dict[str, RankBuffers] = {}

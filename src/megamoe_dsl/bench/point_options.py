@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..kernels.registry import find_kernel
 from ..presets import PRESETS as TABLE
 from .options import option
 from .shape_options import PROBLEM, ShapeOptions
 
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
+RECIPES = find_kernel("mega_moe").recipes
+FORMATS = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class PointOptions(ShapeOptions):
     experts_per_rank: int | None = option(
         None, "Experts of each rank, instead of all: 32 of flash on one rank are its share of eight.", PROBLEM
     )
-    recipe: str = option(Sm90Config.recipes[0], f"Number formats: {' or '.join(Sm90Config.recipes)}.", PROBLEM)
+    recipe: str = option(RECIPES["sm_90a"][0], f"Number formats: {FORMATS}.", PROBLEM)
     tokens: str = option("8,64,512,2048,8192", TOKENS, PROBLEM)
     ranks: str = option("8", "GPUs, as in 8 or 2,4,8.", PROBLEM)
 
@@ -53,7 +55,7 @@ class RunOptions(PointOptions):
 
 @dataclass(frozen=True)
 class BenchOptions(RunOptions):
-    """`megamoe bench`, which is bench/mega_moe_sm90.py."""
+    """`megamoe bench`, which is bench/mega_moe.py."""
 
     baseline: str | None = option(None, "Folder with the baseline's unpacked wheels.")
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")

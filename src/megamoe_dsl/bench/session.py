@@ -12,8 +12,8 @@ from typing import Any
 from ..artifact.cache import require_place, require_writable
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.moe_stages.family import stage_configs
+from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from .baselines import find_baseline
 from .host import Host
@@ -84,12 +84,13 @@ def configs_of(
 
     Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
     `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
-    chosen = Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu, trace=trace)
+    chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace)
     if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
-    problems = dict.fromkeys([point.problem, *([replace(point.problem, recipe=FP8)] if variants else [])])
-    there = [one for p in problems for one in store.configs(Sm90Config, p) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
+    others = [replace(point.problem, recipe=FP8)] if variants and FP8 in chosen.recipes else []
+    problems = dict.fromkeys([point.problem, *others])
+    there = [one for p in problems for one in store.configs(type(chosen), p) if (one.num_sms, one.trace) == (chosen.num_sms, trace)]
     there = [config for config in there if loadable(store, config, other_sources)]
     if not there:
         store.get(chosen)
@@ -99,7 +100,7 @@ def configs_of(
     return [chosen] if chosen in there else [there[0]]
 
 
-def loadable(store: ArtifactStore, config: Sm90Config, other_sources: bool) -> bool:
+def loadable(store: ArtifactStore, config: MegaMoeConfig, other_sources: bool) -> bool:
     """Whether there is such a kernel; a line about one of other sources, taken or not."""
     if not store.path(config).exists():
         print(f"made from other sources, {'taken' if other_sources else 'left out'}: {variant_name(config)}", flush=True)
@@ -137,7 +138,7 @@ def run_session(session: Session, host: Host) -> Results:
     records: list[dict[str, Any]] = []
     head = heading(session.baseline)
     kind = "soak" if session.soak else "trace" if session.trace else "time"
-    path = result_path(session.out, f"mega_moe_sm90-{kind}")
+    path = result_path(session.out, f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{kind}")
 
     def save(point: Point, record: dict[str, Any]) -> None:
         records.append({"name": point.name, **record})

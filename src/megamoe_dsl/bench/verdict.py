@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config_error import ConfigError
-from ..kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config
+from ..kernels.mega_moe.config import MegaMoeConfig
+from ..kernels.mega_moe.sm90.config import NUM_SMS
 from ..recipe import BF16
 from ..tuned import Entry, Share, Table
 from .point import Point
 from .results import Results
-from .variant import read_variant, variant_fields, variant_name
+from .variant import kind_of, read_variant, variant_fields, variant_name
 
 MARGIN = 0.005
 
@@ -49,9 +50,9 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
     share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
     present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
     if present is None:
-        incumbent = Sm90Config.choose(problem, point.tokens, num_sms=num_sms, gpu=None)
+        incumbent = kind_of(problem.recipe).choose(problem, point.tokens, num_sms=num_sms, gpu=None)
     else:
-        incumbent = Sm90Config.measured(problem, present)
+        incumbent = kind_of(problem.recipe).measured(problem, present)
     timed = dict(right_variants(record, incumbent))
     if incumbent not in timed:
         return Verdict(name, None, f"{variant_name(incumbent)} was not timed or was wrong")
@@ -73,7 +74,7 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
     return Verdict(name, entry, reason)
 
 
-def right_variants(record: dict[str, Any], like: Sm90Config) -> Iterable[tuple[Sm90Config, dict[str, Any]]]:
+def right_variants(record: dict[str, Any], like: MegaMoeConfig) -> Iterable[tuple[MegaMoeConfig, dict[str, Any]]]:
     """Configurations of a record whose check passed, with their times; without those that only earlier sources knew."""
     for name, times in record["variants"].items():
         if (times.get("check") or {}).get("passed") is not True:

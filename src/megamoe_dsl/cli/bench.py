@@ -1,4 +1,4 @@
-"""`megamoe bench`: times SM90 kernels on this host's GPUs, beside the baseline."""
+"""`megamoe bench`: times the fused layer or a GEMM on this host's GPUs, beside the baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILED = 1
 
 @takes(BenchOptions)
 def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points: PointsOption = None) -> None:
-    """Check and time an SM90 kernel on real GPUs; print a line per point, save JSON.
+    """Check and time the fused layer or a GEMM on real GPUs; print a line per point, save JSON.
 
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """

@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..kernels.mega_moe.config import MegaMoeConfig
 from ..problem import ProblemError
 from .config_options import CompiledOptions
 from .errors import one_line_errors
@@ -86,6 +87,10 @@ def inspect(
             print_changes(console, diff, differences(before, inspection.as_dict()))
         else:
             print_inspection(console, inspection)
+            if isinstance(config, MegaMoeConfig) and given.tokens > 0:
+                from .predictions import print_model
+
+                print_model(console, config, given.tokens)
 
 
 def wide_console() -> Console:

@@ -17,7 +17,7 @@ from ..kernels.registry import default_recipe, find_kernel
 from ..predict.calibration import calibrated, calibration_of, find_gpu
 from ..problem import ProblemError
 from ..target import Target
-from .config_options import CONFIG, DEFAULT_KERNEL, ConfigOptions, either, given_only
+from .config_options import CONFIG, DEFAULT_KERNEL, RECIPES, ConfigOptions, either, given_only
 from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
@@ -32,18 +32,18 @@ class PredictOptions(ShapeOptions):
 
     tokens: str = option("8,64,512,2048", "Tokens of every rank, as in 8,64,512.", PROBLEM)
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}. The GPU's first by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
     block_m: int | None = option(None, "Tokens of a tile. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
-        """The kernel's configuration for a GPU, in the usual number formats.  Raises `ProblemError` and `ConfigError`."""
+        """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
-        layer = ConfigOptions(
-            self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=default_recipe(kernel, gpu.arch)
-        )
+        recipe = self.recipe or default_recipe(kernel, gpu.arch)
+        layer = ConfigOptions(self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
         tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         config: MegaMoeConfig = kernel.choose(layer.problem(tokens), target, tokens, **given_only(tile))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from ..arch import Gpu
 from ..bench.variant import variant_fields, variant_name
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..predict.calibration import Calibration
+from ..predict.calibration import Calibration, calibration_of
 from ..predict.choices import choices
 from ..predict.launch import RankLoad
 from ..predict.limits import Gain
 from ..predict.prediction import BUSY, Prediction
 from ..predict.preference import prefers
+from ..target import Target
 from .tables import ruled
 
 
@@ -35,6 +37,17 @@ def print_predictions(console: Console, found: list[Prediction], limits: list[li
         )
         table.add_row(str(one.load.tokens), str(one.config.block_m), *measures, gains)
     console.print(table)
+
+
+def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
+    """A line: what the model says of a configuration on the GPU that most people have of its architecture."""
+    gpu = Target.typical(config.arch).gpu
+    assert gpu is not None
+    found = Prediction.of(config, RankLoad.uniform(config.problem, tokens), calibration_of(gpu))
+    busiest, share = max(found.busy.items(), key=lambda one: one[1])
+    busy = f"{busiest} {share:.0%} busy"
+    said = f"The model of performance says {found.us:.0f} us for {tokens} tokens on every rank, {gpu}, {busy} (megamoe predict)"
+    console.print(Text(said), soft_wrap=True)
 
 
 def print_choices(console: Console, config: MegaMoeConfig, tokens: int, calibration: Calibration, gpu: Gpu) -> None:

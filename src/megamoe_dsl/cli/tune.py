@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..bench.point import Point
     from ..bench.results import Results
     from ..bench.verdict import Verdict
-    from ..kernels.mega_moe.sm90.config import Sm90Config
+    from ..kernels.mega_moe.config import MegaMoeConfig
 
 TABLE = "Table"
 
@@ -44,7 +45,7 @@ def tune(
 ) -> None:
     """Time the candidates of every point on real GPUs, and keep the fastest in the GPU's table, from which configurations are chosen.
 
-    The parts can be apart: `--compile-only` where the DSL is, `bench/mega_moe_sm90.py --variants` where the GPUs are, `--from` anywhere.
+    The parts can be apart: `--compile-only` where the DSL is, `bench/mega_moe.py --variants` where the GPUs are, `--from` anywhere.
     A winner has passed its check and is faster than what the table has, or else than the heuristics' choice, by more than noise.
 
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
@@ -56,6 +57,7 @@ def tune(
         from ..bench.points import points_of
         from ..bench.results import Results
         from ..bench.session import Session, run_session
+        from ..kernels.registry import arch_of_recipe, find_kernel
 
         files = [*(results or []), *(more or [])]
         if files and given.compile_only:
@@ -70,7 +72,8 @@ def tune(
         shapes = points_of(given, given.remote, least_tokens=1)
         session = Session(shapes, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
         if given.compile_only:
-            compile_candidates(shapes, Host.measured(), given.artifacts, needed=True, pruned=given.predict)
+            arch = arch_of_recipe(find_kernel("mega_moe"), given.recipe)
+            compile_candidates(shapes, Host.typical(arch), given.artifacts, needed=True, pruned=given.predict)
             return
         require_place("--tables", tables)
         host = Host.find()
@@ -107,10 +110,10 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
 
 
-def promising(point: Point, configs: list[Sm90Config], host: Host) -> list[Sm90Config]:
+def promising(point: Point, configs: list[MegaMoeConfig], host: Host) -> list[MegaMoeConfig]:
     """Candidates of a point that the model of performance predicts to be near the fastest, and the two that are there to be beaten: the
     chosen one and the heuristics'.  Raises `ProblemError` where the model knows the GPU or the recipe not."""
-    from ..kernels.mega_moe.sm90.config import Sm90Config
+    from ..kernels.registry import find_kernel
     from ..predict.calibration import calibration_of, find_gpu
     from ..predict.launch import RankLoad
     from ..predict.prediction import Prediction
@@ -119,7 +122,8 @@ def promising(point: Point, configs: list[Sm90Config], host: Host) -> list[Sm90C
     calibration = calibration_of(find_gpu(host.gpu or "").name)
     load = RankLoad.uniform(point.problem, point.tokens, point.remote)
     worth = worth_timing([Prediction.of(one, load, calibration).us for one in configs])
-    incumbents = [Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=gpu) for gpu in (host.gpu, None)]
+    kernel, targets = find_kernel("mega_moe"), (host.target, replace(host.target, gpu=None))
+    incumbents = [kernel.choose(point.problem, target, point.tokens) for target in targets]
     return [one for one, is_worth in zip(configs, worth, strict=True) if is_worth or one in incumbents]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arch import Arch
+from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from .gemm.family import GemmKernel
@@ -55,6 +55,15 @@ def default_recipe(kernel: Kernel, arch: Arch) -> str:
     """The usual number formats of a kernel.  Raises `ProblemError` for an architecture that it does not run on."""
     config_type(kernel, arch)
     return kernel.recipes[arch.name][0]
+
+
+def arch_of_recipe(kernel: Kernel, recipe: str) -> Arch:
+    """The architecture on which a kernel takes these number formats.  Raises `ProblemError` for formats that it takes on none."""
+    for arch, recipes in kernel.recipes.items():
+        if recipe in recipes:
+            return ARCHES[arch]
+    known = ", ".join(one for recipes in kernel.recipes.values() for one in recipes)
+    raise ProblemError("recipe", recipe, f"one that {kernel.name} takes: {known}")
 
 
 def entry(config: KernelConfig) -> tuple[Callable[..., Any], Any]:

@@ -35,7 +35,7 @@ class Calibration:
     multiply            architecture's own constants of a K block and an epilogue, by name (sm90.py, sm100.py)
     tile                between tiles
     start, start_per_token    until counts are known
-    pull, pull_rate     of a token: its latency, and bytes per us of a warp
+    pull, pull_round, pull_rate   of a token: before and after its row moves, of the chunks that a warp moves at a time, bytes per us
     tail                last barrier, combine's latency, and the launch
     static_power        W
     multiply_energy     of 128 x 256 x 128 at the highest clock
@@ -60,6 +60,7 @@ class Calibration:
     start: float
     start_per_token: float
     pull: float
+    pull_round: float
     pull_rate: float
     tail: float
     static_power: float

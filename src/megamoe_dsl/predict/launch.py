@@ -71,11 +71,11 @@ class KBlocks:
     experts: int
 
     @classmethod
-    def of(cls, problem: Problem) -> KBlocks:
-        """Of a layer."""
+    def of(cls, problem: Problem, block_k: int = BLOCK_K) -> KBlocks:
+        """Of a layer, in stages of so many channels."""
         hidden, intermediate = problem.hidden, problem.intermediate
         n_blocks = 2 * intermediate // TILE_ROWS, hidden // TILE_ROWS
-        return cls(hidden // BLOCK_K, intermediate // BLOCK_K, *n_blocks, problem.experts_per_rank)
+        return cls(hidden // block_k, intermediate // block_k, *n_blocks, problem.experts_per_rank)
 
     @property
     def of_expert(self) -> int:
@@ -95,14 +95,15 @@ class KBlocks:
         """K blocks of each tile."""
         return np.where(tiles.is_fc2, self.fc2, self.fc1)
 
-    def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int) -> PoolTable:
-        """When each block of the pool has been pulled: a warp's tokens one after the other, all of them over NVLink."""
-        hidden, given = problem.hidden, np.cumsum(blocks.valid, dtype=float)
+    def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int, rounds: int) -> PoolTable:
+        """When each block of the pool has been pulled: a warp's tokens one after the other, each in `rounds` of as many chunks as the warp
+        has room for, all of them over NVLink."""
+        row, given = problem.formats.activations.row_bytes(problem.hidden), np.cumsum(blocks.valid, dtype=float)
         turns = 1 + LATER_PULLS * (np.ceil(given / warps) - 1)
-        latency = calibration.pull + hidden / calibration.pull_rate
-        pulled = counted(calibration, load) + np.maximum(turns * latency, given * hidden * load.remote / calibration.nvlink)
+        latency = calibration.pull + rounds * calibration.pull_round + row / calibration.pull_rate
+        pulled = counted(calibration, load) + np.maximum(turns * latency, given * row * load.remote / calibration.nvlink)
         arrivals = np.full(len(blocks.valid), self.fc1_n)
-        num_bytes = np.array(blocks.valid, float) * hidden
+        num_bytes = np.array(blocks.valid, float) * row
         return PoolTable(pulled, num_bytes, arrivals, self.experts * self.of_expert, self.fc1 + self.fc2, self.fc1)
 
 

@@ -7,14 +7,14 @@ What a role's loop takes is instructions of its compiled code, a clock or more e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..hardware.operand_tile import BLOCK_K
+from ..hardware.k_block import BYTE_VALUES, KBlock
 from ..hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
 from ..kernels.mega_moe.layouts.tile import TILE_ROWS
-from ..kernels.mega_moe.sm100.config import Sm100Config
+from ..kernels.mega_moe.sm100.config import Sm100Config, packs_tokens
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
@@ -24,11 +24,12 @@ from .tile_table import TileTable
 from .tiles import Tiles
 
 MMA_TOKENS = 16
-LEAST_CLOCKS = 128  # of a K block in the tensor core, beside half a clock per token
+LEAST_CLOCKS = 32  # of an MMA of all rows, beside an eighth of a clock per token
 LEAST_ENERGY = 0.25
 EPILOGUE_TOKENS = 8
-FC1_STORED = 128  # bytes of a token's intermediate that a tile stores
-WEIGHT_BYTES = TILE_ROWS * BLOCK_K // 2 + 2 * SF_ATOM_BYTES
+FC1_VALUES = 128  # of a token's intermediate that a tile stores
+BYTE_MMA = 32  # channels of an MMA of values that take a byte each; an MMA of packed values has twice as many and takes as long
+BYTE_MMAS = 4  # of 128 channels, whose energy is a calibration's
 WINDOW = 0.25
 SPREAD_SEED = 7
 
@@ -48,6 +49,8 @@ class Instructions:
 class Shape:
     """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`.
 
+    k_block       of a stage
+    packed        whether both operands have two values in a byte
     shares_tile   whether two epilogue warpgroups share each tile, rather than taking alternate ones
     handed_out    whether tiles are handed out at run time
     """
@@ -61,6 +64,13 @@ class Shape:
     instructions: Instructions
     shares_tile: bool
     handed_out: bool
+    k_block: KBlock = BYTE_VALUES
+    packed: bool = False
+
+    @property
+    def mmas(self) -> float:
+        """Of a K block."""
+        return self.k_block.channels / (2 * BYTE_MMA if self.packed else BYTE_MMA)
 
     @property
     def groups(self) -> int:
@@ -76,7 +86,24 @@ OURS: Mapping[int, Instructions] = {
     128: Instructions(90.5, 16, 83, 54, 25),
     192: Instructions(90.5, 16, 83, 52, 25),
 }
-"""By `block_m`."""
+"""By `block_m`, with E4M3 tokens."""
+PACKED: Mapping[int, Instructions] = {
+    32: Instructions(98, 15, 83, 63, 26),
+    64: Instructions(98, 15, 98, 63, 26),
+    96: Instructions(94, 16, 83, 38, 25),
+    128: Instructions(94, 16, 83, 38, 25),
+    192: Instructions(95, 16, 83, 61, 26),
+}
+"""By `block_m`, with packed tokens and the BLOCK_K that is chosen there."""
+PACKED_MMA = {128: 38.0, 256: 62.0}
+"""Instructions of the MMA warp for a K block of packed values, by its channels."""
+
+
+def instructions_of(config: Sm100Config) -> Instructions:
+    """Our kernel's."""
+    if not packs_tokens(config.problem):
+        return OURS[config.block_m]
+    return replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k])
 
 
 def shape_of(config: Sm100Config) -> Shape:
@@ -88,37 +115,44 @@ def shape_of(config: Sm100Config) -> Shape:
         config.store_block_m,
         config.epilogue_warpgroups,
         config.num_stages,
-        OURS[config.block_m],
+        instructions_of(config),
         shares_tile=False,
         handed_out=True,
+        k_block=config.k_block,
+        packed=packs_tokens(config.problem),
     )
 
 
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
     """Costs of the tiles at a clock in GHz."""
-    k_blocks, kernel, us, instructions = KBlocks.of(shape.problem), calibration.kernel, 1e-3 / clock, shape.instructions
+    k_block, kernel, us, instructions = shape.k_block, calibration.kernel, 1e-3 / clock, shape.instructions
+    k_blocks, formats = KBlocks.of(shape.problem, k_block.channels), shape.problem.formats
     valid = tiles.valid
     none = np.full_like(valid, -1)
     tokens = (valid + MMA_TOKENS - 1) // MMA_TOKENS * MMA_TOKENS
-    tensor = np.maximum(TILE_ROWS * tokens * BLOCK_K / kernel["flop_per_clock"], LEAST_CLOCKS + tokens / 2) / kernel["efficiency"]
+    mma = np.maximum(TILE_ROWS * tokens * BYTE_MMA / kernel["flop_per_clock"], LEAST_CLOCKS + tokens / 8)
+    tensor = shape.mmas * mma / kernel["efficiency"]
     passes = -(-valid // shape.store_block_m) * (shape.store_block_m // EPILOGUE_TOKENS)
     share = 0.5 if shape.shares_tile and shape.epilogue_warpgroups == 2 else 1.0
-    instructions_of = tiles.by_phase(instructions.fc1, instructions.fc2) * passes * share + instructions.tile
-    atoms = ceil_div(shape.block_m, SF_ATOM_ROWS)
-    weight_bytes, result = np.full(len(valid), float(WEIGHT_BYTES)), TILE_ROWS * result_bytes(shape.problem)
+    issued = tiles.by_phase(instructions.fc1, instructions.fc2) * passes * share + instructions.tile
+    sf_bytes = k_block.words * SF_ATOM_BYTES
+    atoms_bytes = ceil_div(shape.block_m, SF_ATOM_ROWS) * sf_bytes
+    weight_bytes = np.full(len(valid), float(TILE_ROWS * formats.weights.row_bytes(k_block.channels) + 2 * sf_bytes))
+    row, stored = float(k_block.row_bytes), formats.hidden.row_bytes(FC1_VALUES)
+    result = TILE_ROWS * result_bytes(shape.problem)
     return TileTable(
         is_fc2=tiles.is_fc2,
         k_blocks=k_blocks.count(tiles),
         keys=np.stack([k_blocks.weights(tiles), none, k_blocks.tokens(tiles), none], 1),
         pools=np.stack([tiles.pool_block] * 2, 1),
         arrivals=np.ones_like(valid),
-        l2_bytes=np.stack([weight_bytes, np.full(len(valid), float(shape.block_m * BLOCK_K + 2 * atoms * SF_ATOM_BYTES))], 1),
-        hbm_bytes=np.stack([weight_bytes, valid * float(BLOCK_K) + atoms * SF_ATOM_BYTES], 1),
+        l2_bytes=np.stack([weight_bytes, np.full(len(valid), shape.block_m * row + 2 * atoms_bytes)], 1),
+        hbm_bytes=np.stack([weight_bytes, valid * row + atoms_bytes], 1),
         multiply=np.maximum(tensor, instructions.mma * kernel["warp_clocks"]) * us,
-        epilogue=instructions_of * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
+        epilogue=issued * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
         nvlink=tiles.by_phase(0.0, valid * result * load.remote),
-        written=tiles.by_phase(valid * FC1_STORED, valid * result),
-        energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY),
+        written=tiles.by_phase(valid * stored, valid * result),
+        energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY) * shape.mmas / BYTE_MMAS,
     )
 
 

@@ -1,4 +1,8 @@
-"""The SM90 kernel in the model: a worker is a cluster, its math warps finish their tiles themselves."""
+"""The SM90 kernel in the model: a worker is a cluster, its math warps finish their tiles themselves.
+
+With packed weights the math warps decode them, which takes longer than the wgmmas of few tokens; for tiles of many tokens other warps do,
+and a K block takes what decoding it takes where that is longer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
     most, given = np.maximum(one.valid, second), one.valid + second
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
     rows = fetched(config, most)
-    weight_bytes = np.full(len(most), float(TILE_ROWS * BLOCK_K))
+    weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
     kernel, result = calibration.kernel, TILE_ROWS * result_bytes(config.problem)
     return TileTable(
         is_fc2=one.is_fc2,
@@ -63,9 +67,12 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
     kernel, us = calibration.kernel, 1e-3 / clock
     if config.block_m < ROWS:
         shape = np.shape(first)
-        return np.full(shape, kernel["columns"] * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
+        columns = kernel["packed_columns"] + kernel["packed_token"] * config.block_m if config.packed else kernel["columns"]
+        return np.full(shape, columns * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
     half = np.maximum(first, second) <= HALF
     clocks = kernel["rows"] + kernel["rows_token"] * np.where(half, HALF, ROWS)
+    if config.decoded:
+        clocks = np.maximum(clocks, kernel["decode"])
     energy = np.where(first <= HALF, 0.5, 1.0) + np.where(second > HALF, 1.0, np.where(second > 0, 0.5, 0.0))
     return clocks * us, energy
 
@@ -92,7 +99,7 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
         spread=np.zeros(config.num_clusters),
         l2_kept=calibration.l2_kept,
         fill=calibration.l2_fill,
-        kept=weights_kept(config.problem, load, 1.0, calibration),
+        kept=weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * BLOCK_K), calibration),
         pulled_from=load.remote,
         issue=0.02,
         release=0.05,

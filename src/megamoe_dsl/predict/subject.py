@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm100.config import Sm100Config
-from ..problem import Problem, ProblemError
+from ..layouts.arith import ceil_div
+from ..problem import Problem
 from . import sm90, sm100
 from .calibration import Calibration
 from .clock import Launched, at_power, power
@@ -19,30 +20,36 @@ from .sm100 import Shape
 from .tile_table import TileTable
 from .tiles import Tiles, TokenBlocks, tiles_of
 
-RECIPES = ("fp8xfp8", "fp8xfp4")
 Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]
 """What tiles take, and what they run on, at a clock."""
 
 
+def pull_rounds(config: MegaMoeConfig) -> int:
+    """Rounds in which a dispatch warp of one of this package's kernels moves a token's row."""
+    row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
+    return ceil_div(row, plan.pull_chunk * plan.pull_slots)
+
+
 @dataclass(frozen=True)
 class Subject:
-    """A launch to predict: of any kernel whose tiles and costs are known."""
+    """A launch to predict: of any kernel whose tiles and costs are known, with stages of `block_k` channels, whose dispatch warps move a
+    token's row in `pull_rounds` rounds."""
 
     problem: Problem
     load: RankLoad
     block_m: int
+    block_k: int
     num_sms: int
     costs: Costs
+    pull_rounds: int = 1
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
-        """Of one of this package's kernels.  Raises `ProblemError` for a recipe that nothing was fitted to."""
-        if config.problem.recipe not in RECIPES:
-            raise ProblemError("recipe", config.problem.recipe, "one that the model was fitted to: " + ", ".join(RECIPES))
+        """Of one of this package's kernels."""
         if isinstance(config, Sm90Config):
             return cls.of_sm90(config, load)
         assert isinstance(config, Sm100Config)
-        return cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load)
+        return replace(cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load), pull_rounds=pull_rounds(config))
 
     @classmethod
     def of_sm90(cls, config: Sm90Config, load: RankLoad) -> Subject:
@@ -51,7 +58,7 @@ class Subject:
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
 
-        return cls(config.problem, load, config.block_m, config.num_sms, costs)
+        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config))
 
     @classmethod
     def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
@@ -60,13 +67,15 @@ class Subject:
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm100.tile_table(shape, tiles, load, calibration, clock), sm100.machine(shape, load, calibration, clock)
 
-        return cls(shape.problem, load, shape.block_m, shape.num_sms, costs)
+        return cls(shape.problem, load, shape.block_m, shape.k_block.channels, shape.num_sms, costs)
 
     def launch(self, calibration: Calibration, clock: float) -> Launched:
         """At a clock in GHz."""
         tiles, machine = self.costs(calibration, clock)
         blocks = TokenBlocks.of(self.load.counts, self.block_m)
-        pool = KBlocks.of(self.problem).pool(self.problem, self.load, blocks, calibration, pull_warps(self.num_sms))
+        pool = KBlocks.of(self.problem, self.block_k).pool(
+            self.problem, self.load, blocks, calibration, pull_warps(self.num_sms), self.pull_rounds
+        )
         start = counted(calibration, self.load)
         run = Engine(tiles, pool, machine, start).run()
         in_the_end = combine_bytes(self.problem, self.load)

@@ -20,8 +20,9 @@ class Share(NamedTuple):
     recipe: str = FP8
 
 
-CHOICE = frozenset({"block_m", "lookahead", "num_stages", "cluster"})
-"""The fields that a configuration is chosen by."""
+SHARED = {"block_m", "lookahead", "num_stages"}
+CHOICES = (frozenset({*SHARED, "cluster"}), frozenset({*SHARED, "store_block_m", "epilogue_warpgroups", "block_k"}))
+"""The fields that a configuration is chosen by, on SM90 and on SM100."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Entry:
     """The configuration that was fastest at a point, under the routing of that run: uniform, or with more traffic between the GPUs.
 
     tokens    on every rank, at least 1
-    choice    the fields `CHOICE` of the configuration; num_stages = 0 is the deepest ring that fits
+    choice    the fields of the configuration, one of `CHOICES`; num_stages = 0 is the deepest ring that fits
     us        its median time in microseconds, launches back to back
     results   name of the file in bench/results that this comes from
     recipe    number formats, by name
@@ -50,8 +51,9 @@ class Entry:
     recipe: str = FP8
 
     def __post_init__(self) -> None:
-        if self.choice.keys() != CHOICE:
-            raise ValueError(f"choice = {dict(self.choice)}: must have the fields {', '.join(sorted(CHOICE))}")
+        if self.choice.keys() not in CHOICES:
+            allowed = " or ".join(", ".join(sorted(one)) for one in CHOICES)
+            raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")
 
     @property
     def share(self) -> Share:

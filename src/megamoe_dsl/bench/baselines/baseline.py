@@ -16,10 +16,12 @@ class Baseline(Protocol):
     """One layer of it, on this rank's GPU.  `allocate`, `load` and `free` are called by all ranks together.
 
     PACKAGE  what it is imported as, and is found by in a folder of unpacked wheels
+    RECIPE   number formats that it computes in, by name
     version  of that package
     """
 
     PACKAGE: ClassVar[str]
+    RECIPE: ClassVar[str]
     version: str
 
     def __init__(self, site: Path, problem: Problem, weights: ExpertWeights) -> None:

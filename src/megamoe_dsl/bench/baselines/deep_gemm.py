@@ -1,4 +1,4 @@
-"""DeepGEMM's SM90 MegaMoE (the sgl-deep-gemm wheel, 0.1.5 to 0.2.5) on this project's inputs."""
+"""DeepGEMM's MegaMoE (the sgl-deep-gemm wheel, 0.1.5 to 0.2.5) on this project's inputs: FP8 x FP8 on SM90, FP8 x FP4 on SM100."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ..timing import synchronize
 
 
 class DeepGemm:
-    """A `Baseline`.  Its releases share these functions; the buffer has the capacity asked for, so that they choose a schedule for the
-    tokens at hand without being told a bound."""
+    """A `Baseline` on SM90.  Its releases share these functions; the buffer has the capacity asked for, so that they choose a schedule for
+    the tokens at hand without being told a bound."""
 
     PACKAGE: ClassVar[str] = "deep_gemm"
+    RECIPE: ClassVar[str] = "fp8xfp8"
 
     def __init__(self, site: Path, problem: Problem, weights: ExpertWeights) -> None:
         if str(site) not in sys.path:
@@ -28,8 +29,16 @@ class DeepGemm:
         self.library: Any = importlib.import_module(self.PACKAGE)
         self.version = str(getattr(self.library, "__version__", "unknown"))
         self.problem = problem
-        self.weights = self.library.transform_weights_for_mega_moe_sm90((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf))
+        self.weights = self.transform(weights)
         self.buffer: Any = None
+
+    def transform(self, weights: ExpertWeights) -> Any:
+        """This rank's weights in its order: of Linear1, and of Linear2."""
+        return self.library.transform_weights_for_mega_moe_sm90((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf))
+
+    def launch(self, y: torch.Tensor) -> None:
+        """Its kernel's call."""
+        self.library.fp8_mega_moe(y, *self.weights, self.buffer, activation_clamp=self.problem.activation_clamp)
 
     @property
     def num_bytes(self) -> int:
@@ -48,12 +57,11 @@ class DeepGemm:
         synchronize()
         buffer, tokens = self.buffer, inputs.x.shape[0]
         for target, source in zip((buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights), inputs, strict=True):
-            target[:tokens].copy_(source)
+            target[:tokens].copy_(source.view(target.dtype))
         synchronize()
 
     def __call__(self, y: torch.Tensor) -> None:
-        fc1, fc2 = self.weights
-        self.library.fp8_mega_moe(y, fc1, fc2, self.buffer, activation_clamp=self.problem.activation_clamp)
+        self.launch(y)
 
     def free(self) -> None:
         """Gives the symmetric buffer back, if there is one; all ranks together."""
@@ -62,3 +70,23 @@ class DeepGemm:
             dist.barrier()
             self.buffer.destroy()
             self.buffer = None
+
+
+class DeepGemmSm100(DeepGemm):
+    """On SM100.  Four UE8M0 scales are one int32 there; those of weights are M-major."""
+
+    RECIPE: ClassVar[str] = "fp8xfp4"
+
+    def transform(self, weights: ExpertWeights) -> Any:
+        """This rank's weights in its order: of Linear1, and of Linear2."""
+        pairs = ((weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf))
+        return self.library.transform_weights_for_mega_moe(*((codes.view(torch.int8), words_of(sf)) for codes, sf in pairs))
+
+    def launch(self, y: torch.Tensor) -> None:
+        """Its kernel's call."""
+        self.library.fp8_fp4_mega_moe(y, *self.weights, self.buffer, activation_clamp=self.problem.activation_clamp)
+
+
+def words_of(scales: torch.Tensor) -> torch.Tensor:
+    """uint8 [E, rows, K/32] as int32 [E, rows, K/128], M-major."""
+    return scales.contiguous().view(torch.int32).transpose(1, 2).contiguous().transpose(1, 2)

@@ -6,6 +6,7 @@ A subclass per architecture has what differs, and the heuristics that choose (sm
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Self
@@ -16,9 +17,13 @@ from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, div
 from ...problem import Problem
 from ...schedule import FusedMoeOrder, RingOrder
+from ...tuned import Entry, Share, tuned_table
 from .layouts.pool import ring_blocks
 from .layouts.smem_plan import SmemPlan
 from .layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS
+
+Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
+"""(problem, expected tokens per expert, a tile or None, SMs) to fields of a configuration."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,46 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def choose(cls, problem: Problem, num_tokens: int, **overrides: Any) -> Self:
         """The configuration for `num_tokens` tokens on every rank; `overrides` replace fields."""
+
+    @classmethod
+    def choose_by(
+        cls, heuristics: Heuristics, problem: Problem, num_tokens: int, num_sms: int, gpu: str | None, overrides: Mapping[str, Any]
+    ) -> Self:
+        """What was measured on a GPU near this point, if anything was, else what `heuristics` say; `overrides` replace fields, and with a
+        `block_m` among them nothing measured is taken.
+
+        A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
+        measurement replaces the choice of the heuristics only in the case that was measured: a tile of 8 tokens that was best for 5 tokens
+        is not used for 9."""
+        expected, block_m = problem.expected_tokens_per_expert(num_tokens), overrides.get("block_m")
+        if block_m is not None:
+            tiles = list(cls.tiles_of(problem))
+            require(block_m in tiles, "block_m", block_m, f"one of {tiles}")
+        chosen = heuristics(problem, expected, block_m, num_sms)
+        if gpu is not None and block_m is None:
+            share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
+            for entry in tuned_table(gpu).near(share, expected):
+                if heuristics(problem, entry.expected, None, num_sms) == chosen:
+                    return cls.measured(problem, entry).replace(**overrides)
+        return cls(problem, num_sms=num_sms, **{**chosen, **overrides})
+
+    @classmethod
+    def measured(cls, problem: Problem, entry: Entry) -> Self:
+        """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
+        take more SMEM, the deepest ring that fits."""
+        fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
+        deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
+        return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+
+    @classmethod
+    @abstractmethod
+    def tiles_of(cls, problem: Problem) -> Sequence[int]:
+        """What `block_m` may be, in order."""
+
+    @property
+    @abstractmethod
+    def siblings(self) -> list[Self]:
+        """The same with other values of what this architecture alone has, worth timing beside it."""
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""

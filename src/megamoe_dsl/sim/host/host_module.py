@@ -133,7 +133,7 @@ class HostModule:
                 block=asked.block.sizes(),
                 cluster=clusters[0] if clusters else (1, 1, 1),
                 dynamic_smem=asked.dynamic_smem,
-                args=_argument_bytes(program, arguments),
+                args=argument_bytes(program, arguments),
                 rank=self.device.rank,
                 program=program,
             )
@@ -153,6 +153,6 @@ def _store(out: Any, value: int) -> None:
     out[0] = value
 
 
-def _argument_bytes(program: Program, arguments: Any) -> tuple[bytes, ...]:
+def argument_bytes(program: Program, arguments: Any) -> tuple[bytes, ...]:
     """What the host's pointers to arguments point at, in the order and sizes of the kernel's parameters."""
     return tuple(ctypes.string_at(arguments[i], one.size) for i, one in enumerate(program.kernel.parameters))

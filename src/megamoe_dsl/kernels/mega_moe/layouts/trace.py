@@ -15,6 +15,8 @@ class Role(IntEnum):
     TOKEN_LOADER = 1
     WEIGHT_LOADER = 2
     MATH = 3
+    MMA = 4
+    EPILOGUE = 5
 
 
 class Activity(IntEnum):
@@ -22,18 +24,18 @@ class Activity(IntEnum):
 
     START = 0  # the warp's first stamp
     COUNT = 1  # dispatch: counting tokens, sending their indices
-    WAIT_RANKS = 2  # math: every rank has done its tiles
+    WAIT_RANKS = 2  # who combines: every rank has done its tiles
     PULL = 3  # dispatch: tokens into the pool
-    WAIT_RESULTS = 4  # dispatch: the math warps have passed their rank barrier; math: dispatch has pulled all
+    WAIT_RESULTS = 4  # dispatch: who combines has passed the rank barrier; who combines: dispatch has pulled all
     CLEAN = 5  # dispatch: clearing the workspace for the next launch
     WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
     WAIT_TOKENS = 7  # token loader: its next tile, its tokens or Linear1 outputs
     LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the next tile too)
-    WAIT_STAGE = 9  # math: its next tile, its first stage
-    MULTIPLY = 10  # math: a tile's K blocks, waits for later stages included
+    WAIT_STAGE = 9  # math: its next tile, its first stage; MMA: its next tile, a free accumulator; epilogue: its next tile, its sums
+    MULTIPLY = 10  # math, MMA: a tile's K blocks, waits for later stages included
     WAIT_STORE = 11  # math: the staging buffer
-    EPILOGUE = 12  # math: SwiGLU and scales, or the stores to other ranks
-    COMBINE = 13  # math: the sum of top-k results
+    EPILOGUE = 12  # math, epilogue: SwiGLU and scales, or the stores to other ranks
+    COMBINE = 13  # who combines: the sum of top-k results
 
 
 TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]

@@ -32,7 +32,7 @@ IMBALANCE_FACTOR = 2  # article 3.2.1.3
 
 @dataclass(frozen=True)
 class Tier:
-    """Tile choice for up to `max_expected` tokens per expert (article 3.2.1.1).
+    """Tile choice for up to `max_expected` tokens per expert.
 
     `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
     warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
@@ -48,11 +48,18 @@ class Tier:
     packed_k: int
 
 
+def holds(block_m: int) -> float:
+    """Expected tokens that a tile holds with two standard deviations more (of a Poisson count): the largest e with e + 2 sqrt(e) <= m.
+    The model of performance prefers the smallest such tile to the article's tiers, which change at 8.5, 16.5, 32.5 and 64.5
+    (docs/predict.md)."""
+    return ((1 + block_m) ** 0.5 - 1) ** 2
+
+
 TIERS = (
-    Tier(8.5, 16, 16, 2, 256),
-    Tier(16.5, 32, 32, 2, 256),
-    Tier(32.5, 64, 32, 1, 256),
-    Tier(64.5, 96, 32, 2, 128),
+    Tier(holds(16), 16, 16, 2, 256),
+    Tier(holds(32), 32, 32, 2, 256),
+    Tier(holds(64), 64, 32, 1, 256),
+    Tier(holds(96), 96, 32, 2, 128),
     Tier(96.5, 128, 32, 2, 128),
     Tier(float("inf"), 192, 32, 2, 256),
 )
@@ -69,9 +76,8 @@ def tiers_of(problem: Problem) -> tuple[Tier, ...]:
     return tuple(tier for tier in TIERS if tier.block_m >= smallest)
 
 
-def choose_tier(problem: Problem, num_tokens: int) -> Tier:
-    """The tier for `num_tokens` tokens on every rank."""
-    expected = problem.expected_tokens_per_expert(num_tokens)
+def choose_tier(problem: Problem, expected: float) -> Tier:
+    """The tier for `expected` tokens per expert."""
     return next(tier for tier in tiers_of(problem) if expected <= tier.max_expected)
 
 
@@ -93,6 +99,18 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
     return local if expected < 1 else experts_with(IMBALANCE_FACTOR * num_sms, tiles, local)
 
 
+def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
+    """What the heuristics choose, with the tier of a tile of `block_m` tokens if one is given."""
+    tier = choose_tier(problem, expected) if block_m is None else next(one for one in tiers_of(problem) if one.block_m == block_m)
+    return {
+        "block_m": tier.block_m,
+        "lookahead": choose_lookahead(problem, expected, tier.block_m, num_sms),
+        "store_block_m": tier.store_block_m,
+        "epilogue_warpgroups": tier.epilogue_warpgroups,
+        "block_k": min(tier.packed_k, max(block_ks(problem))),
+    }
+
+
 def choose_registers(experts_per_rank: int) -> RegisterBudget:
     """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
     return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
@@ -107,6 +125,7 @@ class Sm100Config(MegaMoeConfig):
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
     block_k              channels of K of a stage: 128, or 256 of E2M1 activations; results have the same bits
+    trace                warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM100
@@ -117,6 +136,7 @@ class Sm100Config(MegaMoeConfig):
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
     block_k: int = field(kw_only=True, default=BLOCK_K)
+    trace: bool = field(kw_only=True, default=False)
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
@@ -127,7 +147,7 @@ class Sm100Config(MegaMoeConfig):
             f"None, or at least {whole_pool(self.problem)}, on sm_100a",
         )
         require_integers(self, "store_block_m", "epilogue_warpgroups", "block_k")
-        tiles = [tier.block_m for tier in tiers_of(self.problem)]
+        tiles = self.tiles_of(self.problem)
         require(self.block_m in tiles, "block_m", self.block_m, f"one of {tiles} for {self.problem.recipe}")
         passes = store_block_ms(self.problem)
         store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0
@@ -136,31 +156,30 @@ class Sm100Config(MegaMoeConfig):
         depths = block_ks(self.problem)
         require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require_num_sms(self.num_sms)
 
     @classmethod
     def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = None, **overrides: Any) -> Self:
         """The configuration for `num_tokens` tokens on every rank.  `overrides` replace fields; a `block_m` brings its whole tier.
 
-        `gpu` has no effect: nobody has measured this kernel yet."""
+        `gpu` is a GPU's name as torch has it: where a point that was measured on it is near, its configuration is taken.  Nobody has
+        measured this kernel yet, so that the heuristics choose until `megamoe tune` has met a GPU."""
         problem.check_num_tokens(num_tokens)
         require_num_sms(num_sms)
-        tier = choose_tier(problem, num_tokens)
-        if "block_m" in overrides:
-            block_m = overrides["block_m"]
-            tiers = {tier.block_m: tier for tier in tiers_of(problem)}
-            require(block_m in tiers, "block_m", block_m, f"one of {list(tiers)}")
-            tier = tiers[block_m]
-        lookahead = choose_lookahead(problem, problem.expected_tokens_per_expert(num_tokens), tier.block_m, num_sms)
-        fields = {
-            "block_m": tier.block_m,
-            "store_block_m": tier.store_block_m,
-            "epilogue_warpgroups": tier.epilogue_warpgroups,
-            "lookahead": lookahead,
-            "num_sms": num_sms,
-            "block_k": min(tier.packed_k, max(block_ks(problem))),
-        }
-        return cls(problem, **{**fields, **overrides})
+        return cls.choose_by(choose_fields, problem, num_tokens, num_sms, gpu, overrides)
+
+    @classmethod
+    def tiles_of(cls, problem: Problem) -> list[int]:
+        """Those of the recipe's tiers."""
+        return [tier.block_m for tier in tiers_of(problem)]
+
+    @property
+    def siblings(self) -> list[Self]:
+        """Other passes of the epilogue, numbers of its warpgroups and K of a stage, each with the deepest ring."""
+        passes = [{"store_block_m": n} for n in store_block_ms(self.problem) if self.block_m % n == 0]
+        others = [*passes, *({"epilogue_warpgroups": n} for n in (1, 2)), *({"block_k": n} for n in block_ks(self.problem))]
+        return [self.replace(**one, num_stages=0) for one in others]
 
     # --- threads and registers
     @property
@@ -188,11 +207,6 @@ class Sm100Config(MegaMoeConfig):
     def cluster(self) -> int:
         """The CTA pair of an MMA."""
         return CLUSTER
-
-    @property
-    def trace(self) -> bool:
-        """False: stamps are for profiles on GPUs, and this kernel has not run on one."""
-        return False
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -236,6 +250,7 @@ class Sm100Config(MegaMoeConfig):
             "epilogue_warpgroups": self.epilogue_warpgroups,
             "k_block": self.k_block,
             "tokens": self.problem.formats.activations,
+            "trace_warps": self.num_threads // 32 if self.trace else 0,
             "results": self.problem.formats.combine,
         }
 

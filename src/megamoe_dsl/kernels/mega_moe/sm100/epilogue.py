@@ -29,8 +29,10 @@ from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.tile import WARPS_PER_GROUP
+from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
+from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2
@@ -55,14 +57,18 @@ class Tile:
 def epilogue(ctx: Sm100Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
     config = ctx.config
+    begin(ctx, Role.EPILOGUE)
     finish_tiles(ctx, thread, finish_tile)
 
     # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.
     wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
+    stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
+    stamp(ctx, Activity.WAIT_RESULTS)
     combine_tokens(ctx, thread >> 5, thread & 31)
+    stamp(ctx, Activity.COMBINE)
 
 
 @cute.jit
@@ -81,6 +87,7 @@ def finish_tiles(ctx: Sm100Context, thread: Int32, finish: Callable[..., Any]):
     groups = config.epilogue_warpgroups
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
     block, tiles = next_tile(ctx.first_tile.alternate(group, groups))
+    stamp(ctx, Activity.WAIT_COUNTS)
     acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
     while block.valid():
         if cutlass.const_expr(ctx.operands_arrive):
@@ -88,10 +95,12 @@ def finish_tiles(ctx: Sm100Context, thread: Int32, finish: Callable[..., Any]):
         index = acc.index + group
         wait(ctx.barrier("acc_full", index), acc.phase)
         fence_after_sync()
+        stamp(ctx, Activity.WAIT_STAGE, detail_of(block))
         finish(ctx, Tile(block, index * config.block_m, group, warp, lane))
         fence_before_sync()
         sync_warp()
         if lane == 0:
             arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
+        stamp(ctx, Activity.EPILOGUE, detail_of(block))
         acc = acc.next()
         block, tiles = next_tile(tiles)

@@ -18,7 +18,9 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
+from ..layouts.trace import Activity, Role
 from ..tile_scheduler import next_tile, read_ends
+from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .maps import Sm100Map
 
@@ -27,16 +29,20 @@ from .maps import Sm100Map
 def load_tokens(ctx: Sm100Context):
     """TMA-A: each CTA of the pair loads its half of the tile's tokens and all of its scales."""
     config = ctx.config
+    begin(ctx, Role.TOKEN_LOADER)
     block, tiles = next_tile(ctx.first_tile)
+    stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while block.valid():
         if cutlass.const_expr(ctx.operands_arrive):
             wait_operands(ctx, block)
+        stamp(ctx, Activity.WAIT_TOKENS, detail_of(block))
         tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, config.smem.token_transaction)
         stage = load.load_tokens(stage, tile, ctx.k_blocks(block))
+        stamp(ctx, Activity.LOAD, detail_of(block))
         block, tiles = next_tile(tiles)
     read_ends(ctx, tiles)
 
@@ -45,7 +51,9 @@ def load_tokens(ctx: Sm100Context):
 def load_weights(ctx: Sm100Context):
     """TMA-B: each CTA loads its 128 of the tile's 256 weight rows and their scales."""
     config, k_block = ctx.config, ctx.config.k_block
+    begin(ctx, Role.WEIGHT_LOADER)
     block, tiles = next_tile(ctx.first_tile)
+    stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while block.valid():
         weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
@@ -55,5 +63,6 @@ def load_weights(ctx: Sm100Context):
         row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
         tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)
+        stamp(ctx, Activity.LOAD, detail_of(block))
         block, tiles = next_tile(tiles)
     read_ends(ctx, tiles)

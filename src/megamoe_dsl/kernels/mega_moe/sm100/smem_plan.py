@@ -24,8 +24,10 @@ FC1_STORE_STAGES = 2
 
 @dataclass(frozen=True)
 class Sm100SmemPlan(SmemPlan):
-    """Adds the TMEM address to what is always live.  `store_block_m` is the tokens of one epilogue pass; the epilogue warpgroups take
-    alternate tiles.  `k_block` is the K of a stage, `tokens` the format of the activations of both linears."""
+    """Adds to what is always live the TMEM address and, for each of `trace_warps` warps, the number of stamps it has left so far.
+
+    `store_block_m` is the tokens of one epilogue pass; the epilogue warpgroups take alternate tiles.  `k_block` is the K of a stage,
+    `tokens` the format of the activations of both linears."""
 
     work_tiles: ClassVar[int] = 2
 
@@ -33,6 +35,7 @@ class Sm100SmemPlan(SmemPlan):
     epilogue_warpgroups: int = field(kw_only=True)
     k_block: KBlock = field(kw_only=True, default=BYTE_VALUES)
     tokens: Format = field(kw_only=True, default=MXFP8)
+    trace_warps: int = field(kw_only=True, default=0)
 
     @property
     def epilogue_warps(self) -> int:
@@ -109,5 +112,5 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
-        """tmem_address: the column that the TMEM allocation starts at."""
-        return (Field("tmem_address", (1,), U32),)
+        """tmem_address: the column that the TMEM allocation starts at.  trace_count: stamps so far of each traced warp."""
+        return (Field("tmem_address", (1,), U32), Field("trace_count", (self.trace_warps,), U32))

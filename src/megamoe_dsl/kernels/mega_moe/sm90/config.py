@@ -17,7 +17,7 @@ from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int
 from ....problem import Problem
 from ....recipe import E2M1
-from ....tuned import DEFAULT_GPU, Entry, Share, tuned_table
+from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
@@ -97,16 +97,6 @@ def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sm
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
 
-def find_entry(problem: Problem, expected: float, num_sms: int, gpu: str) -> Entry | None:
-    """The measured point to use for `expected` tokens per expert: the nearest one within a factor of two for which the heuristics choose
-    the same as here; None without such a point.  So a measurement replaces the choice of the heuristics only in the case that was measured:
-    a tile of 8 tokens that was best for 5 tokens is not used for 9."""
-    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
-    here = choose_fields(problem, expected, None, num_sms)
-    near = tuned_table(gpu).near(share, expected)
-    return next((one for one in near if choose_fields(problem, one.expected, None, num_sms) == here), None)
-
-
 @dataclass(frozen=True)
 class Sm90Config(MegaMoeConfig):
     """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
@@ -146,23 +136,17 @@ class Sm90Config(MegaMoeConfig):
         problem.check_num_tokens(num_tokens)
         require_integer("num_sms", num_sms)
         require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
-        expected = problem.expected_tokens_per_expert(num_tokens)
-        block_m = overrides.get("block_m")
-        if block_m is not None:
-            tiles = tiles_of(problem)
-            require(block_m in tiles, "block_m", block_m, f"one of {list(tiles)}")
-        entry = None if gpu is None or block_m is not None else find_entry(problem, expected, num_sms, gpu)
-        if entry is not None:
-            return cls.measured(problem, entry).replace(**overrides)
-        return cls(problem, num_sms=num_sms, **{**choose_fields(problem, expected, block_m, num_sms), **overrides})
+        return cls.choose_by(choose_fields, problem, num_tokens, num_sms, gpu, overrides)
 
     @classmethod
-    def measured(cls, problem: Problem, entry: Entry) -> Self:
-        """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
-        take more SMEM, the deepest ring that fits."""
-        fields: dict[str, Any] = {**entry.choice, "num_stages": 0}
-        deepest, stages = cls(problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
-        return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+    def tiles_of(cls, problem: Problem) -> tuple[int, ...]:
+        """What `block_m` may be."""
+        return tiles_of(problem)
+
+    @property
+    def siblings(self) -> list[Self]:
+        """CTAs alone, or in pairs."""
+        return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
 
     @property
     def packed(self) -> bool:

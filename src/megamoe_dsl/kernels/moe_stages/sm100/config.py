@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER
 from ....problem import Problem
 from ...mega_moe.config import RegisterBudget
@@ -17,11 +18,20 @@ from .smem_plan import Sm100CombinePlan, Sm100DispatchPlan, Sm100LinearPlan, Sm1
 class Sm100Stage(StageConfig, Sm100Config):
     """What all have in common."""
 
+    def check_fields(self) -> None:
+        """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
+        super().check_fields()
+        require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
+
     @classmethod
     def of(cls, fused: Sm100Config) -> Self:
         """The stage of a layer that this configuration is for."""
         p = fused.problem
-        passes = {"store_block_m": fused.store_block_m, "epilogue_warpgroups": fused.epilogue_warpgroups, "block_k": fused.block_k}
+        passes: dict[str, Any] = {
+            "store_block_m": fused.store_block_m,
+            "epilogue_warpgroups": fused.epilogue_warpgroups,
+            "block_k": fused.block_k,
+        }
         return cls(p, fused.block_m, p.experts_per_rank, fused.num_sms, **passes)
 
     @classmethod

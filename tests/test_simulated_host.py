@@ -1,0 +1,134 @@
+"""The checks for GPUs on a simulated one (bench/stand_in/gpu.py): kernels go through the CUDA driver's functions, and nothing is a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compile_artifacts
+import silicon
+import validate
+from megamoe_dsl.arch import SM100
+from megamoe_dsl.bench.passed import passed
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.results import Results, ResultsError
+from megamoe_dsl.sim import Launch
+from stand_in.gpu import VARIABLE, environment
+from stand_in.streams import Streams, stream_classes
+
+ARCH = "sm_100a"
+RECIPE = "fp8xfp4"
+
+
+def step(name: str, folder: Path, out: Path) -> validate.Step:
+    found = {one.name: one for one in validate.steps(folder, 1, None, out, ARCH, simulated=True)}
+    return found[name]
+
+
+def run(command: Sequence[str]) -> validate.Outcome:
+    return validate.execute("step", [validate.sys.executable, *command], 300, environment(ARCH, validate.SIMULATED_SMS))
+
+
+def test_silicons_bits_come_through_the_driver(tmp_path: Path) -> None:
+    (point,) = [one for one in silicon.points(SM100, small=True) if one.name == f"{RECIPE}_once"]
+    (tmp_path / "checks").mkdir()
+    silicon.prepare_point(tmp_path / "checks", point)
+    (command,) = step("silicon", tmp_path, tmp_path).run
+    outcome = run([*command, "-k", point.name])
+    assert outcome.well, outcome.said
+    assert any("ok: 4608 elements, all bits equal" in line for line in outcome.said), outcome.said
+
+
+def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
+    (command, _) = step("time", tmp_path, tmp_path).run
+    shape = dict(zip(("hidden", "intermediate", "experts", "topk"), (512, 256, 4, 2), strict=True))
+    (config,) = compile_artifacts.variants(Point(None, 3, 1, **shape, recipe=RECIPE), {}, validate.SIMULATED_SMS)  # type: ignore[arg-type]
+    compile_artifacts.build(tmp_path / "kernels", config)
+    outcome = run([*command, "--no-graphs"])
+    assert outcome.well, outcome.said
+    (file,) = tmp_path.glob("mega_moe_sm100-time-*.json")
+    found = json.loads(file.read_text())
+    (record,) = found["records"]
+    assert found["gpu"] == "simulated" and passed(record) and record["num_sms"] == validate.SIMULATED_SMS
+    (variant,) = record["variants"].values()
+    assert variant["us"] == dict.fromkeys(("median", "low", "high"), "nan") and variant["check"]["violations"] == 0
+    with pytest.raises(ResultsError):
+        Results.read(file)  # nothing that `tune` would take
+
+
+@pytest.mark.sweep
+def test_all_of_it(tmp_path: Path) -> None:
+    """What `bench/validate.py prepare` and `run` do for Blackwell; some ten minutes."""
+    kept = {"prepare": None, "run": environment(ARCH, validate.SIMULATED_SMS)}
+    chosen = validate.steps(tmp_path, 1, None, tmp_path / "out", ARCH, simulated=True)
+    for what, variables in kept.items():
+        outcomes = validate.validate(what, chosen, variables)
+        assert [(one.command, one.said) for one in outcomes if not one.well] == []
+
+
+# --- streams
+def launch() -> Launch:
+    return Launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+@pytest.fixture
+def ran() -> list[list[int]]:
+    return []
+
+
+@pytest.fixture
+def streams(ran: list[list[int]]) -> Streams:
+    return Streams(lambda launches: ran.append([one.rank for one in launches]))
+
+
+def test_launches_of_several_streams_run_together(streams: Streams, ran: list[list[int]]) -> None:
+    """When somebody looks at one of them; a stream is a rank, whose launches follow one another."""
+    cuda = stream_classes(streams)
+    first, second = cuda["Stream"](), cuda["Stream"]()
+    for one in (first, second, first):
+        with cuda["stream"](one):
+            streams.launch(launch())
+    streams.look()
+    assert ran == [], "nothing waits in the default stream"
+    with first:
+        streams.look()
+    assert ran == [[0, 1, 0]]
+    cuda["synchronize"]()
+    assert len(ran) == 1
+
+
+def test_a_graph_replays_its_launches(streams: Streams, ran: list[list[int]]) -> None:
+    cuda: dict[str, Any] = stream_classes(streams)
+    graph = cuda["CUDAGraph"]()
+    with cuda["graph"](graph):
+        assert cuda["is_current_stream_capturing"]()
+        streams.launch(launch())
+    cuda["synchronize"]()
+    assert ran == [] and not cuda["is_current_stream_capturing"]()
+    graph.replay()
+    graph.replay()
+    cuda["Event"]().record()
+    assert ran == [[0, 0]]
+    assert cuda["Event"]().elapsed_time(cuda["Event"]()) != cuda["Event"]().elapsed_time(None), "NaN"
+
+
+def test_what_a_launch_may_touch_lives_until_it_ran(streams: Streams) -> None:
+    freed: list[str] = []
+
+    class Tensor:
+        def __del__(self) -> None:
+            freed.append("tensor")
+
+    streams.use(Tensor())
+    streams.launch(launch())
+    assert freed == []
+    streams.settle()
+    assert freed == ["tensor"]
+
+
+def test_the_variable_names_the_gpu() -> None:
+    assert environment(ARCH, 4)[VARIABLE] == "sm_100a:4"
