@@ -42,11 +42,13 @@ def config_of(point: Point, host: Host) -> Sm90Config:
     return Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu)
 
 
-def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folder: Path, host: Host, launches: int) -> None:
+def work(
+    rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, folder: Path, host: Host, launches: int, far: bool
+) -> None:
     """A worker process: points of one shape share their weights."""
     store, layers = ArtifactStore(folder), CurrentLayer()
     for index, point in enumerate(points):
-        report(index, fusion_point(point, layers.of(point), store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches))
+        report(index, fusion_point(point, layers.of(point), store, config_of(point, host), WATCHDOG_MS * 1_000_000, launches, far))
 
 
 def main() -> None:
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--tokens", default="1,8,64,512,2048,8192", help="per rank")
     parser.add_argument("--ranks", default="2", help="GPUs")
     parser.add_argument("--launches", type=at_least(1), default=40, help="that are compared at a point")
+    parser.add_argument("--torch", action="store_true", help="also the layer in torch alone, BF16")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
@@ -89,7 +92,7 @@ def main() -> None:
         write(path, head, records)
         print(line_of(records[-1]), flush=True)
 
-    job = partial(work, folder=given.folder, host=host, launches=given.launches)
+    job = partial(work, folder=given.folder, host=host, launches=given.launches, far=given.torch)
     for ranks in dict.fromkeys(point.ranks for point in points):
         with tempfile.TemporaryDirectory() as folder:
             run_jobs(RankWorker(job, ranks), [one for one in points if one.ranks == ranks], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3)

@@ -15,17 +15,23 @@ from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..runtime.unfused_kernel import UnfusedKernel
+from .check import relative_difference
 from .energy_per_call import joules_of
 from .history import run_earlier_batches
-from .point import SEED, Layer, Point
+from .point import FP8, SEED, Layer, Point
 from .timing import launches_of, over_ranks, synchronize, time_back_to_back, time_graphs
+from .torch_layer import TorchLayer
 from .unfused import UNFUSED, compare_kernels, mixed_batches
 
 FUSED = "fused"
+TORCH = "torch"
 
 
-def fusion_point(point: Point, layer: Layer, store: ArtifactStore, config: Sm90Config, watchdog_ns: int, launches: int) -> dict[str, Any]:
-    """Compares `launches` launches, then times; all ranks together.  The record is complete on rank 0."""
+def fusion_point(
+    point: Point, layer: Layer, store: ArtifactStore, config: Sm90Config, watchdog_ns: int, launches: int, far: bool = False
+) -> dict[str, Any]:
+    """Compares `launches` launches, then times; all ranks together.  The record is complete on rank 0; with `far` it has the layer in torch
+    alone too."""
     problem, tokens = point.problem, point.tokens
     symmetric = SymmetricBuffer.allocate(problem, config.arch)
     fused = layer.bind(store, config, symmetric, watchdog_ns)
@@ -50,10 +56,22 @@ def fusion_point(point: Point, layer: Layer, store: ArtifactStore, config: Sm90C
         "stages_us": time_stages(unfused, ys[UNFUSED], launches_of(tokens)),
         "joules": joules_of(candidates, {name: one.median for name, one in graphs.items()}),
     }
+    if far:
+        record[TORCH] = time_torch(point, layer, ys[FUSED])
     fused.synchronize()
     candidates.clear()
     symmetric.close()
     return record
+
+
+def time_torch(point: Point, layer: Layer, y: torch.Tensor) -> dict[str, Any]:
+    """The layer in torch alone: times of calls in a row, and how far its result is from `y`, relative in the 2-norm."""
+    own = TorchLayer(point.problem, layer.weights_for(FP8))
+    own.load(point.draw(SEED))
+    result = torch.empty_like(y)
+    own(result)
+    times = time_back_to_back({TORCH: partial(own, result)}, launches_of(point.tokens))
+    return {"us": asdict(times[TORCH]), "difference": relative_difference(result, y)}
 
 
 def time_stages(unfused: UnfusedKernel, y: torch.Tensor, calls: int) -> dict[str, float]:
@@ -85,4 +103,5 @@ def line_of(record: dict[str, Any]) -> str:
     energy = "" if joules is None else f"; {joules[FUSED]:.3f} J, unfused {joules[UNFUSED]:.3f} J"
     stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
     equal = f"{agreement['elements'] - agreement['unequal']:,} of {agreement['elements']:,} equal in {agreement['launches']} launches"
-    return f"{record['name']}: {fused:.1f} us, unfused {unfused:.1f} us, {record['gain']:.2f} x ({stages}){energy}; {equal}"
+    far = f"; torch {record[TORCH]['us']['median']:.0f} us, {record[TORCH]['difference']:.3f} away" if TORCH in record else ""
+    return f"{record['name']}: {fused:.1f} us, unfused {unfused:.1f} us, {record['gain']:.2f} x ({stages}){energy}; {equal}{far}"
