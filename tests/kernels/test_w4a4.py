@@ -160,7 +160,7 @@ def test_tiers_of_the_recipe():
     """The smallest tile has 32 tokens; stages of 256 channels where the tile is one of those that gain by it, if K is whole then."""
     flash = PRESETS["flash"].problem(8192, recipe="mxf4xmxf4")
     chosen = {tokens: Sm100Config.choose(flash, tokens) for tokens in (1, 64, 128, 256, 512, 4096)}
-    assert [(one.block_m, one.block_k) for one in chosen.values()] == [(32, 256), (32, 256), (64, 256), (96, 128), (128, 128), (192, 256)]
+    assert [(one.block_m, one.block_k) for one in chosen.values()] == [(32, 256), (32, 256), (64, 256), (64, 256), (128, 128), (192, 256)]
     assert {one.store_block_m for one in chosen.values()} == {32}
     assert Sm100Config.choose(replace(flash, intermediate=1920), 128).block_k == 128
 

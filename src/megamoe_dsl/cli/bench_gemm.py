@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from ..bench.gemm.point import GemmPoint, find_points
-from ..bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
 from ..bench.point_options import RunOptions
 from ..bench.shape_options import PROBLEM
 from ..kernels.gemm.family import GemmKernel
@@ -59,6 +58,7 @@ def bench_gemms(points: str | None, given: RunOptions, *, variants: bool, baseli
     """Checks and times, prints a table per point; the results file, and whether every point ran and was right.
 
     Raises `ProblemError`, and `HostError` where there is no Hopper GPU."""
+    from ..bench.gemm.run import GemmRun, passed, run_gemms
     from ..bench.host import Host
 
     run = GemmRun(points_of(points), given.artifacts, given.out, baseline, variants)
@@ -74,6 +74,7 @@ def tune_gemms(points: str | None, given: RunOptions, compile_only: bool, files:
     """`megamoe tune` of GEMMs; whether every point ran and was right."""
     from ..artifact.cache import require_place
     from ..artifact.store import ArtifactError, dsl_version
+    from ..bench.gemm.run import compile_candidates
 
     if not files:
         chosen, has_dsl = points_of(points), dsl_version() is not None
