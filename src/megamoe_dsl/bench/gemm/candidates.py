@@ -8,6 +8,7 @@ from typing import Any
 from ...config_error import ConfigError
 from ...kernels.gemm.choose import NARROW, WIDE, cost
 from ...kernels.gemm.config import NUM_SMS, GemmConfig
+from ...target import Target
 from .point import GemmPoint
 
 MOST = 8
@@ -37,7 +38,9 @@ def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig
 
 
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
-    """The `most` that look fastest, each tile with all its variants counted as one."""
+    """The one that is chosen on the GPU that most people have, and the `most` that look fastest, each tile with all its variants counted as
+    one."""
+    chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     found: list[list[GemmConfig]] = []
     for tile in (*NARROW, *WIDE):
         same = []
@@ -49,4 +52,4 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
         if same:
             found.append(same)
     found.sort(key=lambda same: estimate(point, same[0]))
-    return [config for same in found[:most] for config in same]
+    return list(dict.fromkeys([chosen, *(config for same in found[:most] for config in same)]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, GemmProblem
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ...problem import ProblemError
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
@@ -34,6 +34,12 @@ class GemmPoint:
     def rows(self) -> int:
         """Of all groups together."""
         return sum(self.counts)
+
+    @property
+    def placed_rows(self) -> int:
+        """Of A: those of a contiguous problem fill whole blocks, group by group."""
+        block = ROW_BLOCK if self.problem.kind == CONTIGUOUS else 1
+        return sum(-(-count // block) * block for count in self.counts)
 
     @property
     def flop(self) -> float:

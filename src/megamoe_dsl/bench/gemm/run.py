@@ -55,7 +55,7 @@ def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, m
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
     """Kernels to run: the chosen configuration; with `variants` those of the folder that may be the fastest.  Where the chosen one is not
     there and cannot be made, the others stand in for it.  Raises `ArtifactError` where there is none."""
-    chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.rows)
+    chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.placed_rows)
     if dsl_version() is not None and not variants:
         store.get(chosen)
         return [chosen]
