@@ -11,7 +11,7 @@ import torch
 
 from megamoe_dsl.bench import unfused
 from megamoe_dsl.bench.fusion import line_of
-from megamoe_dsl.bench.fusion_report import WIDTH, markdown, picture
+from megamoe_dsl.bench.fusion_report import WIDTH, markdown, picture, torch_markdown
 from megamoe_dsl.bench.unfused import Agreement, compare_kernels, unequal_bits
 from megamoe_dsl.cases import TokenInputs
 
@@ -20,6 +20,9 @@ NAMES = ("fusion_gain-20261122-132824", "fusion_gain-20261122-132847")
 
 
 MORE = ("fusion_gain-20261122-135643", "fusion_gain-20261122-135703", "fusion_gain-20261122-135726")
+
+
+FAR = ("fusion_gain-20261122-174250", "fusion_gain-20261122-174321")
 
 
 def records(names: tuple[str, ...] = NAMES) -> list[dict[str, Any]]:
@@ -34,6 +37,13 @@ def test_the_page_has_the_records_table_and_picture() -> None:
     assert markdown(more) in page and f"{sum(one['agreement']['elements'] for one in more):,} elements" in page
     right = {"unequal": 0, "launches": 200, "passed": True}
     assert all(one["agreement"] == {**one["agreement"], **right} for one in found + more)
+
+
+def test_the_page_has_the_table_of_torch_alone() -> None:
+    found, page = records(FAR), (ROOT / "docs" / "moe_stages.md").read_text()
+    assert torch_markdown(found).count("\n") == 1 + len(found) and torch_markdown(found) in page
+    assert all(one["torch"]["difference"] < 0.03 for one in found), "as far as the formats are apart"
+    assert torch_markdown(records()).count("\n") == 1
 
 
 def test_bars_are_as_long_as_times() -> None:

@@ -39,6 +39,16 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def torch_markdown(records: list[dict[str, Any]]) -> str:
+    """A row for each point that the layer in torch alone was timed at: calls in a row."""
+    lines: list[tuple[str, ...]] = [("Point", "fused", "unfused", "torch", "torch / fused"), ("---",) * 5]
+    for record in records:
+        if "torch" in record:
+            times = [record["us"]["fused"]["median"], record["us"]["unfused"]["median"], record["torch"]["us"]["median"]]
+            lines.append((name_of(record), *(f"{us:.0f}" for us in times), f"**{times[2] / times[0]:.1f}**"))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def picture(records: list[dict[str, Any]]) -> str:
     """Two bars for each point that ran, on an axis of its own: the fused kernel's, and the unfused layer's, of letters of its stages."""
     lines = []
