@@ -112,6 +112,19 @@ def test_a_few_rows_less_than_measured_have_the_same_configuration() -> None:
     assert kernel.choose(problem, H200, 9000) == kernel.choose(problem, H200, 4096)
 
 
+@pytest.mark.parametrize("kind", ["contiguous", "packed", "masked"])
+def test_where_nothing_was_measured_groups_get_what_unequal_ones_bear(kind: str) -> None:
+    for rows in (64, 128, 166, 250, 384, 1000):
+        chosen = find_kernel("gemm").choose(GemmProblem(4096, 4096, kind, 32), Target(H200.arch, 132), 32 * rows // 128 * 128)
+        assert chosen.block_m <= 128 and chosen.dealt
+
+
+def test_points_with_unequal_groups_have_a_chosen_configuration() -> None:
+    (point,) = find_points(["contiguous 32xskewed"])
+    assert point.placed_rows % 128 == 0 and point.placed_rows > point.rows
+    assert find_kernel("gemm").choose(point.problem, H200, point.placed_rows) in candidates(point)
+
+
 def test_every_point_has_candidates_and_a_name_of_its_own() -> None:
     points = all_points()
     assert len({point.name for point in points}) == len(points) > 30

@@ -23,12 +23,22 @@ from sweep import rarely
 SMALL = Target(SM90, 2)
 
 
+class OneCounter:
+    """In place of a GPU's `TileCounters`: every launch sets it back to zero."""
+
+    memory = torch.zeros(4, dtype=torch.int32)
+
+    def address(self) -> int:
+        return int(self.memory.data_ptr())
+
+
 @pytest.fixture
 def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CPU tensors in place of a GPU's."""
     monkeypatch.setattr(device_gemm, "CudaKernel", SimulatedKernel)
     monkeypatch.setattr(device_gemm, "encode_tensor_map", TensorMap.encode)
     monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
+    monkeypatch.setattr(device_gemm, "tile_counters", lambda device: OneCounter())
     monkeypatch.setattr(device_gemm.DeviceGemm, "target", SMALL)
     device_gemm.device_gemm.cache_clear()
     yield
@@ -46,7 +56,7 @@ def small_case(kind: str = "dense", counts: tuple[int, ...] = (70,), **fields: o
 
 def visible(tensors: GemmTensors, d: torch.Tensor) -> dict[str, torch.Tensor]:
     storage = torch.empty(0).set_(tensors.a_sf.untyped_storage())
-    found = {"a": tensors.a, "a_sf": storage, "b": tensors.b, "b_sf": tensors.b_sf, "d": d}
+    found = {"a": tensors.a, "a_sf": storage, "b": tensors.b, "b_sf": tensors.b_sf, "d": d, "counter": OneCounter.memory}
     return found if tensors.groups is None else {**found, "groups": tensors.groups}
 
 
@@ -68,6 +78,7 @@ def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> N
     SimulatedKernel.tensors = visible(t, out)
     grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out, kind=kind)
     assert torch.equal(out, case.reference())
+    assert not OneCounter.memory.any()
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("fp8xfp4", "dense"), rarely("mxf4xmxf4", "masked")])
