@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.bench.energy_point import line_of, spread
+from megamoe_dsl.bench.energy_point import line_of
+from megamoe_dsl.bench.timing import Times
 
 SCRIPT = Path(__file__).parents[1] / "bench" / "energy.py"
 
@@ -30,7 +31,7 @@ def test_a_gpu_that_does_not_say_and_a_failure_are_lines_too() -> None:
 
 
 def test_spread_is_that_of_the_turns() -> None:
-    found = spread([3.0, 1.0, 2.0])
+    found = Times.of([3.0, 1.0, 2.0])
     assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
 
 
@@ -38,6 +39,6 @@ def test_spread_is_that_of_the_turns() -> None:
 def test_bad_options_end_before_anything_runs(options: list[str], message: str) -> None:
     absent = "cutlass", "typer", "rich", "hypothesis"
     hidden = f"import runpy, sys\nfor name in {absent!r}:\n    sys.modules[name] = None\n"
-    code = f"{hidden}sys.argv = ['energy.py', 'folder', *{options!r}]\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    code = f"{hidden}sys.argv = ['energy.py', *{options!r}]\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

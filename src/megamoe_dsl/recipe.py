@@ -62,6 +62,11 @@ class Recipe:
     promoted: bool
     combine: Format = COMBINE[BF16]
 
+    @property
+    def packs_activations(self) -> bool:
+        """Whether activations are E2M1, two values in a byte."""
+        return self.activations.element == E2M1
+
 
 RECIPES = {
     one.name: one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -43,7 +42,7 @@ def energy_point(point: Point, layer: Layer, store: ArtifactStore, config: MegaM
     graphs = time_graphs(candidates)
     turns = [joules_of(candidates, {name: one.median for name, one in graphs.items()}) for _ in range(TURNS)]
     known = [one for one in turns if one is not None]
-    joules = {name: asdict(spread([one[name] for one in known])) for name in candidates} if known else None
+    joules = {name: asdict(Times.of([one[name] for one in known])) for name in candidates} if known else None
     kernel.synchronize()
     if layer.baseline is not None:
         layer.baseline.free()
@@ -52,11 +51,6 @@ def energy_point(point: Point, layer: Layer, store: ArtifactStore, config: MegaM
     more = {"baseline_error": layer.baseline_error} if layer.baseline_error else {}
     graph_us = {name: asdict(one) for name, one in graphs.items()}
     return {"point": asdict(point), "variant": variant_name(config), "graph_us": graph_us, "joules": joules, **more}
-
-
-def spread(values: list[float]) -> Times:
-    """The median, the least and the most."""
-    return Times(statistics.median(values), min(values), max(values))
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import platform
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ def time_host(calls: Mapping[str, Call], count: int = CALLS, repeats: int = REPE
                     call()
                 found[name].append((time.perf_counter_ns() - start) / count / 1e3)
     synchronize()
-    return {name: Times(statistics.median(values), min(values), max(values)) for name, values in found.items()}
+    return {name: Times.of(values) for name, values in found.items()}
 
 
 @contextmanager

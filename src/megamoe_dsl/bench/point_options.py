@@ -54,10 +54,16 @@ class RunOptions(PointOptions):
 
 
 @dataclass(frozen=True)
-class BenchOptions(RunOptions):
-    """`megamoe bench`, which is bench/mega_moe.py."""
+class BesideOptions(RunOptions):
+    """Of a run that may have the baseline in it, as bench/energy.py."""
 
     baseline: str | None = option(None, "Folder with the baseline's unpacked wheels.")
+
+
+@dataclass(frozen=True)
+class BenchOptions(BesideOptions):
+    """`megamoe bench`, which is bench/mega_moe.py."""
+
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
     no_graphs: bool = option(False, "Back-to-back launches only.")
     soak: int = option(0, "Compare so many consecutive launches instead of timing.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,11 @@ class Times:
     median: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Times:
+        """Of repeats; energies too."""
+        return cls(statistics.median(values), min(values), max(values))
 
 
 def launches_of(tokens: int) -> int:
@@ -60,8 +65,7 @@ def over_ranks(repeats: list[float], device: str = "cuda") -> Times:
     slowest = torch.tensor(repeats, dtype=torch.float64, device=device)
     if dist.is_initialized():
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    values = slowest.tolist()
-    return Times(statistics.median(values), min(values), max(values))
+    return Times.of(slowest.tolist())
 
 
 def time_back_to_back(candidates: Mapping[str, Callable[[], None]], launches: int, repeats: int = REPEATS) -> dict[str, Times]:

@@ -14,7 +14,7 @@ import numpy as np
 from ..hardware.k_block import BYTE_VALUES, KBlock
 from ..hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS
 from ..kernels.mega_moe.layouts.tile import TILE_ROWS
-from ..kernels.mega_moe.sm100.config import Sm100Config, packs_tokens
+from ..kernels.mega_moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
@@ -101,7 +101,7 @@ PACKED_MMA = {128: 38.0, 256: 62.0}
 
 def instructions_of(config: Sm100Config) -> Instructions:
     """Our kernel's."""
-    if not packs_tokens(config.problem):
+    if not config.problem.formats.packs_activations:
         return OURS[config.block_m]
     return replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k])
 
@@ -119,7 +119,7 @@ def shape_of(config: Sm100Config) -> Shape:
         shares_tile=False,
         handed_out=True,
         k_block=config.k_block,
-        packed=packs_tokens(config.problem),
+        packed=config.problem.formats.packs_activations,
     )
 
 

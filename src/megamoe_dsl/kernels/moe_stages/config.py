@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ...layouts.arith import ceil_div
+from ...problem import Problem
 from ...schedule import FC1, FC2
 from ..mega_moe.config import MegaMoeConfig, RegisterBudget
 from ..mega_moe.layouts.combine_plan import LANE_VECTOR
@@ -24,6 +25,7 @@ MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 class StageConfig(MegaMoeConfig):
     """What all stages have in common; of a launch of the layer they agree in problem, block_m and num_sms."""
 
+    fused: ClassVar[type[MegaMoeConfig]]
     plan: ClassVar[type[StagePlan]]
     linear: ClassVar[bool] = False
 
@@ -31,6 +33,12 @@ class StageConfig(MegaMoeConfig):
     @abstractmethod
     def of(cls, fused: Any) -> Self:
         """The stage of a layer that this configuration is for."""
+
+    @classmethod
+    def choose(cls, problem: Problem, num_tokens: int, **overrides: Any) -> Self:
+        """That of the fused kernel's choice; `num_stages` is the stage's own."""
+        stages = {"num_stages": overrides.pop("num_stages")} if "num_stages" in overrides else {}
+        return cls.of(cls.fused.choose(problem, num_tokens, **overrides)).replace(**stages)
 
     @property
     @abstractmethod

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ...config_error import require
-from ...problem import Problem
-from ...tuned import DEFAULT_GPU
 from ..mega_moe.config import RegisterBudget
-from ..mega_moe.sm90.config import NUM_SMS, Sm90Config, most_columns
+from ..mega_moe.sm90.config import Sm90Config, most_columns
 from .config import CombineConfig, DispatchConfig, Fc1Config, Fc2Config, StageConfig, SwigluConfig
 from .smem_plan import Sm90CombinePlan, Sm90DispatchPlan, Sm90LinearPlan, Sm90SwigluPlan
 
@@ -20,6 +18,8 @@ MOST_PULL_SLOTS = 8
 @dataclass(frozen=True)
 class Sm90Stage(StageConfig, Sm90Config):
     """What all have in common."""
+
+    fused: ClassVar[type[Sm90Config]] = Sm90Config
 
     def check_fields(self) -> None:
         """As of the fused kernel, with a whole pool; no stamps are left, and no warps decode for others.  Raises `ConfigError`."""
@@ -35,12 +35,6 @@ class Sm90Stage(StageConfig, Sm90Config):
         p = fused.problem
         block_m = most_columns(packed=True) if fused.decoded else fused.block_m
         return cls(p, block_m, p.experts_per_rank, fused.num_sms, cluster=fused.cluster if cls.linear else 1)
-
-    @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any) -> Self:
-        """That of the fused kernel's choice; `num_stages` is the stage's own."""
-        stages = {"num_stages": overrides.pop("num_stages")} if "num_stages" in overrides else {}
-        return cls.of(Sm90Config.choose(problem, num_tokens, num_sms=num_sms, gpu=gpu, **overrides)).replace(**stages)
 
     @property
     def linear_registers(self) -> RegisterBudget:

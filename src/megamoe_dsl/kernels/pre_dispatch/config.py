@@ -8,7 +8,6 @@ from typing import ClassVar
 from ...arch import ARCHES, Arch
 from ...config_error import require, require_integers
 from ...problem import Problem
-from ...recipe import E2M1
 from ...target import Target
 
 THREADS = 512
@@ -53,7 +52,7 @@ class PreDispatchConfig:
     @property
     def packed(self) -> bool:
         """Tokens become E2M1, two in a byte."""
-        return self.problem.formats.activations.element == E2M1
+        return self.problem.formats.packs_activations
 
     @property
     def lanes_per_scale(self) -> int:

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
+from ....blocks.sm100.pair_config import PairConfig
 from ....blocks.sm100.pair_stage import PairStage
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integers
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
 from ....hardware.operand_tile import BLOCK_K
-from ....hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
-from ....recipe import E2M1
 from ....target import Target
 from ..base_config import BaseGemmConfig
 from ..problem import BF16, CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
@@ -31,7 +29,7 @@ NUM_SMS = 148  # of a B200
 
 
 @dataclass(frozen=True)
-class Sm100GemmConfig(BaseGemmConfig):
+class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
     block_m              rows of A of a tile, the MMA's N: 32, 64, 128, 192
@@ -88,16 +86,6 @@ class Sm100GemmConfig(BaseGemmConfig):
 
     # --- tiles
     @property
-    def cluster(self) -> int:
-        """The CTA pair of an MMA."""
-        return CLUSTER
-
-    @property
-    def blocks_per_fetch(self) -> int:
-        """A pair works on one tile."""
-        return 1
-
-    @property
     def block_n(self) -> int:
         """Rows of B of a tile."""
         return PAIR_ROWS
@@ -108,19 +96,9 @@ class Sm100GemmConfig(BaseGemmConfig):
         return -(-self.problem.n // self.block_n)
 
     @property
-    def k_block(self) -> KBlock:
-        """K of a stage."""
-        return packed_values(self.block_k) if has_packed_rows(self.problem) else BYTE_VALUES
-
-    @property
     def k_blocks(self) -> int:
         """Stages of a tile."""
         return self.problem.k // self.block_k
-
-    @property
-    def mma(self) -> ScaledMma:
-        """The kind of the MMAs."""
-        return MXF4 if has_packed_rows(self.problem) else MXF8F6F4
 
     @property
     def staged(self) -> bool:
@@ -154,11 +132,6 @@ class Sm100GemmConfig(BaseGemmConfig):
         return Sm100TmemPlan(self.block_m)
 
 
-def has_packed_rows(problem: GemmProblem) -> bool:
-    """Whether A is E2M1, two values in a byte."""
-    return problem.formats.activations.element == E2M1
-
-
 def block_ks(problem: GemmProblem) -> tuple[int, ...]:
     """K that a stage can have: with E2M1 rows also 256, of which K is then a multiple."""
-    return (BLOCK_K, 2 * BLOCK_K) if has_packed_rows(problem) and problem.k % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and problem.k % (2 * BLOCK_K) == 0 else (BLOCK_K,)

@@ -11,16 +11,14 @@ from math import ceil
 from typing import Any, ClassVar, Self
 
 from ....arch import SM100, Arch
+from ....blocks.sm100.pair_config import PairConfig
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integer, require_integers
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....hardware.k_block import BYTE_VALUES, KBlock, packed_values
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
-from ....hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
 from ....layouts.arith import Int, align
 from ....problem import Problem
-from ....recipe import E2M1
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.pool import is_ring, smallest_block_m, whole_pool
 from ..layouts.tile import WARPS_PER_GROUP
@@ -65,11 +63,6 @@ TIERS = (
 )
 
 
-def packs_tokens(problem: Problem) -> bool:
-    """Whether activations are E2M1, two values in a byte."""
-    return problem.formats.activations.element == E2M1
-
-
 def tiers_of(problem: Problem) -> tuple[Tier, ...]:
     """Those of its recipe: E2M1 activations begin with tiles of 32 tokens."""
     smallest = smallest_block_m(SM100, problem.formats)
@@ -83,12 +76,12 @@ def choose_tier(problem: Problem, expected: float) -> Tier:
 
 def block_ks(problem: Problem) -> tuple[int, ...]:
     """BLOCK_K that a problem can have: with E2M1 activations also 256, in which both linears' K come out whole."""
-    return (BLOCK_K, 2 * BLOCK_K) if packs_tokens(problem) and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
 
 
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
     """Tokens that a pass of the epilogue can have: E2M1 outputs are put together from 32."""
-    return (32,) if packs_tokens(problem) else (16, 32)
+    return (32,) if problem.formats.packs_activations else (16, 32)
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
@@ -117,7 +110,7 @@ def choose_registers(experts_per_rank: int) -> RegisterBudget:
 
 
 @dataclass(frozen=True)
-class Sm100Config(MegaMoeConfig):
+class Sm100Config(PairConfig, MegaMoeConfig):
     """Compile-time choices of the SM100 kernel.  Build one with `Sm100Config.choose`; raises `ConfigError` where a field is out of range.
 
     block_m              tokens of a tile: the N of the MMA
@@ -193,26 +186,6 @@ class Sm100Config(MegaMoeConfig):
         return choose_registers(self.problem.experts_per_rank)
 
     # --- tiles
-    @property
-    def k_block(self) -> KBlock:
-        """K of a stage."""
-        return packed_values(self.block_k) if packs_tokens(self.problem) else BYTE_VALUES
-
-    @property
-    def mma(self) -> ScaledMma:
-        """The kind of the MMAs."""
-        return MXF4 if packs_tokens(self.problem) else MXF8F6F4
-
-    @property
-    def cluster(self) -> int:
-        """The CTA pair of an MMA."""
-        return CLUSTER
-
-    @property
-    def blocks_per_fetch(self) -> int:
-        """A pair works on one block."""
-        return 1
-
     @property
     def alternating_groups(self) -> int:
         """All epilogue warpgroups."""

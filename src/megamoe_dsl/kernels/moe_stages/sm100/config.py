@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ....config_error import require
 from ....hardware.cta_pair import CLUSTER
-from ....problem import Problem
 from ...mega_moe.config import RegisterBudget
-from ...mega_moe.sm100.config import NUM_SMS, Sm100Config, choose_registers
+from ...mega_moe.sm100.config import Sm100Config, choose_registers
 from ..config import CombineConfig, DispatchConfig, Fc1Config, Fc2Config, StageConfig, SwigluConfig
 from .smem_plan import Sm100CombinePlan, Sm100DispatchPlan, Sm100LinearPlan, Sm100SwigluPlan
 
@@ -17,6 +16,8 @@ from .smem_plan import Sm100CombinePlan, Sm100DispatchPlan, Sm100LinearPlan, Sm1
 @dataclass(frozen=True)
 class Sm100Stage(StageConfig, Sm100Config):
     """What all have in common."""
+
+    fused: ClassVar[type[Sm100Config]] = Sm100Config
 
     def check_fields(self) -> None:
         """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
@@ -33,12 +34,6 @@ class Sm100Stage(StageConfig, Sm100Config):
             "block_k": fused.block_k,
         }
         return cls(p, fused.block_m, p.experts_per_rank, fused.num_sms, **passes)
-
-    @classmethod
-    def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = None, **overrides: Any) -> Self:
-        """That of the fused kernel's choice; `num_stages` is the stage's own."""
-        stages = {"num_stages": overrides.pop("num_stages")} if "num_stages" in overrides else {}
-        return cls.of(Sm100Config.choose(problem, num_tokens, num_sms=num_sms, gpu=gpu, **overrides)).replace(**stages)
 
     @property
     def cluster(self) -> int:
