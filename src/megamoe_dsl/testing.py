@@ -49,6 +49,7 @@ def problems(
     max_tokens: int = 2048,
 ) -> Problem:
     """Valid problems.  Shrinks to hidden 256, intermediate 128, one expert, top-1, one rank, one token, no clamp."""
+    activation, clamp = draw(st.sampled_from((("silu", None), ("silu", 7.0), ("silu", 10.0), ("swigluoai", 7.0), ("situ", None))))
     ranks = draw(st.integers(1, max_ranks))
     local = draw(st.integers(1, max_experts_per_rank))
     return Problem(
@@ -58,7 +59,8 @@ def problems(
         topk=draw(st.integers(1, min(max_topk, ranks * local))),
         num_ranks=ranks,
         max_tokens_per_rank=draw(st.integers(1, max_tokens)),
-        activation_clamp=draw(st.sampled_from((None, 7.0, 10.0))),
+        activation=activation,
+        activation_clamp=clamp,
         fast_math=draw(st.booleans()),
     )
 
