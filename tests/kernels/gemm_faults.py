@@ -26,6 +26,7 @@ from sm90_faults import (
     STUCK,
     TICKET,
     WAIT,
+    WGMMA,
     WGMMA_FENCE,
     Sm90Fault,
     after,
@@ -78,15 +79,6 @@ RING = (
 ALONE = (
     after("empty not signalled", GROUP_WAIT, -1, ARRIVE, gone, STUCK),
     after("work_tile_empty not signalled, first tile", TICKET, 0, RELEASE, gone, STUCK),
-)
-WGMMA = (
-    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
-    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
-    at("a group less waited for", GROUP_WAIT, -1, last_number_plus(1), NOT_ORDERED),
-    at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
-    at("group not committed", r"wgmma\.commit_group\.sync\.aligned;", -1, gone, NOT_ORDERED),
-    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
-    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
 )
 BOXES = (
     at("box without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
