@@ -16,19 +16,19 @@ from structure import PACKAGE, circle, imports, modules
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-SHAPE = {"arch", "config_error", "hardware", "layouts", "problem", "recipe", "target"}
+SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "target"}
 MAY_IMPORT: dict[str, set[str]] = {
-    **{name: set() for name in ("integer", "arch", "recipe", "layouts", "tuned", "sass")},
+    **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
     "hardware": {"layouts"},
     "schedule": {"layouts"},
     "device": {"hardware", "layouts"},
     "config_error": {"integer"},
-    "problem": {"integer", "recipe"},
+    "problem": {"activation", "integer", "recipe"},
     "target": {"arch", "problem"},
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"device", "hardware"},
     "quant": {"arch", "hardware", "problem", "recipe"},
-    "reference": {"problem", "quant", "recipe"},
+    "reference": {"activation", "problem", "quant", "recipe"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "kernels", "sim"},

@@ -133,6 +133,9 @@ class GemmContext:
         """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
+    def wait_rows(self, tile: GemmTile) -> None:
+        """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
+
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""
         return tile.valid_m <= self.config.block_m // 2 if self.config.halves else False

@@ -42,6 +42,7 @@ def load_tokens(ctx: GemmContext):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
