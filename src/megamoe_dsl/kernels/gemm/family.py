@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ from ..work import Work
 from .arguments import GemmArguments
 from .base_config import BaseGemmConfig
 from .config import GemmConfig
+from .decoding.maps import DecodingMap, decoding_map_fields
 from .maps import GemmMap, map_fields
-from .problem import GemmProblem
+from .problem import GEMM_RECIPES, GemmProblem
 from .sm100.config import Sm100GemmConfig
 from .sm100.maps import PairGemmMap, pair_map_fields
 from .work import GemmLoad, count_work
@@ -39,11 +41,15 @@ class GemmKernel(Kernel):
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
+        """`gemm`, `decoding_gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
         if isinstance(config, Sm100GemmConfig):
             from .sm100.kernel import pair_gemm
 
             return pair_gemm
+        if config.problem.decodes:
+            from .decoding.kernel import decoding_gemm
+
+            return decoding_gemm
         from .kernel import gemm
 
         return gemm
@@ -61,7 +67,7 @@ class GemmKernel(Kernel):
 
     def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        maps = PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap
+        maps = names_of_maps(config)
         return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in maps), *self.arguments(config).arguments))
 
     def label(self, config: BaseGemmConfig) -> str:
@@ -69,7 +75,8 @@ class GemmKernel(Kernel):
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else f"-{p.recipe}"
+        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else ""
+        tile += "" if p.recipe == GEMM_RECIPES[0] else f"-{p.recipe}"
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
@@ -119,4 +126,11 @@ def fields_of_maps(config: BaseGemmConfig, args: Any) -> list[MapFields]:
     if isinstance(config, Sm100GemmConfig):
         return pair_map_fields(config, args)
     assert isinstance(config, GemmConfig)
-    return map_fields(config, args)
+    return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
+
+
+def names_of_maps(config: BaseGemmConfig) -> type[IntEnum]:
+    """In the same order."""
+    if isinstance(config, Sm100GemmConfig):
+        return PairGemmMap
+    return DecodingMap if config.problem.decodes else GemmMap
