@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -39,14 +39,18 @@ def simulate_gemm(
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
-    arguments = tensors.arguments(scales, counter.data_ptr())
-    launch = Launch(
+    report = simulator.run([launch_of(artifact, tensors.arguments(scales, counter.data_ptr()))] * launches)
+    assert not counter.any()
+    return report
+
+
+def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
+    """A launch of a kernel with these arguments."""
+    config = artifact.config
+    return Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
     )
-    report = simulator.run([launch] * launches)
-    assert not counter.any()
-    return report

@@ -63,12 +63,27 @@ class GemmKernel(Kernel):
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        return (*(encode(one.tensor_map) for one in fields_of_maps(config, SimpleNamespace(**arguments))), *values)
+        return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
 
     def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
+<<<<<<< HEAD
         maps = names_of_maps(config)
         return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in maps), *self.arguments(config).arguments))
+=======
+        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
+
+    def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
+        """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
+        if isinstance(config, Sm100GemmConfig):
+            return pair_map_fields(config, args)
+        assert isinstance(config, GemmConfig)
+        return map_fields(config, args)
+
+    def map_names(self, config: BaseGemmConfig) -> list[str]:
+        """Their names."""
+        return [one.name.lower() for one in (PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap)]
+>>>>>>> main
 
     def label(self, config: BaseGemmConfig) -> str:
         """Shape, kind and tile."""
@@ -119,6 +134,7 @@ class GemmKernel(Kernel):
     def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
         """SM100 only."""
         return config.tmem if isinstance(config, Sm100GemmConfig) else None
+<<<<<<< HEAD
 
 
 def fields_of_maps(config: BaseGemmConfig, args: Any) -> list[MapFields]:
@@ -134,3 +150,5 @@ def names_of_maps(config: BaseGemmConfig) -> type[IntEnum]:
     if isinstance(config, Sm100GemmConfig):
         return PairGemmMap
     return DecodingMap if config.problem.decodes else GemmMap
+=======
+>>>>>>> main

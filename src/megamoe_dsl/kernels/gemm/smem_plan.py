@@ -9,7 +9,7 @@ from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
-from .barriers import EXCHANGING_THREADS, barrier_table
+from .barriers import EXCHANGING_THREADS, LOADERS, barrier_table
 from .tile import WARPS_PER_GROUP, TileShape
 
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
@@ -43,11 +43,28 @@ class GemmSmemPlan:
         return barrier_table(
             num_stages=self.num_stages,
             work_tiles=WORK_TILES,
+            loaders=self.loaders,
+            loaded=self.loaded,
             math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
             cluster=self.cluster,
             fetchers=self.fetchers,
             split_k=self.split_k,
         )
+
+    @property
+    def loaders(self) -> int:
+        """Warps that load operands."""
+        return LOADERS
+
+    @property
+    def loaded(self) -> int:
+        """Arrivals of theirs that say that a stage is full."""
+        return LOADERS
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """What says where rows of groups lie."""
+        return (Field("group_table", (self.groups, 2), U32, 8),)
 
     @property
     def scale_rows(self) -> int:
@@ -92,7 +109,10 @@ class GemmSmemPlan:
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
+<<<<<<< HEAD
             Field("group_table", (self.groups, 2), U32, 8),
+=======
+>>>>>>> main
             *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
         )
