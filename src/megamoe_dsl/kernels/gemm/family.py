@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -67,10 +66,6 @@ class GemmKernel(Kernel):
 
     def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-<<<<<<< HEAD
-        maps = names_of_maps(config)
-        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in maps), *self.arguments(config).arguments))
-=======
         return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
 
     def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
@@ -78,12 +73,13 @@ class GemmKernel(Kernel):
         if isinstance(config, Sm100GemmConfig):
             return pair_map_fields(config, args)
         assert isinstance(config, GemmConfig)
-        return map_fields(config, args)
+        return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
         """Their names."""
-        return [one.name.lower() for one in (PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap)]
->>>>>>> main
+        if isinstance(config, Sm100GemmConfig):
+            return [one.name.lower() for one in PairGemmMap]
+        return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
 
     def label(self, config: BaseGemmConfig) -> str:
         """Shape, kind and tile."""
@@ -134,21 +130,3 @@ class GemmKernel(Kernel):
     def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
         """SM100 only."""
         return config.tmem if isinstance(config, Sm100GemmConfig) else None
-<<<<<<< HEAD
-
-
-def fields_of_maps(config: BaseGemmConfig, args: Any) -> list[MapFields]:
-    """Of every tensor map, in the order of the kernel's parameters."""
-    if isinstance(config, Sm100GemmConfig):
-        return pair_map_fields(config, args)
-    assert isinstance(config, GemmConfig)
-    return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
-
-
-def names_of_maps(config: BaseGemmConfig) -> type[IntEnum]:
-    """In the same order."""
-    if isinstance(config, Sm100GemmConfig):
-        return PairGemmMap
-    return DecodingMap if config.problem.decodes else GemmMap
-=======
->>>>>>> main

@@ -77,11 +77,6 @@ class GemmSmemPlan:
         return self.tile.n * BLOCK_K
 
     @property
-    def tables(self) -> tuple[Field, ...]:
-        """Besides that of groups."""
-        return ()
-
-    @property
     def box_bytes(self) -> int:
         """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
@@ -109,10 +104,6 @@ class GemmSmemPlan:
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
-<<<<<<< HEAD
-            Field("group_table", (self.groups, 2), U32, 8),
-=======
->>>>>>> main
             *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
         )

@@ -23,7 +23,7 @@ from ..work_tile import next_tile
 
 
 @dataclass(frozen=True)
-class PackedRows(WeightTile):
+class PackedLines(WeightTile):
     """Rows of packed tiles, whose codes begin at line `row`; records at line `record_row` of map `records`, behind the codes in a stage."""
 
     records: Int64
@@ -47,6 +47,6 @@ def load_weights(ctx: GemmContext):
         base = tile.group * lines_of_b
         codes, records = part.first_lines(tile.n_block, problem.k_blocks)
         fetch = Fetch(ctx.maps.codes, Int32(0), Int32(1), False)
-        rows = PackedRows(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
+        rows = PackedLines(fetch, base + codes, TILE_LINES, part.num_bytes, ctx.maps.records, base + records, part.code_bytes)
         stage = load.load_weights(stage, rows, ctx.k_blocks, ctx.first_k_block)
         tile, tiles = next_tile(tiles)

@@ -27,4 +27,4 @@ class DecodingSmemPlan(GemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """decoded: E4M3 of the magnitudes, shift by shift."""
-        return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
+        return (*super().tables, Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES))
