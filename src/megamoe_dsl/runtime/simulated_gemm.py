@@ -32,12 +32,10 @@ def simulate_gemm(
     tensors.check(config.problem)
     scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
     memory = GlobalMemory()
-    for name in ("a", "b", "groups"):
-        tensor = getattr(tensors, name)
+    read = {"a": tensors.a, "b": tensors.b, "groups": tensors.groups, "a_sf": scales.a_storage, "b_sf": scales.b}
+    for name, tensor in read.items():
         if tensor is not None and tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    memory.add(scales.a_storage, name="a_sf", rank=0, read_only=True)
-    memory.add(scales.b, name="b_sf", rank=0, read_only=True)
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
