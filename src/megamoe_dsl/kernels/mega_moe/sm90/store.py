@@ -7,6 +7,8 @@ signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival_
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass.cute as cute
 from cutlass import Int64
 
@@ -18,9 +20,15 @@ from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
-from ..tile_scheduler import next_tile
-from .context import Sm90Context, is_half_tile
+from ..tile_scheduler import WorkTile, next_tile
+from .context import Sm90Context, is_half_tile, is_narrow_tile
 from .maps import Sm90Map
+
+
+def output_map(ctx: Sm90Context, tile: WorkTile) -> Any:
+    """The tensor map whose box has the rows that the tile's epilogue has written."""
+    output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
+    return select(is_narrow_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_NARROW), output) if ctx.config.narrow else output
 
 
 @cute.jit
@@ -34,8 +42,7 @@ def store_tiles(ctx: Sm90Context):
             wait(ctx.barrier("store_full"), stores.phase)
             stores = stores.next()
             if lane == 0:
-                output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
-                store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
+                store_tile(output_map(ctx, tile), ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
                 commit_group()
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))
