@@ -23,7 +23,7 @@ from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
 BLOCK_M = (8, 16, 32, 128)
-NARROW = (0, 8, 16, 32)
+NARROW = (0, 16, 32)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 """Of packed weights, whose tokens are columns up to 64."""
 REGISTERS = RegisterBudget(40, 40, 216)
@@ -155,8 +155,9 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def siblings(self) -> list[Self]:
-        """CTAs alone, or in pairs."""
-        return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
+        """CTAs alone, or in pairs; tiles that may be narrow."""
+        clusters = [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
+        return [*clusters, *(self.replace(narrow=n) for n in narrow_tiles(self.problem, self.block_m))]
 
     @property
     def packed(self) -> bool:
