@@ -1,5 +1,7 @@
-"""Narrow tiles in the compiled SM90 kernel on simulated ranks: few tokens as the wgmma's columns, beside tiles that have them as rows.  Race
-detector on; y equals the reference bit for bit (sm90_runs)."""
+"""Narrow tiles in the compiled SM90 kernel on simulated ranks: few tokens as the wgmma's columns, beside tiles that have them as rows.
+
+Race detector on; y equals the reference bit for bit (sm90_runs).
+"""
 
 from __future__ import annotations
 
