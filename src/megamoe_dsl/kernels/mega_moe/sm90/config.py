@@ -29,6 +29,7 @@ PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
 """640 threads begin with 96 each: what the others leave the math warps."""
+DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 WINDOW_QUARTERS = 3  # of a ring's blocks
@@ -45,16 +46,18 @@ def has_packed_weights(problem: Problem) -> bool:
     return problem.formats.weights.element == E2M1
 
 
-def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
+def choose_block_m(problem: Problem, expected: float) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
-    tokens)."""
-    return next((m for m in tiles if expected_blocks(expected, m) == 1), tiles[-1])
+    tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
+    5 % less than in tiles of 32, H100 and H200; docs/tuning.md)."""
+    tiles, deviations = tiles_of(problem), 1.0 if has_packed_weights(problem) else DEVIATIONS
+    return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
 
 
-def expected_blocks(expected: float, block_m: int) -> int:
-    """Tiles that hold the expected tokens of an expert and one and a half standard deviations more (of a Poisson count)."""
-    return max(1, ceil((expected + 1.5 * expected**0.5) / block_m))
+def expected_blocks(expected: float, block_m: int, deviations: float = DEVIATIONS) -> int:
+    """Tiles that hold the expected tokens of an expert and so many standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + deviations * expected**0.5) / block_m))
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -98,7 +101,7 @@ def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
-    block_m = choose_block_m(expected, tiles_of(problem)) if block_m is None else block_m
+    block_m = choose_block_m(problem, expected) if block_m is None else block_m
     lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
