@@ -28,35 +28,42 @@ class LaneAgents:
         self.alone = False  # whether any lane has an entry
         self.last = 0  # when a lane last did something that it must answer for
         self.present = FULL  # lanes that there are
-        self._of: dict[int, Entries] = {FULL: self.entries[LANES:]}
+        self._of: dict[int, Entries] = {}
+        self._all: Entries | None = self.entries[LANES:]
 
     def lane(self, lane: int) -> int:
         """The entry of a lane."""
-        if (entry := int(self.entries[lane])) == self.agent:
+        if (entry := self.entries.item(lane)) == self.agent:
             entry = self.entries[lane] = self._add(f" lane {lane}")
-            self.alone = True
-            self._of = {FULL: np.unique(self.entries)}
+            self.alone, self._all = True, None
         return entry
 
     def of(self, bits: int) -> Entries:
         """The entries that say what lanes `bits` have done."""
-        if (entries := self._of.get(bits)) is None:
-            lanes = [self.lane(lane) for lane in lanes_of(bits)]
-            entries = self._of[bits] = np.array(lanes)
+        if bits == FULL:
+            if self._all is None:
+                self._all = np.unique(self.entries)
+            return self._all
+        if (entries := self._of.get(bits)) is None:  # which stay as they are
+            entries = self._of[bits] = np.array([self.lane(lane) for lane in lanes_of(bits)])
         return entries
 
     def having(self, bits: int) -> Entries:
         """The entries of lanes `bits`, of those that have one."""
         if not self.alone:
             return _NONE
-        return np.array([entry for lane in lanes_of(bits) if (entry := int(self.entries[lane])) != self.agent], np.int64)
+        if (entries := self._of.get(bits)) is None:
+            entries = np.array([entry for lane in lanes_of(bits) if (entry := self.entries.item(lane)) != self.agent], np.int64)
+        return entries
 
     def known(self, row: NDArray[np.int32], code: int, until: int) -> bool:
-        """Whether a clock with these entries knows what the lanes of `code` had done `until` then."""
-        if row[self.agent] >= until:
+        """Whether a clock with these entries knows what the lanes of `code` had done `until` then. What all have done is noted there."""
+        if row.item(self.agent) >= until:
             return True
         if not self.alone:
             return False
         lanes = members(code) & self.present
-        entries = self.entries[:LANES] if lanes == FULL else self.entries[list(lanes_of(lanes))]
-        return b"\0" not in (row.take(entries) >= until).tobytes()
+        least = row.take(self.entries[:LANES] if lanes == FULL else self.entries[list(lanes_of(lanes))]).min()
+        if lanes == self.present and least > row.item(self.agent):
+            row[self.agent] = least
+        return bool(least >= until)

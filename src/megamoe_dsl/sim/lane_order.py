@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
-from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
+from .clock import Clock
+from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, EVERY, HAPPENED, READS, ROWS
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
 from .lanes import Lanes, Mask
@@ -262,7 +263,7 @@ class LaneOrder:
         entries = agents.of(bits)
         for strand in self._focus(bits):
             strand.clock.fit(self._width())
-            strand.clock.raise_to(range(ROWS), entries, until)
+            strand.clock.raise_to(EVERY, entries, until)
 
     def know(self, agent: int, until: int) -> None:
         """The executing lanes know what an agent has done, in either proxy."""
@@ -273,7 +274,7 @@ class LaneOrder:
     def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
         """`fence.proxy.async` by the executing lanes, for either or both spaces."""
         bits = self.lanes()
-        shown_to = [row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered]
+        shown_to = tuple(row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered)
         for strand in self._focus(bits):
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
             strand.clock.fit(self._width())
@@ -375,4 +376,4 @@ class LaneOrder:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
         if agents is self.agents:
             return True
-        return bool((self.released().rows[HAPPENED, agents.entries] >= until).any())
+        return bool(self.released().rows[HAPPENED].take(agents.entries).max() >= until)

@@ -18,7 +18,8 @@ from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_S
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
 from .chunks import CHUNK, Chunks
-from .clock import HAPPENED, READS, ROWS, Clock
+from .clock import Clock
+from .clock_rows import HAPPENED, READS, ROWS
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .clock import HAPPENED, READS, Clock
+from .clock import Clock
+from .clock_rows import HAPPENED, READS
 from .lane_agents import LaneAgents
 from .lane_codes import FULL
 
