@@ -376,4 +376,4 @@ class LaneOrder:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
         if agents is self.agents:
             return True
-        return bool(self.released().rows[HAPPENED].take(agents.entries).max() >= until)
+        return bool(self.released().rows[HAPPENED].take(agents.of(FULL)).max() >= until)

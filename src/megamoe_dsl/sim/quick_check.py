@@ -85,6 +85,11 @@ class QuickCheck(Protocol):
         """Records of an agent's reads beside others, in its row for the page from location `first` on."""
         ...
 
+    def locate(self, starts: Records, size: int, first: Records, shifts: NDArray[np.uint8], page: int) -> Records | None:
+        """Indices of the records of [start, start + size), of pages of 2 ** page bytes with the first record and log2 of a record's bytes
+        each. None where pages differ, or have too large ones."""
+        ...
+
     def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
         """Rows of a clock know these agents up to a value at least."""
         ...
@@ -116,6 +121,9 @@ class Uncompiled:
         several = some[index] & ((before ^ new) & CODE_MASK != 0) & (before != 0)
         row[index - first] = np.where(several, new & ~CODE_MASK | ALIKE << CODE_SHIFT, new)
         some[index] = True
+
+    def locate(self, *_: object) -> None:
+        """Nobody can say."""
 
     def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
         """See `QuickCheck`."""
