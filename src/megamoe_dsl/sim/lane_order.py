@@ -120,6 +120,8 @@ class LaneOrder:
     def _focus(self, bits: int) -> list[Strand]:
         """The strands of exactly these lanes, which are about to learn something; strands with other lanes too are split."""
         self._told.clear()
+        if len(self.strands) == 1 and not self.strands[0].bits & ~bits:
+            return self.strands
         for strand in list(self.touching(bits)):
             if rest := strand.bits & ~bits:
                 self.strands.append(Strand(rest, strand.clock.copy()))
@@ -190,7 +192,7 @@ class LaneOrder:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
         now, clock = self.time, self.strands[0].clock
         clock.fit(self._width())
-        known = clock.rows[READS]
+        known = clock.rows.item
         own = [self.agents, self.parts] if self.parts else [self.agents]
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
@@ -202,8 +204,8 @@ class LaneOrder:
                     own.append(agents)
                     if starting:
                         read.append((agents, self.synced))
-        done = [(agents, now, agents.last > known[agents.agent]) for agents in own]
-        return Said((*done, *((agents, when, when > known[agents.agent]) for agents, when in self.done.items())), tuple(read))
+        done = [(agents, now, agents.last > known(READS, agents.agent)) for agents in own]
+        return Said((*done, *((agents, when, when > known(READS, agents.agent)) for agents, when in self.done.items())), tuple(read))
 
     def snapshot(self, bits: int | None = None) -> Clock:
         """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""
@@ -314,7 +316,7 @@ class LaneOrder:
 
     def meet(self, bits: int) -> Strand:
         """These lanes become one strand; each has learned what the others know."""
-        first, *others = list(self._focus(bits))
+        first, *others = self._focus(bits)
         for strand in others:
             first.clock.join(strand.clock)
             first.bits |= strand.bits

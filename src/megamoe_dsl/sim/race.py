@@ -283,7 +283,7 @@ class Race:
         if clock.rows.shape[1] < self.width:
             clock.fit(self.width)
         rows = clock.rows
-        return rows, pack(actor.agent, int(rows[HAPPENED, actor.agent]), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
+        return rows, pack(actor.agent, rows.item(HAPPENED, actor.agent), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
 
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False

@@ -134,7 +134,7 @@ class Shadow:
         self._first[page], self._shifts[page] = first, shift
         new = slice(first, first + count)
         self.write[new], self.read[new] = self.write[old], self.read[old]
-        if self.has_strong is not None:
+        if self.has_strong is not None and self.has_strong[old].any():
             self._sort_in()
             self.has_strong[new] = self.has_strong[old]
             for k in np.flatnonzero(self.has_strong[new]).tolist():
