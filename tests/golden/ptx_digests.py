@@ -99,7 +99,6 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-situ-columns": lambda: _sm90(64, activation="situ"),
     "sm_90a-swigluoai-rows": lambda: _sm90(2048, activation="swigluoai"),
     "sm_100a-situ": lambda: _sm100(activation="situ"),
-    "sm_90a-narrow-tiles": lambda: _sm90(2048).replace(narrow=16),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),

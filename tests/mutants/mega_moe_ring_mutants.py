@@ -56,7 +56,7 @@ RING_MUTANTS = (
         "tiles of more than a part free their rows before the last part's places are read",
         "missing order",
         "kernels/mega_moe/sm90/epilogue_columns.py",
-        "if cutlass.const_expr(first + rows == me.tokens):",
+        "if cutlass.const_expr(first + rows == ctx.config.block_m):",
         "if cutlass.const_expr(first == 0):",
         ("tests/kernels/test_sm90_ring.py::test_packed_weights",),
         (),

@@ -12,13 +12,11 @@ from ..kernels.registry import arch_of_recipe, config_type, find_kernel
 from ..problem import Problem
 
 SHARED = ("problem", "num_sms", "trace")  # by all variants of a point
-WHERE_SET = ("narrow",)  # told where they are not 0: records that are older than these fields do not have them
 
 
 def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
     """Fields of a configuration that tell the variants of a point apart."""
-    values = {name: value for name, value in asdict(config).items() if name not in SHARED}
-    return {name: value for name, value in values.items() if value or name not in WHERE_SET}
+    return {name: value for name, value in asdict(config).items() if name not in SHARED}
 
 
 def variant_name(config: MegaMoeConfig) -> str:

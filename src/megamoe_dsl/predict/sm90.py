@@ -73,14 +73,8 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
     clocks = kernel["rows"] + kernel["rows_token"] * np.where(half, HALF, ROWS)
     if config.decoded:
         clocks = np.maximum(clocks, kernel["decode"])
-    clocks = np.where(np.maximum(first, second) <= config.narrow, kernel["columns"], clocks)
-    return clocks * us, energy_of(config, first) + energy_of(config, second)
-
-
-def energy_of(config: Sm90Config, valid: Ints) -> Floats:
-    """Of a K block of a tile of 128 tokens with `valid` of them; none without a tile."""
-    few = [valid <= 0, valid <= config.narrow, valid <= HALF]
-    return np.select(few, [0.0, LEAST_ENERGY + config.narrow / ROWS, 0.5], 1.0)
+    energy = np.where(first <= HALF, 0.5, 1.0) + np.where(second > HALF, 1.0, np.where(second > 0, 0.5, 0.0))
+    return clocks * us, energy
 
 
 def fetched(config: Sm90Config, valid: Ints) -> Floats:

@@ -21,9 +21,8 @@ class Share(NamedTuple):
 
 
 SHARED = {"block_m", "lookahead", "num_stages"}
-ON_SM90 = frozenset({*SHARED, "cluster"})
-CHOICES = (ON_SM90, ON_SM90 | {"narrow"}, frozenset({*SHARED, "store_block_m", "epilogue_warpgroups", "block_k"}))
-"""The fields that a configuration is chosen by: on SM90, where tiles may be narrow or not, and on SM100."""
+CHOICES = (frozenset({*SHARED, "cluster"}), frozenset({*SHARED, "store_block_m", "epilogue_warpgroups", "block_k"}))
+"""The fields that a configuration is chosen by, on SM90 and on SM100."""
 
 
 @dataclass(frozen=True)

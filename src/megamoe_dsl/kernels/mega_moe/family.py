@@ -68,7 +68,6 @@ class MegaMoeKernel(Kernel):
                 pool = [("token pool", f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead")]
             columns = "tokens" if config.swap_ab else "weight rows"
             tile = f"256 weight rows x {config.block_m} tokens x 128 channels; {columns} are the wgmma's columns"
-            tile += f", of a tile of at most {config.narrow} tokens the tokens" if config.narrow else ""
             epilogue = f"{config.epilogue_warps} warps, which also issue the wgmmas"
         budget = config.registers
         return [

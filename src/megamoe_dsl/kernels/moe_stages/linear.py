@@ -49,5 +49,5 @@ def schedule_tiles(ctx: StageContext):
 @cute.jit
 def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """Sums as BF16 to the stage's results: what the fused kernel does with those of Linear2.  Nobody else reads what is staged."""
-    epilogue_of(me).finish_fc2(ctx, tile, me, sums)
+    epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
     return stores

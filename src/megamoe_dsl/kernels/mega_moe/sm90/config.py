@@ -23,7 +23,6 @@ from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
 BLOCK_M = (8, 16, 32, 128)
-NARROW = (0, 16, 32)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 """Of packed weights, whose tokens are columns up to 64."""
 REGISTERS = RegisterBudget(40, 40, 216)
@@ -87,22 +86,19 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
 
-def narrow_tiles(problem: Problem, block_m: int) -> tuple[int, ...]:
-    """Allowed values of `narrow`."""
-    return NARROW if block_m == BLOCK_M[-1] and not has_packed_weights(problem) else NARROW[:1]
-
-
-def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
+def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
-    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  When SMs are
-    left to other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    return cluster_sizes(problem, block_m, num_sms)[-1] if has_long_tiles(problem) and num_sms == NUM_SMS else 1
+    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  When SMs are left to other
+    streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
+    gains = has_long_tiles(problem) and expected > block_m and num_sms == NUM_SMS
+    return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
     block_m = choose_block_m(problem, expected) if block_m is None else block_m
-    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, expected, block_m, num_sms)
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
 
@@ -112,7 +108,6 @@ class Sm90Config(MegaMoeConfig):
 
     block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
     cluster  CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
-    narrow   beside tiles of 128 tokens: a tile that has no more than so many multiplies so many, as the wgmma's columns
     trace    warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
     """
 
@@ -124,20 +119,17 @@ class Sm90Config(MegaMoeConfig):
     group_m: ClassVar[int] = 16
 
     cluster: int = 1
-    narrow: int = 0
     trace: bool = False
 
     def check_fields(self) -> None:
         """At least two CTAs, a tile of the recipe, and a cluster that the shape allows.  Raises `ConfigError`."""
         tiles = tiles_of(self.problem)
         require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)}")
-        require_integers(self, "cluster", "narrow")
+        require_integers(self, "cluster")
         require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
         require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
-        narrow = narrow_tiles(self.problem, self.block_m)
-        require(self.narrow in narrow, "narrow", self.narrow, f"among {narrow} for this recipe and block_m")
 
     @classmethod
     def choose(cls, problem: Problem, num_tokens: int, *, num_sms: int = NUM_SMS, gpu: str | None = DEFAULT_GPU, **overrides: Any) -> Self:
@@ -158,9 +150,8 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def siblings(self) -> list[Self]:
-        """CTAs alone, or in pairs; tiles that may be narrow."""
-        clusters = [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
-        return [*clusters, *(self.replace(narrow=n) for n in narrow_tiles(self.problem, self.block_m))]
+        """CTAs alone, or in pairs."""
+        return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
 
     @property
     def packed(self) -> bool:

@@ -50,8 +50,3 @@ def begin_exchange() -> None:
 def is_half_tile(ctx: Sm90Context, tile: Any) -> Any:
     """Whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""
     return True if ctx.config.swap_ab else tile.valid_m <= ctx.config.part_tokens
-
-
-def is_narrow_tile(ctx: Sm90Context, tile: Any) -> Any:
-    """Whether a half tile's tokens are so few that they are multiplied as the wgmma's columns."""
-    return tile.valid_m <= ctx.config.narrow

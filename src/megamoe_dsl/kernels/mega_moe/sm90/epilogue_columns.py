@@ -39,7 +39,7 @@ HALF = 128  # bytes: a row of 128 BF16 lies in SMEM as two swizzled halves
 def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, E4M3 with one power-of-two scale per token and 128 channels, into SMEM (article 4.5.4)."""
     config = ctx.config
-    groups = me.tokens // 8
+    groups = config.block_m // 8
     row = config.first_row(tile.pool_block)
     weights = ctx.at("fc1_topk_weights", row + me.pair)
     outputs, peaks = [], []
@@ -84,7 +84,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     Each warpgroup has its own 128 channels, `MOST_COLUMNS` tokens at a time."""
     form = ctx.outputs
     value_bytes = form.row.value_bytes
-    rows = min(me.tokens, MOST_COLUMNS)
+    rows = min(ctx.config.block_m, MOST_COLUMNS)
     row = ctx.config.first_row(tile.pool_block)
     cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
@@ -95,7 +95,7 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     own_row = me.warp * 2 + (me.lane >> 4)
     read = cd + ((me.lane >> 3) & 1) * (rows * HALF) + own_row * HALF + (((me.lane ^ own_row) & 7) << 4)
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.group * (value_bytes * 128) + (me.lane & 15) * (value_bytes * 8))
-    for first in cutlass.range_constexpr(0, me.tokens, rows):
+    for first in cutlass.range_constexpr(0, ctx.config.block_m, rows):
         # What was there last has been read by the warpgroup.
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
         for g in cutlass.range_constexpr(rows // 8):
@@ -104,11 +104,8 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
             store_transposed_b16(write + g * (8 * HALF), words)
         destinations = ctx.result_rows(row + own_row + first, range(0, rows, ROWS_PER_STEP))
         named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)
-        if cutlass.const_expr(first + rows == me.tokens):
+        if cutlass.const_expr(first + rows == ctx.config.block_m):
             free_rows(ctx, tile, me.lane, destinations, [own_row + step + first < tile.valid_m for step in range(0, rows, ROWS_PER_STEP)])
         for i, step in enumerate(range(0, rows, ROWS_PER_STEP)):
             if own_row + step + first < tile.valid_m:
                 form.send(destinations[i] + channel_bytes, channel_bytes, me.lane, load_shared_v4(read + step * HALF))
-    if cutlass.const_expr(ctx.config.narrow):
-        # A tile with tokens as rows may follow, whose warps write before they have met.
-        named_barrier(me.group + NamedBarrier.EPILOGUE_GROUP, 128)

@@ -32,7 +32,7 @@ from .config import Sm90Config
 from .context import Sm90Context
 from .decode import decode_weights
 from .load import load_tokens, load_weights
-from .maps import num_maps
+from .maps import NUM_MAPS
 from .math import math
 from .smem_plan import MATH_WARPGROUPS
 from .store import store_tiles
@@ -48,7 +48,7 @@ def initialise(ctx: Sm90Context, warp: Any):
     if warp == WEIGHTS_WARP:
         init_barriers(ctx)
     if warp == TOKENS_WARP:
-        acquire_maps(ctx, num_maps(ctx.config))
+        acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
         if warp == STORE_WARP:
             store_table(ctx.shared("decoded"))

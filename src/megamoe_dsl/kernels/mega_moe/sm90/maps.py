@@ -1,4 +1,4 @@
-"""The tensor maps of the SM90 kernel: twelve descriptors, Linear2 at a fixed distance from Linear1, and one more where tiles may be narrow.
+"""The tensor maps of the SM90 kernel: twelve descriptors, Linear2 at a fixed distance from Linear1.
 
 An operand has two maps: one whose box is the whole operand of a stage, and one whose box is a part of it.  A part is what a CTA fetches for
 all CTAs of its cluster, or the tokens of a half tile.
@@ -27,10 +27,9 @@ class Sm90Map(IntEnum):
     WEIGHTS_PART = 4
     FC1_OUTPUT = 10
     FC1_OUTPUT_PART = 11
-    FC1_OUTPUT_NARROW = 12
 
 
-NUM_MAPS = 12  # of every kernel
+NUM_MAPS = 12
 PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
@@ -67,10 +66,4 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
         *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"]),
         fc1_output(config.block_m),
         fc1_output(config.part_tokens),
-        *([fc1_output(config.narrow)] if config.narrow else []),
     ]
-
-
-def num_maps(config: Sm90Config) -> int:
-    """Of a kernel's table."""
-    return NUM_MAPS + bool(config.narrow)

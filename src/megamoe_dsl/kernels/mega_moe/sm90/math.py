@@ -38,14 +38,15 @@ from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
-from .context import MATH_THREADS, Sm90Context, is_half_tile, is_narrow_tile
+from .config import Sm90Config
+from .context import MATH_THREADS, Sm90Context, is_half_tile
 
 Finish = Callable[[Sm90Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
 
 
-def epilogue_of(me: Share | PackedShare) -> ModuleType:
-    """The module that finishes tiles of such shares."""
-    return epilogue_columns if isinstance(me, ColumnShare | PackedShare) else epilogue_rows
+def epilogue_of(config: Sm90Config) -> ModuleType:
+    """The module that finishes tiles as the configuration computes them."""
+    return epilogue_columns if config.swap_ab else epilogue_rows
 
 
 @cute.jit
@@ -86,24 +87,12 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
             stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)
         elif cutlass.const_expr(config.swap_ab):
             stage, stores = compute(ctx, tile, ColumnShare.of(me, config.block_m), stage, stores, finish)
-        elif cutlass.const_expr(config.narrow):
-            if is_narrow_tile(ctx, tile):
-                stage, stores = compute(ctx, tile, ColumnShare.of(me, config.narrow), stage, stores, finish)
-            else:
-                stage, stores = compute_rows(ctx, tile, me, stage, stores, finish)
         else:
-            stage, stores = compute_rows(ctx, tile, me, stage, stores, finish)
+            if is_half_tile(ctx, tile):
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
+            else:
+                stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
         tile, tiles = next_tile(tiles)
-
-
-@cute.jit
-def compute_rows(ctx: Sm90Context, tile: WorkTile, me: MathThread, stage: Stage, stores: Ring, finish: Finish) -> tuple[Stage, Ring]:
-    """The same of a tile whose tokens are the wgmma's rows, a half tile or a whole one."""
-    if is_half_tile(ctx, tile):
-        stage, stores = compute(ctx, tile, RowShare.of(me, half=True), stage, stores, finish)
-    else:
-        stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
-    return stage, stores
 
 
 @cute.jit
@@ -131,10 +120,10 @@ def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums:
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
     if tile.phase == FC1:
-        epilogue_of(me).finish_fc1(ctx, tile, me, sums)
+        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, sums)
         stores = stores.next()
     else:
-        epilogue_of(me).finish_fc2(ctx, tile, me, sums)
+        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
     return stores
 
 

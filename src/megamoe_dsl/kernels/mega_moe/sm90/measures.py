@@ -39,15 +39,16 @@ def measure_decode(find: Measurer) -> list[Measure]:
 
 def measure_math(find: Measurer) -> list[Measure]:
     """The K loop; the epilogues, each of which runs for one kind of tile and not for the other; and the rest of the tile loop around them.
-    Where half tiles and narrow ones have code of their own, only its K loop is measured.
+    Where half tiles have code of their own, only its K loop is measured.
 
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    rows = "tokens_as_m." if find.config.narrow else "tokens_as_"
-    k_loop, k_blocks = find.k_loop("packed_share." if find.config.packed and find.config.swap_ab else rows, GMMA, WGMMAS_PER_K_BLOCK)
+    k_loop, k_blocks = find.k_loop(
+        "packed_share." if find.config.packed and find.config.swap_ab else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK
+    )
     tile = find.around(k_loop)
-    elsewhere, others = (frozenset(), []) if find.config.swap_ab else measure_other_tiles(find, k_loop)
+    elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)
     inside = sorted(tile.body)
     first = next((i for i in inside if find.code[i].opcode == "MUFU.EX2"), None)
@@ -61,16 +62,12 @@ def measure_math(find: Measurer) -> list[Measure]:
         find.measure(f"fc1_epilogue_{suffix}", "Linear1 epilogue", unit, passes[0], units),
         find.measure(f"fc2_epilogue_{suffix}", "Linear2 epilogue", unit, passes[1], units),
         find.measure("math_tile", "math", "tile", tile, 1, [k_loop, *passes]),
-        *others,
+        *half,
     ]
 
 
-def measure_other_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
-    """With tokens as rows: what runs for half tiles and for narrow ones, and the measures of their K loops."""
-    kinds = [("half", "tokens_as_m.", WGMMAS_OF_A_HALF_TILE), ("narrow", "tokens_as_n.", WGMMAS_PER_K_BLOCK)]
-    elsewhere, measures = frozenset[int](), []
-    for kind, function, wgmmas in kinds[: 1 + bool(find.config.narrow)]:
-        own, blocks = find.k_loop(function, GMMA, wgmmas)
-        measures.append(find.measure(f"math_k_block_{kind}_tile", f"math, {kind} tile", "K block", own, blocks))
-        elsewhere |= find.flow.side(own.head, k_loop.head)
-    return elsewhere, measures
+def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
+    """With tokens as rows: what runs for half tiles, and the measure of its K loop."""
+    own, blocks = find.k_loop("tokens_as_m.", GMMA, WGMMAS_OF_A_HALF_TILE)
+    measure = find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)
+    return find.flow.side(own.head, k_loop.head), [measure]

@@ -7,8 +7,6 @@ signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival 
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass.cute as cute
 
 from ....device.mbarrier import arrive, wait
@@ -19,15 +17,9 @@ from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import part_mark, signal_part
-from ..tile_scheduler import WorkTile, next_tile
-from .context import Sm90Context, is_half_tile, is_narrow_tile
+from ..tile_scheduler import next_tile
+from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
-
-
-def output_map(ctx: Sm90Context, tile: WorkTile) -> Any:
-    """The tensor map whose box has the rows that the tile's epilogue has written."""
-    output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
-    return select(is_narrow_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_NARROW), output) if ctx.config.narrow else output
 
 
 @cute.jit
@@ -41,7 +33,8 @@ def store_tiles(ctx: Sm90Context):
             wait(ctx.barrier("store_full"), stores.phase)
             stores = stores.next()
             if lane == 0:
-                store_tile(output_map(ctx, tile), ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
+                output = select(is_half_tile(ctx, tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
+                store_tile(output, ctx.shared("cd"), tile.n_block * BLOCK_K, ctx.config.first_row(tile.pool_block))
                 commit_group()
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))
