@@ -2,6 +2,7 @@
 
     python bench/gemm.py prepare FOLDER [--points TEXT ...]      where the DSL is: compiles the candidates of the points
     python bench/gemm.py run FOLDER [--points TEXT ...] [--baseline SITE] [--out FOLDER]      where a GPU is
+    python bench/gemm.py counters FOLDER [the same]              where a GPU and Nsight Compute are: counters of one launch of each
     python bench/gemm.py tune FILE                               anywhere: enters the winners of a run into the GPU's table
 
     python bench/gemm.py table FILE                              anywhere: the table of docs/gemm.md
@@ -18,9 +19,13 @@ import sys
 from pathlib import Path
 
 from megamoe_dsl.bench.gemm.candidates import MOST
+from megamoe_dsl.bench.gemm.counters import count, counters_table, launch_once
 from megamoe_dsl.bench.gemm.point import find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
+from megamoe_dsl.bench.host import Host
 from megamoe_dsl.problem import ProblemError
+
+PROFILED_LIMIT_S = 300.0
 
 
 def prepare(given: argparse.Namespace) -> None:
@@ -31,7 +36,6 @@ def prepare(given: argparse.Namespace) -> None:
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
     from megamoe_dsl.bench.gemm.session import table
-    from megamoe_dsl.bench.host import Host
 
     path, records = run_gemms(
         GemmRun(given.points, given.folder, given.out, given.baseline, variants=True),
@@ -40,6 +44,16 @@ def run(given: argparse.Namespace) -> None:
     )
     print(f"wrote {path}")
     sys.exit(not all(map(passed, records)))
+
+
+def counters(given: argparse.Namespace) -> None:
+    """Counts under the profiler, which runs this command again, prints a table and writes a JSON file."""
+    run = GemmRun(given.points, given.folder, given.out, given.baseline, variants=True)
+    if given.profiled:
+        launch_once(run, Host.find())
+        return
+    path, records = count(run, [sys.executable, *sys.argv, "--profiled"], PROFILED_LIMIT_S)
+    print(f"{counters_table(records)}\nwrote {path}")
 
 
 def tune(given: argparse.Namespace) -> None:
@@ -62,7 +76,7 @@ def show_table(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times FP8 GEMMs on one GPU.")
     commands = parser.add_subparsers(required=True)
-    for name, action in (("prepare", prepare), ("run", run)):
+    for name, action in (("prepare", prepare), ("run", run), ("counters", counters)):
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         command.add_argument("folder", type=Path, help="compiled kernels")
@@ -73,6 +87,8 @@ def main() -> None:
         else:
             command.add_argument("--baseline", type=Path, help="folder of unpacked wheels")
             command.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
+        if name == "counters":
+            command.add_argument("--profiled", action="store_true", help=argparse.SUPPRESS)
     showing = commands.add_parser("table")
     showing.set_defaults(action=show_table)
     showing.add_argument("file", type=Path, help="what `run` wrote")

@@ -107,6 +107,16 @@ def to_first_cta(match: re.Match[str]) -> str:
     return re.sub(r"%r\d+;", "0;", match[0])
 
 
+WGMMA = (
+    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
+    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
+    at("a group less waited for", GROUP_WAIT, -1, last_number_plus(1), NOT_ORDERED),
+    at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
+    at("group not committed", r"wgmma\.commit_group\.sync\.aligned;", -1, gone, NOT_ORDERED),
+    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
+    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
+)
+"""What any main loop of wgmmas can have."""
 FAULTS = (
     # --- the store warp
     before("store_full not waited for", STORE, 0, WAIT, never, NOT_ORDERED),
@@ -149,14 +159,7 @@ FAULTS = (
     before("weight bytes too many", LOAD, -1, EXPECT, last_number_plus(16), STUCK),
     before("arrival not waited for by the token loader", LOAD, 0, SPIN, taken, NOT_ORDERED),
     before("tokens without proxy fence", LOAD, 0, r"fence\.proxy\.async\.global;", gone, ("race",)),
-    # --- wgmma
-    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
-    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
-    at("a group less waited for", GROUP_WAIT, -1, last_number_plus(1), NOT_ORDERED),
-    at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
-    at("group not committed", r"wgmma\.commit_group\.sync\.aligned;", -1, gone, NOT_ORDERED),
-    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
-    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
+    *WGMMA,
 )
 COLUMNS_ONLY = (
     after("maxima read before they are written", STORE_MAXIMA, -1, EPILOGUE_ALL, gone, NOT_ORDERED),

@@ -1,11 +1,11 @@
 """Faults for the kernels of the unfused layer's stages: what their roles wait for and signal, each taken out or weakened on its own
-(sm90_faults.py has the means, gemm_faults.py what any ring and its wgmmas can have)."""
+(sm90_faults.py has the means, gemm_faults.py what any ring can have)."""
 
 from __future__ import annotations
 
-from gemm_faults import ALONE, ANY, RING, TILES, WGMMA
+from gemm_faults import ALONE, ANY, RING, TILES
 from kernel_faults import SPIN, gone, smaller_scope, swap, taken
-from sm90_faults import FENCE_SHARED, NOT_ORDERED, STUCK, WAIT, Sm90Fault, after, at, before, never
+from sm90_faults import FENCE_SHARED, NOT_ORDERED, STUCK, WAIT, WGMMA, Sm90Fault, after, at, before, never
 
 TABLE = r"mbarrier\.arrive\.shared::cta[^;]*;"
 SIGNAL = r"red\.release\.[^;]*;"

@@ -13,6 +13,7 @@ import torch
 from ...artifact.store import ArtifactStore
 from ...kernels.gemm.config import GemmConfig
 from ...runtime.device_gemm import LoadedGemm
+from ...runtime.gemm_tensors import GemmTensors
 from ..timing import REPEATS, time_back_to_back, time_graphs
 from .baselines import deep_gemm, torch_scaled
 from .inputs import TOLERANCE, PointInputs
@@ -30,24 +31,25 @@ def variant(config: GemmConfig) -> str:
     return text + "".join(f" {name}" for name in ("swap_ab", "halves", "dealt", "in_turn", "split_k") if getattr(config, name))
 
 
+def loaded(configs: Sequence[GemmConfig], store: ArtifactStore, tensors: GemmTensors) -> dict[str, Callable[[], Any]]:
+    """Launches of kernels on the same tensors, by the name of their variant."""
+    return {variant(one): partial(LoadedGemm(one, store, tensors.a.device), tensors) for one in configs}
+
+
 def run_point(
     point: GemmPoint, configs: Sequence[GemmConfig], store: ArtifactStore, site: Path | None, repeats: int = REPEATS
 ) -> dict[str, Any]:
     """A record: every kernel's check and times, the fastest first, and what the baselines refuse."""
     inputs = PointInputs.draw(point)
     t = inputs.tensors
-    launches: dict[str, Callable[[], Any]] = {}
+    launches = loaded(configs, store, t)
     errors: dict[str, float] = {}
-    chosen: dict[str, dict[str, Any]] = {}
-    for config in configs:
-        name = variant(config)
+    for name, launch in launches.items():
         t.d.fill_(float("nan"))
-        kernel = LoadedGemm(config, store, t.a.device)
-        kernel(t)
+        launch()
         torch.cuda.synchronize()
         errors[name] = inputs.error(t.d)
-        launches[name] = partial(kernel, t)
-        chosen[name] = {key: value for key, value in asdict(config).items() if key != "problem"}
+    chosen = {variant(one): {key: value for key, value in asdict(one).items() if key != "problem"} for one in configs}
     other = torch.full_like(t.d, float("nan"))
     baselines = deep_gemm(point, replace(inputs), other, site)
     for name, run in baselines.items():

@@ -1,0 +1,79 @@
+"""What a router hands to the GEMMs of one GPU's layer: the experts of each token, and rows sorted by expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from megamoe_dsl.problem import ProblemError
+
+
+@dataclass(frozen=True)
+class RouterMetadata:
+    """Rows sorted by expert, and within an expert by token; slots of no expert have no row.
+
+    Attributes:
+        counts: int32 [num_experts], rows of each expert.
+        ends: int32 [num_experts], the row after each expert's last.
+        sources: int32 [rows], the token of each row.
+        positions: int32 [tokens, topk], the row of each slot, -1 where it has none.
+    """
+
+    counts: torch.Tensor
+    ends: torch.Tensor
+    sources: torch.Tensor
+    positions: torch.Tensor
+
+
+def router_metadata(topk_idx: torch.Tensor, num_experts: int) -> RouterMetadata:
+    """Histogram, offsets and the stable sort.
+
+    Args:
+        topk_idx: integer [tokens, topk]; -1 masks a slot.
+        num_experts: experts.
+
+    Raises:
+        ProblemError: for an expert out of range.
+    """
+    flat = topk_idx.flatten().long()
+    if flat.numel() and not -1 <= int(flat.min()) <= int(flat.max()) < num_experts:
+        bad = int(flat[(flat < -1) | (flat >= num_experts)][0])
+        raise ProblemError("topk_idx", bad, f"-1 or an expert in [0, {num_experts})")
+    slots = (flat >= 0).nonzero().flatten()
+    order = slots[flat[slots].argsort(stable=True)]
+    counts = torch.bincount(flat[slots], minlength=num_experts)
+    positions = torch.full_like(flat, -1)
+    positions[order] = torch.arange(len(order), device=flat.device)
+    sources = order // max(topk_idx.shape[1], 1)
+    return RouterMetadata(counts.int(), counts.cumsum(0).int(), sources.int(), positions.view(topk_idx.shape).int())
+
+
+def top_experts(logits: torch.Tensor, topk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The experts of the highest logits, and the softmax over those: (int32 [tokens, topk], float32 [tokens, topk]), highest first.
+
+    Of equal logits the expert of the lower number comes first.  The sum of a token's exponentials is formed in float64.
+
+    Args:
+        logits: float32 [tokens, experts].
+        topk: experts of a token.
+    """
+    order = logits.sort(dim=1, descending=True, stable=True)
+    chosen = order.values[:, :topk].double()
+    return order.indices[:, :topk].int(), chosen.softmax(dim=1).float()
+
+
+def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Of each token, its rows times their weights, added in the order of its slots in FP32 with one rounding each: BF16 [tokens, channels].
+
+    Args:
+        rows: bfloat16 [rows, channels].
+        positions: int32 [tokens, topk], of `RouterMetadata`.
+        weights: float32 [tokens, topk].
+    """
+    total = torch.zeros(len(positions), rows.shape[1], dtype=torch.float32, device=rows.device)
+    for slot in range(positions.shape[1]):
+        at, there = positions[:, slot].long(), positions[:, slot] >= 0
+        term = rows[at.clamp(min=0)].double() * weights[:, slot, None].double()
+        total = torch.where(there[:, None], (term + total.double()).float(), total) if len(rows) else total
+    return total.bfloat16()

@@ -1,0 +1,49 @@
+"""Metadata of a router: every slot has one row, sorted by expert and by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megamoe_dsl.layouts.expert_rows import PackedRows
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.reference.router import router_metadata, top_experts, weighted_sum
+
+
+@given(st.integers(0, 40), st.integers(1, 10), st.sampled_from([1, 16, 128, 512]), st.integers(0, 1 << 20))
+def test_slots_have_a_row_each(tokens: int, topk: int, experts: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    idx = torch.randint(-1, experts, (tokens, topk), generator=generator)
+    found = router_metadata(idx, experts)
+    assert found.counts.tolist() == [int((idx == expert).sum()) for expert in range(experts)]
+    assert tuple(found.ends.tolist()) == PackedRows(tuple(found.counts.tolist())).ends
+    rows = found.positions[idx >= 0]
+    assert sorted(rows.tolist()) == list(range(int((idx >= 0).sum())))
+    assert (found.positions[idx < 0] == -1).all()
+    experts_of_rows = torch.repeat_interleave(torch.arange(experts), found.counts.long())
+    for token in range(tokens):
+        for slot in range(topk):
+            row = int(found.positions[token, slot])
+            assert row < 0 or (found.sources[row] == token and experts_of_rows[row] == idx[token, slot])
+    assert all(bool((of_expert.diff() >= 0).all()) for of_expert in found.sources.split(found.counts.tolist()))
+
+
+def test_an_expert_that_is_not_there_is_named() -> None:
+    with pytest.raises(ProblemError, match="topk_idx = 8"):
+        router_metadata(torch.tensor([[3, 8]]), 8)
+
+
+def test_highest_logits_with_ties_by_number() -> None:
+    idx, weights = top_experts(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 3)
+    assert idx.tolist() == [[1, 2, 3]]
+    assert torch.allclose(weights, torch.tensor([[1.0, 1.0, torch.e**-1]]) / (2 + torch.e**-1))
+
+
+def test_rows_are_summed_by_token() -> None:
+    idx = torch.tensor([[2, 0], [-1, 2]])
+    found = router_metadata(idx, 3)
+    rows = torch.tensor([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]], dtype=torch.bfloat16)  # expert 0 of token 0, expert 2 of tokens 0 and 1
+    y = weighted_sum(rows, found.positions, torch.tensor([[0.5, 2.0], [9.0, 0.25]]))
+    assert y.tolist() == [[4.0, 8.0], [4.0, 8.0]]
