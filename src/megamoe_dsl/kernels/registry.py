@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .ep_moe.family import DispatchGroupedGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
 from .mega_moe.family import MegaMoeKernel
@@ -19,6 +20,7 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     *STAGES,
+    DispatchGroupedGemmKernel(),
 ]
 
 
