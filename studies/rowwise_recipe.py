@@ -14,10 +14,13 @@ from dataclasses import dataclass
 import torch
 
 from megamoe_dsl.cases.common import block_factors
+from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import E4M3_MAX, FP32_SCALE_BLOCK, encode_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
-from megamoe_dsl.reference import Accumulate, hopper_dot, linear1, linear2, requantize, swiglu
+from megamoe_dsl.reference import Accumulate, activate, hopper_dot, linear1, linear2, requantize
 
 CLAMP = 10.0
+SWIGLU = Problem(256, 128, 1, 1, recipe="fp8xfp8", activation_clamp=CLAMP)
+"""Any layer with this clamp: its activation."""
 CALIBRATION_TOKENS = 64
 MARGIN = 2.0
 """Of the static scale over the largest value that calibration saw: one binade, which costs a floating-point format no mantissa bit."""
@@ -98,7 +101,7 @@ def unquantised(expert: Expert) -> Output:
 
 
 def block128(expert: Expert, sums: Accumulate) -> Output:
-    h = swiglu(linear1(*quantize_e4m3_f32(expert.x), *quantize_weight_e4m3(expert.fc1), sums), expert.weight, CLAMP)
+    h = activate(SWIGLU, linear1(*quantize_e4m3_f32(expert.x), *quantize_weight_e4m3(expert.fc1), sums), expert.weight)
     return Output(h, linear2(*requantize(h, "fp8xfp8"), *quantize_weight_e4m3(expert.fc2), sums))
 
 
@@ -120,7 +123,7 @@ def rowwise_matmul(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: t
 
 def rowwise(expert: Expert, sums: Accumulate) -> Output:
     gate_up = rowwise_matmul(*quantize_rows(expert.x), *quantize_rows(expert.fc1), sums)
-    h = swiglu(gate_up, expert.weight, CLAMP)
+    h = activate(SWIGLU, gate_up, expert.weight)
     scale = static_scale(expert)
     return Output(h, rowwise_matmul(encode_e4m3(h * scale.reciprocal()), scale, *quantize_rows(expert.fc2), sums).bfloat16())
 

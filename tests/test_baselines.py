@@ -14,6 +14,7 @@ import torch.distributed as dist
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.bench.baselines import BASELINES, find_baseline, load_baseline
 from megamoe_dsl.bench.baselines.deep_gemm import DeepGemm, DeepGemmSm100
+from megamoe_dsl.bench.torch_layer import TorchLayer
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import transform_weights
@@ -110,3 +111,11 @@ def test_on_sm100_the_baseline_has_the_weights_of_the_layer(site: Path) -> None:
     layer(y)
     assert torch.equal(y[:, 0], inputs.topk_weights[:, 0])
     assert layer.library.asked == ["allocate 4 3 2 512 256", "launch fp4 10.0"]
+
+
+def test_layers_that_baselines_do_not_compute_are_named(site: Path) -> None:
+    other = replace(MOE, activation="situ", activation_clamp=None)
+    weights = random_weights(MOE, 0, 1)
+    for layer in (lambda: load_baseline(site, other, weights), lambda: TorchLayer(other, weights)):
+        with pytest.raises(ProblemError, match="activation = 'situ': must be silu: baselines have no other"):
+            layer()

@@ -25,7 +25,7 @@ REJECTED = [
     ("hidden", 128, "a multiple of 256"),
     ("hidden", 2880, "a multiple of 256"),
     ("intermediate", 64, "a multiple of 128"),
-    ("intermediate", 4096 + 128, "at most 4096"),
+    ("intermediate", 16384 + 128, "at most 16384"),
     ("num_ranks", MAX_RANKS * 2, "at most 32"),
     ("num_experts", 34, "a multiple of num_ranks = 4"),
     ("topk", MAX_TOPK + 1, "at most 32"),
@@ -36,6 +36,7 @@ REJECTED = [
         ("activation_clamp", value, "None or a number between 2^-126 and 1e+15")
         for value in (0.0, -1.0, 2.0**-127, 1e16, 10**400, math.inf, math.nan, "7", True)
     ),
+    *(("activation", value, "one of silu, swigluoai, situ") for value in ("swiglu", "gelu", None)),
     ("fast_math", "yes", "True or False"),
     *(("combine", value, "bf16 or e4m3") for value in ("e2m1", "fp8", None)),
 ]
@@ -62,7 +63,7 @@ def test_topk_is_bounded_by_the_experts():
     [
         ("hidden", 256),
         ("intermediate", 128),
-        ("intermediate", 4096),
+        ("intermediate", 16384),
         ("topk", 32),
         ("num_ranks", 32),
         ("max_tokens_per_rank", 1),
@@ -84,6 +85,15 @@ def test_symmetric_buffer_rows_stay_countable_in_32_bits():
     largest = Problem(256, 128, 2048, 32, num_ranks=1, max_tokens_per_rank=(1 << 22) - 1)
     rows = pool_tokens(largest)
     assert rows * largest.topk > 1 << 31 > padded_sf_rows(rows, largest.formats) > rows
+
+
+def test_activations_have_their_own_clamp():
+    """gpt-oss's is 7 and may be another, tanh takes the place of one."""
+    assert replace(GOOD, activation="swigluoai").activation_clamp == 7.0
+    assert replace(GOOD, activation="swigluoai", activation_clamp=5).activation_clamp == 5.0
+    assert replace(GOOD, activation="situ").activation_clamp is None
+    with pytest.raises(ProblemError, match=r"activation_clamp = 10.0: must be None: situ limits gate and up itself"):
+        replace(GOOD, activation="situ", activation_clamp=10.0)
 
 
 def test_frozen_and_hashable():

@@ -16,19 +16,19 @@ from structure import PACKAGE, circle, imports, modules
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-SHAPE = {"arch", "config_error", "hardware", "layouts", "problem", "recipe", "target"}
+SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "target"}
 MAY_IMPORT: dict[str, set[str]] = {
-    **{name: set() for name in ("integer", "arch", "recipe", "layouts", "tuned", "sass")},
+    **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
     "hardware": {"layouts"},
     "schedule": {"layouts"},
     "device": {"hardware", "layouts"},
     "config_error": {"integer"},
-    "problem": {"integer", "recipe"},
+    "problem": {"activation", "integer", "recipe"},
     "target": {"arch", "problem"},
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"device", "hardware"},
     "quant": {"arch", "hardware", "problem", "recipe"},
-    "reference": {"problem", "quant", "recipe"},
+    "reference": {"activation", "problem", "quant", "recipe"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "kernels", "sim"},
@@ -103,7 +103,8 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     """Warp numbers and register counts are in `kernel.py` of an architecture."""
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
-    families = ("mega_moe.sm100", "mega_moe.sm90", "gemm", "gemm.sm100", "moe_stages", "moe_stages.sm100", "ep_moe")
+    gemms = ("gemm", "gemm.decoding", "gemm.sm100", "gather_gemm")
+    families = ("mega_moe.sm100", "mega_moe.sm90", *gemms, "moe_stages", "moe_stages.sm100", "ep_moe")
     assert found == {f"kernels.{family}.kernel" for family in families}
 
 

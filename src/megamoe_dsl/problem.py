@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import SupportsIndex
 
+from .activation import ACTIVATIONS, SILU, Activation
 from .integer import as_integer
 from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
-MAX_ARRIVAL_BITS = 64  # the Linear2 arrival mask has one bit per 64 intermediate channels
+MAX_INTERMEDIATE = 16384
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
 POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
@@ -38,20 +39,22 @@ def integer_between(field: str, value: object, low: int, high: int, allowed: str
 
 @dataclass(frozen=True)
 class Problem:
-    """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ swiglu(W1[e] @ x).
+    """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ activation(W1[e] @ x).
 
     hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, Linear2 tiles have 256 rows)
-    intermediate          channels between the two linears (multiple of 128, at most 4096: one arrival bit per 64 channels)
+    intermediate          channels between the two linears (multiple of 128, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 32
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
     recipe                number formats, by name (recipe.py)
-    activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5)
-    fast_math             approximate exponential and reciprocal in SwiGLU
+    activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None is
+                          the activation's own clamp where it has one
+    fast_math             approximate exponential and reciprocal in the activation
     pool_rows             None: the token pool has rows for any routing.  Else a multiple of 128: so many rows, or as many as any routing
                           takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
     combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
+    activation            what becomes of gate and up, by name (activation.py)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -67,6 +70,7 @@ class Problem:
     fast_math: bool = True
     pool_rows: int | None = None
     combine: str = BF16
+    activation: str = SILU
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -76,7 +80,7 @@ class Problem:
             object.__setattr__(self, field, value)
         self._require("hidden", self.hidden % 256 == 0, "a multiple of 256")
         self._require("intermediate", self.intermediate % 128 == 0, "a multiple of 128")
-        self._require("intermediate", self.intermediate <= 64 * MAX_ARRIVAL_BITS, f"at most {64 * MAX_ARRIVAL_BITS}")
+        self._require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
         self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
         self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
         self._require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
@@ -85,10 +89,12 @@ class Problem:
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
         self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
         self._require("recipe", self.recipe in RECIPES, "one of " + ", ".join(RECIPES))
-        clamp = self.activation_clamp
+        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+        clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
         is_number = isinstance(clamp, Real) and not isinstance(clamp, bool)
         clamp_ok = clamp is None or (is_number and MIN_CLAMP <= clamp <= MAX_CLAMP)
         self._require("activation_clamp", clamp_ok, f"None or a number between 2^-126 and {MAX_CLAMP:g}")
+        self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(clamp))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
@@ -106,6 +112,11 @@ class Problem:
     def formats(self) -> Recipe:
         """The number formats of the recipe, and of `combine`."""
         return replace(RECIPES[self.recipe], combine=COMBINE[self.combine])
+
+    @property
+    def activates(self) -> Activation:
+        """What becomes of gate and up."""
+        return ACTIVATIONS[self.activation]
 
     @property
     def experts_per_rank(self) -> int:

@@ -28,7 +28,7 @@ from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
 from .kernels.mega_moe.sm100.config import Sm100Config, block_ks, store_block_ms, tiers_of
 from .layouts.algebra import IntTuple, Layout, unflatten
-from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
+from .problem import MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ def problems(
     draw: st.DrawFn,
     *,
     max_hidden: int = 7168,
-    max_intermediate: int = 64 * MAX_ARRIVAL_BITS,
+    max_intermediate: int = 4096,
     max_experts_per_rank: int = 64,
     max_topk: int = MAX_TOPK,
     max_ranks: int = MAX_RANKS,
     max_tokens: int = 2048,
 ) -> Problem:
     """Valid problems.  Shrinks to hidden 256, intermediate 128, one expert, top-1, one rank, one token, no clamp."""
+    activation, clamp = draw(st.sampled_from((("silu", None), ("silu", 7.0), ("silu", 10.0), ("swigluoai", 7.0), ("situ", None))))
     ranks = draw(st.integers(1, max_ranks))
     local = draw(st.integers(1, max_experts_per_rank))
     return Problem(
@@ -58,7 +59,8 @@ def problems(
         topk=draw(st.integers(1, min(max_topk, ranks * local))),
         num_ranks=ranks,
         max_tokens_per_rank=draw(st.integers(1, max_tokens)),
-        activation_clamp=draw(st.sampled_from((None, 7.0, 10.0))),
+        activation=activation,
+        activation_clamp=clamp,
         fast_math=draw(st.booleans()),
     )
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 from ptx_of import ptx_of
 
 BLOCK = 128
+LIMITS = (4.0, 25.0)
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +28,15 @@ def apply() -> Callable[[str, torch.Tensor], torch.Tensor]:
     from megamoe_dsl.device import cast
     from megamoe_dsl.device.memory import load_f32, store_u32
     from megamoe_dsl.device.ptx import emit_to
+    from megamoe_dsl.device.soft_limit import soft_limit
 
     def bits(value: Any) -> Any:
         return emit_to(Uint32, "mov.b32 {}, {};", value)
 
     functions = {
-        "exact silu": lambda x: bits(cast.silu(x, False)),
-        "fast silu": lambda x: bits(cast.silu(x, True)),
+        "exact silu": lambda x: bits(cast.times_sigmoid(x, x, 1.0, False)),
+        "fast silu": lambda x: bits(cast.times_sigmoid(x, x, 1.0, True)),
+        **{f"limit {limit}": partial(lambda limit, x: bits(soft_limit(x, limit)), limit) for limit in LIMITS},
         "scale exponent": cast.scale_exponent,
     }
 
@@ -83,6 +87,17 @@ def test_silu_of_gates_far_from_zero(apply: Any, name: str) -> None:
     far = gates.abs() > 88.8
     assert torch.equal(got[far], gates[far].clamp(min=0.0))
     assert torch.equal(got.isfinite(), torch.ones_like(far))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_soft_limit_is_near_tanh(apply: Any, limit: float) -> None:
+    """Of both signs, on both sides of where the polynomial ends, down to where x is its own limit; infinite powers give the limit."""
+    x = torch.cat([torch.linspace(0.01, 3.0, 300) * limit, torch.tensor([1e-30, 1e-6, 1e-3, 0.5499, 0.55, 0.5501, 1e3, 3e38])])
+    x = torch.cat([x, -x])
+    want = (limit * (x.double() / limit).tanh()).float()
+    got = apply(f"limit {limit}", x).view(torch.float32)
+    assert bool((ulps(got, want) <= 5).all())
+    assert bool((got[-1] == -limit) & (got[len(x) // 2 - 1] == limit))
 
 
 def test_scale_exponent_is_the_smallest_that_holds_the_maximum(apply: Any) -> None:

@@ -16,50 +16,6 @@ def bf16(x: float) -> np.float32:
     return np.array((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000, dtype=np.uint32).view(F32)[()]
 
 
-def scalar_swiglu(gate: float, up: float, weight: float, clamp: float | None, fast_math: bool) -> np.float32:
-    g, u = bf16(gate), bf16(up)
-    if clamp is not None:
-        limit = bf16(clamp)
-        g, u = min(g, limit), min(max(u, -limit), limit)
-    with np.errstate(over="ignore", divide="ignore"):
-        if fast_math:
-            e = F32(np.exp2(np.float64(F32(g * F32(-1.4426950408889634)))))
-            r = F32(1.0 / np.float64(F32(1) + e))
-            s = F32(g * (r if r >= F32(2.0**-126) else F32(0)))
-        else:
-            s = F32(g / (F32(1) + F32(np.exp(-np.float64(g)))))
-    return F32(F32(s * u) * F32(weight))
-
-
-@pytest.mark.parametrize("fast_math", [True, False])
-@pytest.mark.parametrize("clamp", [None, 10.0, 0.3])
-def test_swiglu_step_by_step(clamp, fast_math):
-    generator = torch.Generator().manual_seed(3)
-    gate = torch.randn(4, 64, generator=generator) * torch.tensor([1.0, 20.0, 80.0, 0.01])[:, None]
-    gate[2, :6] = torch.tensor([-87.5, -88.0, -100.0, -500.0, 0.0, 300.0])
-    up = torch.randn(4, 64, generator=generator) * 12
-    weight = torch.rand(4, generator=generator)
-    got = reference.swiglu(torch.cat([gate, up], dim=1), weight, clamp, fast_math)
-    want = [
-        [scalar_swiglu(*pair, w, clamp, fast_math) for pair in zip(*rows, strict=True)]
-        for *rows, w in zip(gate.numpy(), up.numpy(), weight.numpy(), strict=True)
-    ]
-    assert np.array_equal(got.numpy().view(np.uint32), np.array(want, dtype=F32).view(np.uint32))
-
-
-def test_swiglu_extremes_are_finite():
-    gate_up = torch.tensor([[-3e38, 3e38, 0.0, 1.0, 1.0, 5.0]])
-    assert reference.swiglu(gate_up, torch.ones(1)).abs().tolist() == [[0.0, float(torch.tensor(3e38).bfloat16()), 0.0]]
-    assert reference.swiglu(gate_up, torch.ones(1), fast_math=False)[0, 0] == 0
-
-
-def test_swiglu_errors():
-    with pytest.raises(ValueError, match=r"gate_up: torch.float64 \(1, 4\)"):
-        reference.swiglu(torch.zeros(1, 4, dtype=torch.float64), torch.ones(1))
-    with pytest.raises(ValueError, match=r"weight: torch.float32 \(2,\), allowed: torch.float32 \(1,\)"):
-        reference.swiglu(torch.zeros(1, 4), torch.ones(2))
-
-
 def test_scaled_matmul_by_hand():
     x = torch.zeros(1, 64)
     x[0, 0], x[0, 40] = 3.0, -2.0

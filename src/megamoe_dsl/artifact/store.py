@@ -33,7 +33,7 @@ from .compile import compile_kernel
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     *("blocks", "device", "hardware", "layouts", "schedule"),
-    *("arch.py", "recipe.py", "problem.py", "config_error.py", "integer.py", "artifact/compile.py", "quant/weights.py"),
+    *("activation.py", "arch.py", "recipe.py", "problem.py", "config_error.py", "integer.py", "artifact/compile.py", "quant/weights.py"),
 )
 """What every kernel and the layouts of its buffers come from, besides the folder of its family."""
 SUFFIX = ".megamoe.zip"

@@ -12,7 +12,7 @@ from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, input_layout
-from megamoe_dsl.reference import linear1, requantize, route, swiglu
+from megamoe_dsl.reference import activate, linear1, requantize, route
 from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 
 _MAX_REDRAWS = 200
@@ -98,7 +98,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf)
     weight = job.weight.clone()
     for _ in range(_MAX_REDRAWS):
-        values = swiglu(gate_up, weight, case.problem.activation_clamp, case.problem.fast_math)
+        values = activate(case.problem, gate_up, weight)
         rows = fragile(values, input_layout(case.problem)[1], MICRO_SCALING[case.problem.formats.hidden.element]).nonzero().flatten()
         if not len(rows):
             break

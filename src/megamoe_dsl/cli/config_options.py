@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
 from ..bench.options import option
 from ..bench.shape_options import PROBLEM, ShapeOptions
@@ -43,7 +44,8 @@ class ConfigOptions(ShapeOptions):
     """A problem on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
-    clamp: float | None = option(None, "Activation clamp; none by default.", PROBLEM)
+    clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
+    activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
     block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
@@ -63,7 +65,10 @@ class ConfigOptions(ShapeOptions):
     def problem(self, max_tokens_per_rank: int) -> Problem:
         """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
-        given = {**given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}), "activation_clamp": self.clamp}
+        given = {
+            **given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation}),
+            "activation_clamp": self.clamp,
+        }
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
             return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
@@ -102,7 +107,7 @@ class KernelOptions(ConfigOptions):
         names = (
             ("fields", "choices")
             if layer
-            else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", *TILE)
+            else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", "activation", *TILE)
         )
         for name in names:
             if getattr(self, name) is not None:

@@ -29,6 +29,7 @@ SAME = (
     "arch",
     "kernel",
     "combine",
+    "activation",
 )
 RENAMED = {**TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp"}
 FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ class PredictOptions(ShapeOptions):
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
         """The kernel's configuration for a GPU.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(DEFAULT_KERNEL)
-        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
+        shape: dict[str, Any] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "topk": self.topk}
         recipe = self.recipe or default_recipe(kernel, gpu.arch)
         layer = ConfigOptions(self.preset, **shape, combine=self.combine, ranks=self.ranks, arch=gpu.arch.name, recipe=recipe)
         tile = {"block_m": self.block_m, "lookahead": self.lookahead, "num_stages": self.stages}

@@ -51,6 +51,7 @@ def problem_table(problem: Any) -> Table:
             ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
             ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
             *([] if problem.combine == BF16 else [("results travel as", problem.combine)]),
+            ("activation", problem.activation),
             ("recipe", f"{problem.recipe}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
         ],
     )

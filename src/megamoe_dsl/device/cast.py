@@ -1,4 +1,4 @@
-"""Arithmetic in registers: BF16 pairs, SiLU, E4M3 with UE8M0 scales.  Each function states the rounding it promises."""
+"""Arithmetic in registers: BF16 pairs, sigmoid, E4M3 with UE8M0 scales.  Each function states the rounding it promises."""
 
 from __future__ import annotations
 
@@ -62,22 +62,24 @@ def _with_bf16x2(operation: str, pair: Any, limit: float) -> Any:
     return emit_to(Uint32, template, pair, Uint32(bf16_bits(limit) * 0x10001))
 
 
-def silu(gate: Any, fast: bool) -> Any:
-    """gate / (1 + exp(-gate)).
+def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
+    """value / (1 + exp(-slope * gate)); of the gate itself with slope 1 it is SiLU.
 
-    Fast: exp2 and reciprocal approximations, gate * rcp(1 + ex2(-gate * log2 e)).  Otherwise the exponent's rounding error is carried
-    into the result, and the division is rounded to nearest.  A power that is infinite, or zero with an infinite error, is not corrected.
+    Fast: exp2 and reciprocal approximations, value * rcp(1 + ex2(-gate * slope * log2 e)).  Otherwise the exponent's rounding error is
+    carried into the result, and the division is rounded to nearest.  A power that is infinite, or zero with an infinite error, is not
+    corrected.
     """
-    exponent = gate * Float32(-LOG2E)
+    rate = Float32(-slope * LOG2E)
+    exponent = gate * rate
     power = emit_to(Float32, "ex2.approx.ftz.f32 {}, {};", exponent)
     if fast:
-        return gate * emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
-    error = emit_to(Float32, "{{\n\t.reg .f32 n;\n\tneg.f32 n, {3};\n\tfma.rn.f32 {0}, {1}, {2}, n;\n\t}}", gate, Float32(-LOG2E), exponent)
+        return value * emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
+    error = emit_to(Float32, "{{\n\t.reg .f32 n;\n\tneg.f32 n, {3};\n\tfma.rn.f32 {0}, {1}, {2}, n;\n\t}}", gate, rate, exponent)
     corrected = (
         "{{\n\t.reg .pred p;\n\t.reg .f32 c;\n\tfma.rn.f32 c, {1}, {2}, {1};\n\tsetp.nan.f32 p, c, c;\n\tselp.f32 {0}, {1}, c, p;\n\t}}"
     )
     power = emit_to(Float32, corrected, power, error * Float32(LN2))
-    return emit_to(Float32, "div.rn.f32 {}, {}, {};", gate, power + Float32(1.0))
+    return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, power + Float32(1.0))
 
 
 def abs_max(a: Any, b: Any) -> Any:

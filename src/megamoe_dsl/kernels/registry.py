@@ -9,6 +9,7 @@ from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from .ep_moe.family import DispatchGroupedGemmKernel
+from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
 from .mega_moe.family import MegaMoeKernel
@@ -19,6 +20,7 @@ KERNELS: list[Kernel] = [
     MegaMoeKernel(),
     PreDispatchKernel(),
     GemmKernel(),
+    GatherGemmKernel(),
     *STAGES,
     DispatchGroupedGemmKernel(),
 ]

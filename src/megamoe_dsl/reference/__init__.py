@@ -1,20 +1,22 @@
 """Oracle of the MegaMoE kernel: what every stage computes, on tensors of all ranks at once, all on one device.
 
-`routing` says which token goes where, `stages` and `promoted` hold the arithmetic of one expert, `moe` joins them over all ranks,
-`bounds` says how far a kernel may be from the oracle on data whose FP32 sums are not exact.
+`routing` says which token goes where, `stages`, `activation` and `promoted` hold the arithmetic of one expert, `moe` joins them over all
+ranks, `bounds` says how far a kernel may be from the oracle on data whose FP32 sums are not exact.
 """
 
+from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.bounds import error_bound, violations
 from megamoe_dsl.reference.moe import MoeResult, mega_moe, mega_moe_stages, sample_inputs, sample_reference
 from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
 from megamoe_dsl.reference.routing import PoolLayout, Routing, dispatch_order, expert_rows, pool_layout, route
-from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, swiglu, travel
+from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, scaled_matmul, travel
 
 __all__ = [
     "Accumulate",
     "MoeResult",
     "PoolLayout",
     "Routing",
+    "activate",
     "combine",
     "dispatch_order",
     "error_bound",
@@ -31,7 +33,6 @@ __all__ = [
     "sample_inputs",
     "sample_reference",
     "scaled_matmul",
-    "swiglu",
     "travel",
     "violations",
 ]

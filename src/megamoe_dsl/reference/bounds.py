@@ -5,7 +5,7 @@ intervals: the kernel's value lies between the images of the interval's ends. Th
 ends round alike and the width disappears. The steps, for K summed products p:
 
 1. Linear1: |kernel - reference| <= E(p) (below), plus what BF16 rounding and the clamp make of that interval.
-2. SwiGLU: |silu'| < 1.1, and 2^-17 relative for approximate exponential and reciprocal.
+2. Activation: of gate a slope below 1.1, of up at most 1; 2^-17 relative for approximate exponential, reciprocal and tanh.
 3. Requantisation: the interval of amax gives the scale bytes that are possible (a step doubles the whole block's scale); under each, the
    interval of the value gives the codes that are possible.
 4. Linear2: the code errors times |w|, plus E(p), then BF16.
@@ -52,12 +52,13 @@ from megamoe_dsl.quant import (
     inverse_scale,
 )
 from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
+from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
-from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, swiglu, travel
+from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel
 
 _UNIT = 2.0**-24  # half an ulp of FP32
-_SILU_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4
+_GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid changes where, a limit makes it less
 _SFU_ERROR = 2.0**-17  # ex2 and rcp are within 2 ulp; the FP32 argument of ex2 loses up to 2^-18 more
 _DEVIATIONS = 8.0
 _CUT = 2.0**-FRACTION_BITS
@@ -203,9 +204,9 @@ def error_bound(
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
         up, up_error = _clamped_ends(up_sum, up_error, None if clamp is None else -clamp, clamp)
-        values = swiglu(total.float(), job.weight, clamp, problem.fast_math).double()
-        silu = gate * gate.sigmoid()
-        product_error = silu.abs() * up_error + _SILU_SLOPE * gate_error * (up.abs() + up_error)
+        values = activate(problem, total.float(), job.weight).double()
+        factor = linear(problem.activates, up)
+        product_error = gated(problem.activates, gate).abs() * up_error + _GATE_SLOPE * gate_error * (factor.abs() + up_error)
         error = product_error * job.weight.double().abs().unsqueeze(1)
         error = error + _SFU_ERROR * (values.abs() + error)
 

@@ -7,9 +7,10 @@ import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, input_layout, input_row, ue8m0_bytes
+from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
-from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, swiglu, travel
+from megamoe_dsl.reference.stages import combine, linear1, linear2, requantize, travel
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def mega_moe_stages(
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
         gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate)
-        values, values_sf = requantize(swiglu(gate_up, job.weight, problem.activation_clamp, problem.fast_math), problem.recipe)
+        values, values_sf = requantize(activate(problem, gate_up, job.weight), problem.recipe)
         out = travel(linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate), problem.combine)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank

@@ -21,9 +21,6 @@ from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, q
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
-_LOG2_E = 1.4426950408889634
-_SMALLEST_NORMAL = 2.0**-126
-
 
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
@@ -75,52 +72,11 @@ def linear1(
     return scaled_matmul(x, x_sf, w, w_sf, accumulate)
 
 
-def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = None, fast_math: bool = True) -> torch.Tensor:
-    """silu(gate) * up * weight as the Linear1 epilogue computes it.
-
-    gate and up are rounded to BF16, then clamped in BF16 by BF16(clamp): gate from above, up on both sides. In FP32, each step rounded:
-    with `fast_math`, e = exp2(gate * float32(-log2 e)), s = gate * (1 / (1 + e)), a subnormal reciprocal flushed to zero; without it,
-    e = exp(-gate), s = gate / (1 + e). Result (s * up) * weight.
-
-    Exponential and reciprocal are correctly rounded here; `ex2.approx` and `rcp.approx` may be 2 ulp off, which `bounds.error_bound`
-    allows for and which exact cases are chosen to survive.
-
-    Args:
-        gate_up: float32 [n, 2I], columns [gate | up].
-        weight: float32 [n], the top-k weight of each row.
-        clamp: None or the activation clamp.
-        fast_math: which of the two formulas.
-
-    Returns:
-        float32 [n, I].
-
-    Raises:
-        ValueError: on another dtype or shape.
-    """
-    if gate_up.dtype != torch.float32 or gate_up.ndim != 2 or gate_up.shape[1] % 2:
-        raise ValueError(f"gate_up: {gate_up.dtype} {tuple(gate_up.shape)}, allowed: torch.float32 (n, 2I)")
-    if weight.dtype != torch.float32 or tuple(weight.shape) != (gate_up.shape[0],):
-        raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: torch.float32 ({gate_up.shape[0]},)")
-    gate, up = gate_up.to(torch.bfloat16).chunk(2, dim=1)
-    if clamp is not None:
-        limit = torch.tensor(clamp, device=gate.device).to(torch.bfloat16)
-        gate, up = gate.minimum(limit), up.maximum(-limit).minimum(limit)
-    gate, up = gate.float(), up.float()
-    # Through float64: torch's float32 exp and exp2 are not correctly rounded on every CPU.
-    if fast_math:
-        power = (gate * torch.tensor(-_LOG2_E, dtype=torch.float32, device=gate.device)).double().exp2().float()
-        reciprocal = (1.0 + power).double().reciprocal().float()
-        silu = gate * torch.where(reciprocal < _SMALLEST_NORMAL, 0.0, reciprocal)
-    else:
-        silu = gate / (1.0 + (-gate.double()).exp().float())
-    return (silu * up) * weight.unsqueeze(1)
-
-
 def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
     """Activations of Linear2: with one power-of-two scale per 32 output channels, or per 128 for fp8xfp8 (module docstring).
 
     Args:
-        values: float32 [n, I] from `swiglu`.
+        values: float32 [n, I] from `activation.activate`.
         recipe: one of `problem.RECIPES`.
 
     Returns:

@@ -7,9 +7,16 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from ...activation import SILU
 from ...cases import TokenInputs
-from ...problem import Problem
+from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
+
+
+def require_silu(problem: Problem) -> None:
+    """What baselines compute.  Raises `ProblemError` for another activation."""
+    if problem.activation != SILU:
+        raise ProblemError("activation", problem.activation, f"{SILU}: baselines have no other")
 
 
 class Baseline(Protocol):

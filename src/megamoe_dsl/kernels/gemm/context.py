@@ -122,7 +122,11 @@ class GemmContext:
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""
-        return replace(stage, alone=Int32(tile.alone), row=tile.row)
+        return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
+
+    def source_row(self, tile: GemmTile) -> Any:
+        """Row of A that a tile begins at."""
+        return tile.row
 
     @property
     def first_tile(self) -> TileQueue:
