@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from limits import LINEARS, POINTS, budget, computing, reading, records_of
+from limits import LINEARS, POINTS, budget, computing, reading, records_of, short_k
 
 PAGE = (Path(__file__).parents[1] / "docs" / "hopper.md").read_text()
 
 
 def test_the_page_has_the_tables() -> None:
-    assert reading(records_of(POINTS)) in PAGE and computing(list(records_of(LINEARS))) in PAGE
+    found = list(records_of(LINEARS))
+    assert reading(records_of(POINTS)) in PAGE and computing(found) in PAGE and short_k(found) in PAGE
 
 
 @pytest.mark.sweep
