@@ -74,7 +74,7 @@ def main() -> None:
         compile_into(options.kernels, missing, given.jobs)
     if "gemm" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for line in pool.map(partial(gemm_silicon.prepare_run, options.kernels), gemm_silicon.RUNS):
+            for line in pool.map(partial(gemm_silicon.prepare_run, options.kernels), gemm_silicon.ALL_RUNS):
                 print(line, flush=True)
     if "silicon" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:

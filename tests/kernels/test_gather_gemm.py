@@ -18,12 +18,12 @@ from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
-from megamoe_dsl.runtime.simulated_gather import simulate_gather_gemm
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely
 
-TWINS = ("packed-packed", "packed-blocked", "blocked-packed", "swapped-8")
-TWICE = ("gathered-blocked", "many-experts")
+TWINS = ("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8")
+TWICE = ("gather-gathered-blocked", "gather-many-experts")
 WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
@@ -33,23 +33,23 @@ def test_every_row_is_exact(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=True)
     expected = case.reference()
-    report = simulate_gather_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
+    report = simulate_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
     assert not report.findings
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize("name", ["rows-64-ahead", "swapped-24"])
+@pytest.mark.parametrize("name", ["gather-rows-64-ahead", "gather-swapped-24"])
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
     expected = case.reference("hopper")
-    assert not simulate_gather_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
     assert torch.equal(case.tensors.d, expected)
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
     """A list with numbers of no token reads none beyond the tokens; ends beyond the list are cut off."""
-    run = GATHER_BY_NAME["rows-64-ahead"]
+    run = GATHER_BY_NAME["gather-rows-64-ahead"]
     case = run.case(exact=True)
     t = case.tensors
     assert t.sources is not None
@@ -58,11 +58,11 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     own = replace(case.packed.tensors, a=t.a.view(torch.uint8)[clamped].view(t.a.dtype), a_sf=t.a_sf[clamped])
     expected = replace(case.packed, tensors=own).reference()
     t.ends[-1] += 100
-    assert not simulate_gather_gemm(artifact(run.config), t).findings
+    assert not simulate_gemm(artifact(run.config), t).findings
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, GATHER_BY_NAME["rows-64-ahead"].config, GATHER_BY_NAME["blocked-blocked"].config])
+@pytest.mark.parametrize("config", [WIDE, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config])
 def test_registers_are_enough(config: GatherGemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)

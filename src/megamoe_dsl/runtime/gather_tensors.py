@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..kernels.gemm.problem import ROW_BLOCK
+from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
 from ..problem import ProblemError
 from .buffers import check_aligned, check_device, check_tensor
 from .gemm_scales import KernelScales, scales_by_column
@@ -35,9 +35,11 @@ class GatherTensors:
     d: torch.Tensor
     sources: torch.Tensor | None = None
 
-    def check(self, problem: GatherGemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+    def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
         p = problem
+        if not isinstance(p, GatherGemmProblem):
+            raise ProblemError("problem", type(p).__name__, "a GatherGemmProblem")
         for name, tensor in (("a", self.a), ("out", self.d)):
             if tensor.dim() != 2:
                 raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
@@ -52,7 +54,7 @@ class GatherTensors:
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
-        self._check_sources(problem)
+        self._check_sources(p)
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
             check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
         for name in ("a", "b", "d"):
@@ -78,11 +80,18 @@ class GatherTensors:
         """An upper bound of the rows of all experts together."""
         return min(len(self.a), len(self.d)) if self.sources is None else self.sources.numel()
 
-    def scales(self, problem: GatherGemmProblem) -> KernelScales:
+    def scales(self) -> KernelScales:
         """As the kernel reads them."""
-        return KernelScales(self.a_sf if problem.gathers else scales_by_column(self.a_sf), self.b_sf)
+        return KernelScales(scales_by_column(self.a_sf) if self.sources is None else self.a_sf, self.b_sf)
 
-    def arguments(self, problem: GatherGemmProblem, scales: KernelScales, counter: int) -> dict[str, int]:
+    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+        """What a launch reads, by name."""
+        read = {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b}
+        if self.sources is None:
+            return {**read, "a_sf": scales.a_storage}
+        return {**read, "a_sf": scales.a, "sources": self.sources}
+
+    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
         return {
             "a": self.a.data_ptr(),
@@ -93,7 +102,7 @@ class GatherTensors:
             "groups": self.ends.data_ptr(),
             "counter": counter,
             "m": self.rows,
-            "a_sf_ld": scales.a.shape[1] if problem.gathers else scales.a_ld,
+            "a_sf_ld": scales.a_ld if self.sources is None else scales.a.shape[1],
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),

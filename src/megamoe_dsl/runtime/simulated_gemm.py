@@ -10,12 +10,13 @@ from ..artifact.artifact import Artifact
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator
+from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 
 
 def simulate_gemm(
     artifact: Artifact,
-    tensors: GemmTensors,
+    tensors: GemmTensors | GatherTensors,
     *,
     launches: int = 1,
     seed: int = 0,
@@ -32,12 +33,9 @@ def simulate_gemm(
     tensors.check(config.problem)
     scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
     memory = GlobalMemory()
-    for name in ("a", "b", "groups"):
-        tensor = getattr(tensors, name)
-        if tensor is not None and tensor.numel():
+    for name, tensor in tensors.operands(scales).items():
+        if tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    memory.add(scales.a_storage, name="a_sf", rank=0, read_only=True)
-    memory.add(scales.b, name="b_sf", rank=0, read_only=True)
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
