@@ -36,8 +36,8 @@ def simulate_gemm(
     for name, tensor in tensors.operands(scales).items():
         if tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    memory.add(tensors.d, name="d", rank=0)
-    memory.add(counter, name="counter", rank=0)
+    for name, tensor in {**tensors.results(), "counter": counter}.items():
+        memory.add(tensor, name=name, rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
     report = simulator.run([launch_of(artifact, tensors.arguments(scales, counter.data_ptr()))] * launches)
     assert not counter.any()
