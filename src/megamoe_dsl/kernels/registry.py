@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .expert_routing.family import RouteKernel, SumKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
@@ -20,6 +21,8 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    RouteKernel(),
+    SumKernel(),
     *STAGES,
 ]
 

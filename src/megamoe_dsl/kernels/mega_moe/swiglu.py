@@ -12,8 +12,8 @@ from ...device.soft_limit import soft_limit
 
 
 def activate(ctx: Any, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
-    """Activated gate * up * weight for two tokens of one channel, as the problem of `ctx.config` says; gate and up rounded to BF16 and clamped
-    first."""
+    """Activated gate * up * weight for two tokens of one channel, as the problem of `ctx.config` says; gate and up rounded to BF16 and
+    clamped first."""
     return activate_bf16(ctx, cast.pack_bf16(*gate), cast.pack_bf16(*up), weights)
 
 
