@@ -32,6 +32,7 @@ class GatherRun:
 
 COUNTS = (70, 0, 1, 130)
 MANY = tuple(3 * (expert % 37 == 5) + (expert % 100 == 99) for expert in range(512))
+GATE_UP = {"n": 512, "output": "e4m3"}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
@@ -44,6 +45,9 @@ GATHER_RUNS = (
     GatherRun("gather-swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
     GatherRun("gather-swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
     GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
+    GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
+    GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
+    GatherRun("interleaved", (0, 67), 64, 256, {**GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
     GatherRun("gather-one-row", (0, 1), 64, 64),
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}

@@ -35,7 +35,7 @@ def prepare_run(folder: Path, run: Run | GatherRun) -> str:
     store, case = ArtifactStore(folder), run.case(exact=False)
     before = case.tensors.d.clone()
     simulate_gemm(store.get(run.config), case.tensors, race=False)
-    record = {"sources": sources(run), "tensors": replace(case.tensors, d=before), "d": case.tensors.d}
+    record = {"sources": sources(run), "tensors": replace(case.tensors, d=before), **case.tensors.results()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{run.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{run.name}: {case.tensors.d.numel()} elements"
@@ -58,7 +58,7 @@ def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
 
 
 def differing(folder: Path, run: Run | GatherRun) -> int:
-    """Elements of D whose bits on this GPU are not the simulator's."""
+    """Elements of D, and of its scales, whose bits on this GPU are not the simulator's."""
     from megamoe_dsl.runtime.device_gemm import LoadedGemm
 
     record = read(folder, run)
@@ -67,8 +67,9 @@ def differing(folder: Path, run: Run | GatherRun) -> int:
     if tensors.rows:
         LoadedGemm(run.config, ArtifactStore(folder), tensors.a.device)(tensors)
     torch.cuda.synchronize()
-    kind = torch.int16 if tensors.d.dtype == torch.bfloat16 else torch.int32
-    return int((tensors.d.cpu().view(kind) != record["d"].view(kind)).sum())
+    bits = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
+    pairs = ((found.cpu().view(bits[found.dtype]), record[name].view(bits[found.dtype])) for name, found in tensors.results().items())
+    return sum(int((found != expected).sum()) for found, expected in pairs)
 
 
 __all__ = ["ALL_RUNS", "differing", "prepare_run"]

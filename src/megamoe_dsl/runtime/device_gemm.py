@@ -53,6 +53,12 @@ def check_current(device: torch.device) -> None:
         raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
 
 
+def gpu_target(device: torch.device) -> Target:
+    """A device as configurations are chosen for it."""
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return Target(device_arch(device), sms, torch.cuda.get_device_name(device))
+
+
 class DeviceGemm:
     """All kernels of a problem on a device, by number of rows."""
 
@@ -64,8 +70,7 @@ class DeviceGemm:
     @cached_property
     def target(self) -> Target:
         """The device as configurations are chosen for it."""
-        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
-        return Target(device_arch(self.device), sms, torch.cuda.get_device_name(self.device))
+        return gpu_target(self.device)
 
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""

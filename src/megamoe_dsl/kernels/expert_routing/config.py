@@ -53,4 +53,6 @@ class RouteConfig(RoutingConfig):
 
 @dataclass(frozen=True)
 class SumConfig(RoutingConfig):
-    """A warp takes 256 channels of a token at a time."""
+    """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows."""
+
+    num_threads = 512

@@ -16,7 +16,7 @@ from ...device.launch import launch
 from ...device.memory import load_constant_v4, load_f32, load_u32, store_v4
 from ...layouts.arith import div
 from .arguments import SumArguments
-from .config import WARPS, SumConfig
+from .config import SumConfig
 
 LANES = 32
 PER_LANE = 8
@@ -45,8 +45,8 @@ def sum_chunk(config: cutlass.Constexpr[SumConfig], args: SumArguments, token: I
 def topk_sum_kernel(config: cutlass.Constexpr[SumConfig], args: SumArguments):
     """One CTA: its warps stride over the chunks of all tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    of_token = -(-config.problem.hidden // CHUNK)
-    for chunk in cutlass.range(cta + config.num_sms * (thread // LANES), args.num_tokens * of_token, config.num_sms * WARPS, unroll=1):
+    of_token, warps = -(-config.problem.hidden // CHUNK), config.num_threads // LANES
+    for chunk in cutlass.range(cta + config.num_sms * (thread // LANES), args.num_tokens * of_token, config.num_sms * warps, unroll=1):
         token = div(chunk, of_token)
         channel = (chunk - token * of_token) * CHUNK + thread % LANES * PER_LANE
         if channel < config.problem.hidden:
