@@ -31,7 +31,7 @@ def draw_weights(layer: ExpertLayer, device: str = "cuda") -> ExpertWeightsFp8:
 
 
 @dataclass(frozen=True)
-class ExpertInputs:
+class DrawnCall:
     """A call, and tokens whose results are known."""
 
     call: ExpertCall
@@ -39,7 +39,7 @@ class ExpertInputs:
     expected: torch.Tensor
 
     @classmethod
-    def draw(cls, layer: ExpertLayer, tokens: int, weights: ExpertWeightsFp8) -> ExpertInputs:
+    def draw(cls, layer: ExpertLayer, tokens: int, weights: ExpertWeightsFp8) -> DrawnCall:
         """Normal tokens, and experts drawn evenly."""
         device = weights.w1.device
         generator = torch.Generator(device).manual_seed(SEED + tokens)

@@ -22,7 +22,7 @@ from ...runtime.experts import DeviceExperts
 from ...target import Target
 from ..timing import time_graphs
 from .baselines import deep_gemm_fc1, torch_layer
-from .inputs import TOLERANCE, ExpertInputs, draw_weights
+from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 
 
@@ -72,7 +72,7 @@ def run_point(
     site: Path | None,
 ) -> dict[str, Any]:
     """Errors of every way, times of it and of the four launches, and what rows take."""
-    inputs = ExpertInputs.draw(point.layer, point.tokens, weights)
+    inputs = DrawnCall.draw(point.layer, point.tokens, weights)
     call, errors, refused = inputs.call, {}, {}
     ways: dict[str, Callable[[], Any]] = {}
     found = {name: DeviceExperts(configs, store, call.x.device) for name, configs in variants(point, target).items()}
