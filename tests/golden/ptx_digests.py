@@ -13,6 +13,7 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
@@ -57,6 +58,7 @@ def _packed_inputs(preset: str) -> PreDispatchConfig:
 
 
 PROJECTION = GemmProblem(2112, 7168)
+FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 
 
 def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
@@ -88,6 +90,10 @@ def _stage(number: int) -> Callable[[], KernelConfig]:
 
 def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
+
+
+def _ep(preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: DispatchGemmConfig(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
@@ -122,6 +128,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
+    "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
+    "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
+    "sm_90a-gemm-decoding-packed": _gemm(32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dealt=True),
     "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
@@ -141,6 +150,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
+    "sm_90a-ep-dispatch": _ep("deepseek-v3"),
+    "sm_90a-ep-dispatch-all-pairs": _ep("pro", token_saving=False, block_m=64, block_n=128),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

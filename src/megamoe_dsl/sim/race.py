@@ -18,13 +18,15 @@ from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_S
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
 from .chunks import CHUNK, Chunks
-from .clock import HAPPENED, READS, ROWS, Clock
+from .clock import Clock
+from .clock_rows import HAPPENED, READS, ROWS
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .place import Place
+from .quick_check import QuickCheck, quick_check
 from .report import Finding
 from .shadow import Places, Shadow
 from .sync import SyncPoint, in_scope
@@ -46,6 +48,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
+    quick: QuickCheck = field(default_factory=quick_check)
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
@@ -172,51 +175,43 @@ class Race:
     def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
         rows, records = self._stamp(index, actor, code, reading=True)
+        if isinstance(actor, Actor):
+            proxy, own, synced = shadow.space if actor.asynchronous else HAPPENED, -1, 0
+        else:
+            proxy, own, synced = HAPPENED, actor.order.agents.agent, actor.order.synced
+        beside = self.quick.read(shadow.write, shadow.read, shadow.has_strong, index, rows, proxy, records, self.warps, own, synced)
+        if beside is not None:
+            if beside:
+                shadow.concurrent().add(*beside)
+            return
         self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
-        if isinstance(index, slice) and index.stop - index.start == 1 and isinstance(records, int):
-            self._read_one(shadow, index.start, rows, records, actor)
-            return
         last = shadow.read[index] if isinstance(index, slice) else shadow.read.take(index)
         bad = unordered(last, rows[READS])
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-            if b"\0" not in bad.tobytes():
-                shadow.concurrent().add(whole, records)
-                return
-            shadow.concurrent().add(whole[bad], records if isinstance(records, int) else records[bad])
-            index, records = whole[~bad], records if isinstance(records, int) else records[~bad]
+            each = np.broadcast_to(records, len(whole))
+            shadow.concurrent().add(whole[bad], each[bad])
+            index, records = whole[~bad], each[~bad]
         shadow.read[index] = records
 
     def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
         """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
-        index = shadow.index(chunks, CHUNK) if cta.shared.holds(chunks.low, chunks.end) else None
-        if index is None or (shadow.has_strong is not None and b"\1" in shadow.has_strong[index].tobytes()):
+        if not cta.shared.holds(chunks.low, chunks.end):
             return False
+        index = shadow.index(chunks, CHUNK)
         rows, record = self._stamp(index, actor, None, reading=True)
-        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
-        if any(unordered(last, rows[level]) is not None for level in (HAPPENED, shadow.space)):
-            return False
-        if unordered(shadow.read[index], rows[READS]) is not None:
-            return False
-        shadow.read[index] = record
-        return True
-
-    def _read_one(self, shadow: Shadow, at: int, rows: Rows, record: int, actor: Accessor) -> None:
-        """What is left of `read` for one location."""
-        last = shadow.read.item(at)
-        if last >> CLOCK_SHIFT > rows.item(READS, last & AGENT_MASK):
-            one = np.array([last])
-            if self._unknown(one, np.ones(1, np.bool_), rows, READS, record, actor, reading=True) is not None:
-                shadow.concurrent().add_one(at, record)
-                return
-        shadow.read[at] = record
+        return self.quick.access(shadow.write, shadow.read, shadow.has_strong, None, index, rows, shadow.space, record, True)
 
     def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
         rows, records = self._stamp(index, actor, code)
+        others = shadow.readers.some if shadow.readers is not None else None
+        proxy = shadow.space if isinstance(actor, Actor) and actor.asynchronous else HAPPENED
+        if self.quick.access(shadow.write, shadow.read, shadow.has_strong, others, index, rows, proxy, records, False):
+            return
         self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
         self._against_reads("WAR race", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
@@ -257,11 +252,12 @@ class Race:
         `lane`: of a warp's lanes, this one alone.
         """
         rows, records = self._stamp(index, actor, lane, reading=writes is False)
-        last = shadow.write[index]
-        bad = unordered(last, rows[HAPPENED])
-        if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
-            self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
-        if writes:
+        if not self.quick.knows(shadow.write, index, rows, HAPPENED):
+            last = shadow.write[index]
+            bad = unordered(last, rows[HAPPENED])
+            if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
+                self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
+        if writes and not self.quick.knows(shadow.read, index, rows, READS):
             last = shadow.read[index]
             bad = unordered(last, rows[READS])
             if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:
@@ -287,7 +283,7 @@ class Race:
         if clock.rows.shape[1] < self.width:
             clock.fit(self.width)
         rows = clock.rows
-        return rows, pack(actor.agent, int(rows[HAPPENED, actor.agent]), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
+        return rows, pack(actor.agent, rows.item(HAPPENED, actor.agent), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
 
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False
@@ -320,7 +316,7 @@ class Race:
         if left.any():
             for record in set(last[left].tolist()):
                 lanes = self.lanes.get(record & AGENT_MASK)
-                if lanes is not None and lanes.alone and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
+                if lanes is not None and lanes.groups and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
                     out |= last == record
         return out
 

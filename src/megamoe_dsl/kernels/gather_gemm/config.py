@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ...config_error import require
 from ...integer import as_integer
@@ -28,6 +28,8 @@ GATE_UP_ROWS = 256
 @dataclass(frozen=True)
 class GatherGemmConfig(GemmConfig):
     """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
+
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
 
     problem: GatherGemmProblem
 

@@ -18,8 +18,9 @@ from ..work import Work
 from .arguments import GemmArguments
 from .base_config import BaseGemmConfig
 from .config import GemmConfig
+from .decoding.maps import DecodingMap, decoding_map_fields
 from .maps import GemmMap, map_fields
-from .problem import GemmProblem
+from .problem import GEMM_RECIPES, GemmProblem
 from .sm100.config import Sm100GemmConfig
 from .sm100.maps import PairGemmMap, pair_map_fields
 from .work import GemmLoad, count_work
@@ -39,11 +40,15 @@ class GemmKernel(Kernel):
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
+        """`gemm`, `decoding_gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
         if isinstance(config, Sm100GemmConfig):
             from .sm100.kernel import pair_gemm
 
             return pair_gemm
+        if config.problem.decodes:
+            from .decoding.kernel import decoding_gemm
+
+            return decoding_gemm
         from .kernel import gemm
 
         return gemm
@@ -68,18 +73,21 @@ class GemmKernel(Kernel):
         if isinstance(config, Sm100GemmConfig):
             return pair_map_fields(config, args)
         assert isinstance(config, GemmConfig)
-        return map_fields(config, args)
+        return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
         """Their names."""
-        return [one.name.lower() for one in (PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap)]
+        if isinstance(config, Sm100GemmConfig):
+            return [one.name.lower() for one in PairGemmMap]
+        return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
 
     def label(self, config: BaseGemmConfig) -> str:
         """Shape, kind and tile."""
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else f"-{p.recipe}"
+        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else ""
+        tile += "" if p.recipe == GEMM_RECIPES[0] else f"-{p.recipe}"
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:

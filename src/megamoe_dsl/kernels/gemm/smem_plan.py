@@ -72,6 +72,11 @@ class GemmSmemPlan:
         return self.tile.m + (SCALE_STEP if self.any_row else 0)
 
     @property
+    def weight_bytes(self) -> int:
+        """Of a stage: E4M3 [n][BLOCK_K]."""
+        return self.tile.n * BLOCK_K
+
+    @property
     def box_bytes(self) -> int:
         """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
@@ -84,7 +89,7 @@ class GemmSmemPlan:
     @property
     def vectors_sent(self) -> int:
         """Four sums each, that a thread sends to the other CTA."""
-        return self.tile.columns(False) // (2 * VECTOR)
+        return self.tile.sums // VECTOR
 
     @cached_property
     def region(self) -> Region:
@@ -93,7 +98,7 @@ class GemmSmemPlan:
         boxes = (WARPS_PER_GROUP * self.finishing_groups, self.boxes, self.box_bytes)
         return Region.stack(
             "smem",
-            Field("weights", (stages, tile.n * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
