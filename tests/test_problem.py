@@ -25,7 +25,7 @@ REJECTED = [
     ("hidden", 128, "a multiple of 256"),
     ("hidden", 2880, "a multiple of 256"),
     ("intermediate", 64, "a multiple of 128"),
-    ("intermediate", 4096 + 128, "at most 4096"),
+    ("intermediate", 16384 + 128, "at most 16384"),
     ("num_ranks", MAX_RANKS * 2, "at most 32"),
     ("num_experts", 34, "a multiple of num_ranks = 4"),
     ("topk", MAX_TOPK + 1, "at most 32"),
@@ -63,7 +63,7 @@ def test_topk_is_bounded_by_the_experts():
     [
         ("hidden", 256),
         ("intermediate", 128),
-        ("intermediate", 4096),
+        ("intermediate", 16384),
         ("topk", 32),
         ("num_ranks", 32),
         ("max_tokens_per_rank", 1),

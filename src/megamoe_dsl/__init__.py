@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .runtime.buffers import Inputs
     from .runtime.gemm import gemm, grouped_gemm
     from .runtime.gemm_scales import scale_words, scales_by_column
+    from .runtime.gemm_weights import gemm_weights
     from .runtime.layer import MegaMoE, mega_moe
     from .runtime.simulated import SimulatedMoE
 
@@ -47,6 +48,7 @@ _PUBLIC = {
     "TIERS": "kernels.mega_moe.sm100.config",
     "compile_kernel": "artifact.compile",
     "gemm": "runtime.gemm",
+    "gemm_weights": "runtime.gemm_weights",
     "grouped_gemm": "runtime.gemm",
     "mega_moe": "runtime.layer",
     "random_case": "cases",
@@ -78,6 +80,7 @@ __all__ = [
     "__version__",
     "compile_kernel",
     "gemm",
+    "gemm_weights",
     "grouped_gemm",
     "mega_moe",
     "random_case",

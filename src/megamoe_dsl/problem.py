@@ -12,7 +12,7 @@ from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 32  # one lane of a warp per rank
-MAX_ARRIVAL_BITS = 64  # the Linear2 arrival mask has one bit per 64 intermediate channels
+MAX_INTERMEDIATE = 16384
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
 POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
@@ -42,7 +42,7 @@ class Problem:
     """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ activation(W1[e] @ x).
 
     hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, Linear2 tiles have 256 rows)
-    intermediate          channels between the two linears (multiple of 128, at most 4096: one arrival bit per 64 channels)
+    intermediate          channels between the two linears (multiple of 128, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 32
@@ -84,7 +84,7 @@ class Problem:
             object.__setattr__(self, field, value)
         self._require("hidden", self.hidden % 256 == 0, "a multiple of 256")
         self._require("intermediate", self.intermediate % 128 == 0, "a multiple of 128")
-        self._require("intermediate", self.intermediate <= 64 * MAX_ARRIVAL_BITS, f"at most {64 * MAX_ARRIVAL_BITS}")
+        self._require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
         self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
         self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
         self._require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")

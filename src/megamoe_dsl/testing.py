@@ -28,7 +28,7 @@ from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
 from .kernels.mega_moe.sm100.config import Sm100Config, block_ks, store_block_ms, tiers_of
 from .layouts.algebra import IntTuple, Layout, unflatten
-from .problem import MAX_ARRIVAL_BITS, MAX_RANKS, MAX_TOPK, Problem
+from .problem import MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def problems(
     draw: st.DrawFn,
     *,
     max_hidden: int = 7168,
-    max_intermediate: int = 64 * MAX_ARRIVAL_BITS,
+    max_intermediate: int = 4096,
     max_experts_per_rank: int = 64,
     max_topk: int = MAX_TOPK,
     max_ranks: int = MAX_RANKS,

@@ -12,6 +12,8 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
+from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
@@ -52,6 +54,7 @@ def _packed_inputs(preset: str) -> PreDispatchConfig:
 
 
 PROJECTION = GemmProblem(2112, 7168)
+FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 
 
 def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
@@ -60,6 +63,10 @@ def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **field
 
 def _pair_gemm(block_m: int, recipe: str, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
     return lambda: Sm100GemmConfig(GemmProblem(2112, 7168, recipe=recipe, **problem), block_m, **fields)
+
+
+def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
 def _packed(block_m: int) -> Sm90Config:
@@ -109,6 +116,12 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
+    "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
+    "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
+    "sm_90a-gemm-decoding-packed": _gemm(32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dealt=True),
+    "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
+    "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
+    "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),

@@ -39,6 +39,7 @@ EVERYTHING = {**PAIRS, "halves": True}
 SWAPPED = {"swap_ab": True}
 SPLIT = {"cluster": 2, "split_k": True, "boxes": 1}
 FEW = (30, 0, 1, 64, 20)
+FP4 = {"recipe": "fp8xmxfp4"}
 
 
 def groups(kind: str, **fields: Any) -> dict[str, Any]:
@@ -76,6 +77,16 @@ RUNS = (
     Run("packed-split-k", GROUPED, 128, 64, groups("packed", k=384, output="f32"), {**SPLIT, "dealt": True}),
     *(Run(f"{kind}-swapped", FEW, 32, 128, groups(kind), SWAPPED) for kind in ("contiguous", "packed", "masked")),
     Run("contiguous-nothing", (0, 0, 0, 0, 0), 64, 64, groups("contiguous")),
+    Run("fp4-8", (17,), 8, 256, FP4, SWAPPED),
+    Run("fp4-64", (70,), 64, 256, FP4, {**SWAPPED, "num_sms": 2}),
+    Run("fp4-half", (60,), 40, 128, {"n": 400, **FP4}, {**SWAPPED, "dealt": True}),
+    Run("fp4-half-one-warpgroup", (60,), 64, 128, {"n": 400, **FP4}, {**SWAPPED, "warpgroups": 1, "boxes": 1}),
+    Run("fp4-quarter", (21,), 24, 64, {"n": 208, **FP4}, SWAPPED),
+    Run("fp4-deep", (20,), 16, 64, {"n": 64, "k": 4352, **FP4}, {**SWAPPED, "num_sms": 1}),
+    Run("fp4-split-k", (30,), 16, 128, {"k": 640, **FP4}, {**SWAPPED, **SPLIT}),
+    Run("fp4-split-k-64", (70,), 64, 256, {"k": 896, **FP4}, {**SWAPPED, **SPLIT}),
+    Run("fp4-split-k-quarter", (9,), 8, 64, {"n": 208, "output": "f32", "accumulate": True, **FP4}, {**SWAPPED, **SPLIT, "boxes": 2}),
+    *(Run(f"fp4-{kind}", FEW, 32, 128, groups(kind, **FP4), {**SWAPPED, "dealt": True}) for kind in ("contiguous", "packed", "masked")),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}

@@ -108,7 +108,8 @@ def points_of_blackwell() -> list[Point]:
 
 def points_of_hopper() -> list[Point]:
     """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
-    travel as E4M3; other activations, biases and top-k weights that combine applies; `once_...`, one launch of every main loop, of a ring and of stages, for the sanitizer too."""
+    travel as E4M3; other activations, biases and top-k weights that combine applies; `once_...`, one launch of every main loop, of a ring
+    and of stages, for the sanitizer too."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"

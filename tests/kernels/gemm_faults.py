@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, twice
+from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
 from pair_gemm_faults import PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
@@ -37,12 +38,19 @@ from sm90_faults import (
     to_first_cta,
 )
 
+from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, GROUPED, SPLIT, Run, artifact, groups
+from megamoe_dsl.runtime.simulated_gather import simulate_gather_gemm
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.sim import Report
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"
 COUNT = r"red\.relaxed\.gpu\.global\.add\.u32[^;]*;"
+COPY_ROW = r"cp\.async\.cg\.[^;]*;"
+COPY_SCALE = r"cp\.async\.ca\.[^;]*;"
+COPIED = r"cp\.async\.mbarrier\.arrive\.noinc\.shared::cta\.b64 \[(%r\d+)\];"
 RELEASE_FAR = r"@p mbarrier\.arrive\.shared::cluster[^;]*;"
 ANY = (*NOT_ORDERED, *STUCK)
 
@@ -51,8 +59,9 @@ ANY = (*NOT_ORDERED, *STUCK)
 class Subject:
     """A run in which everything happens, and launches of it that follow one another."""
 
-    run: Run
+    run: Run | GatherRun
     launches: int = 2
+    simulate: Callable[..., Report] = simulate_gemm
 
 
 SUBJECTS = {
@@ -62,6 +71,7 @@ SUBJECTS = {
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
     "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
+    "gathered": Subject(EVERYTHING_GATHERED, launches=1, simulate=simulate_gather_gemm),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100."""
@@ -111,6 +121,18 @@ EXCHANGE = (
     at("exchange bytes too few", EXPECT, -1, last_number_plus(-16), ANY),
     after("exchange_full not waited for", EXPECT, -1, WAIT, never, NOT_ORDERED),
 )
+GATHER_FAULTS = (
+    at("rows of tokens without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
+    at("rows of tokens without proxy fence, later stages", FENCE_SHARED, 1, gone, ("race",)),
+    at("full before rows are copied", COPIED, 0, lambda match: f"mbarrier.arrive.shared::cta.b64 _, [{match[1]}];", NOT_ORDERED),
+    at("full counts a thread more for each that arrives", COPIED, 0, swap(".noinc", ""), STUCK),
+    at("full not signalled by the second warp", COPIED, 1, gone, STUCK),
+    at("full by a thread less", r"mbarrier\.init[^;]*, 65;", 0, last_number_plus(-1), ANY),
+    at("a row not copied", COPY_ROW, 1, gone, NOT_ORDERED),
+    at("a scale not copied", COPY_SCALE, 0, gone, NOT_ORDERED),
+    before("empty not waited for by a warp that gathers", COPY_ROW, 0, WAIT, never, NOT_ORDERED),
+    at("where rows begin not stored", r"st\.shared\.b32[^;]*;", 0, gone, NOT_ORDERED),
+)
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),
     *((fault, "columns") for fault in (*RING, *ALONE, *BOXES)),
@@ -118,6 +140,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
+    *((fault, "gathered") for fault in GATHER_FAULTS),
 )
 
 

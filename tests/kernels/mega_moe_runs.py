@@ -24,7 +24,7 @@ from megamoe_dsl.sim import Report
 
 artifact = lru_cache(maxsize=None)(compile_kernel)
 
-ZERO_AT_REST = ("tile_counter", "expert_send_count", "fc1_arrival_count", "fc2_arrival_mask", "fc2_read_count")
+ZERO_AT_REST = ("tile_counter", "expert_send_count", "fc1_arrival_count", "fc2_arrival", "fc2_read_count")
 COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")
 
 

@@ -33,7 +33,7 @@ def case():
         ({"num_experts": 9}, "num_experts", "a multiple of num_ranks = 2"),
         ({"hidden": 384}, "hidden", "a multiple of 256"),
         ({"intermediate": 192}, "intermediate", "a multiple of 128"),
-        ({"intermediate": 4224}, "intermediate", "at most 4096"),
+        ({"intermediate": 16512}, "intermediate", "at most 16384"),
         ({"topk": 33, "num_experts": 64}, "topk", "at most 32"),
         ({"topk": 9}, "topk", "at most num_experts = 8"),
         ({"num_ranks": 33, "num_experts": 33}, "num_ranks", "at most 32"),

@@ -108,9 +108,11 @@ def test_top_k_that_leaves_room_for_one_piece():
     prove(kernel, [(9,)], mask=0.5)
 
 
-@pytest.mark.parametrize(("hidden", "intermediate"), [(4352, 128), (256, 2176)], ids=["34 scale words a row", "34 arrival bits"])
+@pytest.mark.parametrize(
+    ("hidden", "intermediate"), [(4352, 128), (256, 2176), (256, 4224)], ids=["34 scale words a row", "34 arrival bits", "66 parts"]
+)
 def test_more_than_a_warp_or_a_word_holds(hidden, intermediate):
-    """Lanes copy a second round of a row's scale words; the bits of the arrival mask pass 32."""
+    """Lanes copy a second round of a row's scale words; the bits of the arrival mask pass 32; parts are counted that have no bit."""
     prove(config(problem(3, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)), [(3,)])
 
 

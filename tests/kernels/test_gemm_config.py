@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,17 @@ BAD_CONFIGS = {
     "group_m = 0: must be positive": {"group_m": 0},
 }
 
+FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
+BAD_DECODING = {
+    "swap_ab = False: must be True with fp8xmxfp4": {"swap_ab": False},
+    "ahead = 2: must be 1 with fp8xmxfp4, whose next block is decoded meanwhile": {"block_n": 64, "ahead": 2},
+    "cluster = 2: must be 1 with fp8xmxfp4, or 2 that have a half of K each": {"cluster": 2},
+    "split_k = True: must be False but for clusters of two and at most two warpgroups, with swap_ab": {"split_k": True},
+    "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
+    "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
+    "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab": {"in_turn": True},
+}
+
 
 @pytest.mark.parametrize("message", BAD_PROBLEMS)
 def test_bad_problems_name_field_value_and_what_is_allowed(message: str) -> None:
@@ -64,6 +76,28 @@ def test_bad_configurations_name_field_value_and_what_is_allowed(message: str) -
     with pytest.raises(ConfigError) as error:
         GemmConfig(PROBLEM, **{"block_m": 128, "block_n": 128, **BAD_CONFIGS[message]})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("message", BAD_DECODING)
+def test_weights_that_are_decoded_have_tiles_of_their_own(message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GemmConfig(FP4, **{"block_m": 16, "block_n": 128, "swap_ab": True, **BAD_DECODING[message]})
+    assert str(error.value) == message
+
+
+def test_formats_of_the_other_architecture_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
+        find_kernel("gemm").choose(GemmProblem(2112, 7168, recipe="fp8xfp4"), H200, 64)
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or mxf4xmxf4 for sm_100a"):
+        find_kernel("gemm").choose(FP4, Target.typical("sm_100a"), 64)
+
+
+def test_few_columns_of_d_are_shared_out_over_all_sms() -> None:
+    """Of 2112 columns: parts of packed tiles, and half of K for each CTA of a pair; of many, whole tiles."""
+    few, many = (find_kernel("gemm").choose(replace(FP4, n=n, k=k), H200, 64) for n, k in ((2112, 7168), (129280, 1536)))
+    assert few.split_k and few.block_n == 64 and 2 * few.n_blocks <= 132
+    assert many.block_n == 256 and not many.split_k
+    assert find_kernel("gemm").choose(FP4, H200, 3).block_m == 8
 
 
 def test_rows_of_192_do_not_divide_the_blocks_of_a_contiguous_problem() -> None:
@@ -88,7 +122,8 @@ def test_bad_numbers_of_rows_are_refused(rows: int, kind: str) -> None:
 def test_any_problem_with_any_rows_has_a_configuration(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))
     groups = 1 if kind == "dense" else data.draw(st.integers(1, 300))
-    problem = GemmProblem(16 * data.draw(st.integers(1, 2048)), 128 * data.draw(st.integers(1, 160)), kind, groups)
+    recipe = data.draw(st.sampled_from(GemmConfig.recipes))
+    problem = GemmProblem(16 * data.draw(st.integers(1, 2048)), 128 * data.draw(st.integers(1, 160)), kind, groups, recipe=recipe)
     rows = data.draw(st.integers(0, 20_000))
     rows -= rows % {"contiguous": 128, "masked": groups}.get(kind, 1)
     gpu = data.draw(st.sampled_from((None, DEFAULT_GPU)))

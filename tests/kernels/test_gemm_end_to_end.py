@@ -9,7 +9,7 @@ from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from sweep import rarely
 
-NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs")
+NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs", "fp4-half", "fp4-split-k")
 
 
 TWINS = {
@@ -20,6 +20,13 @@ TWINS = {
     "masked": "masked-pairs",
     "packed-swapped": "contiguous-swapped",
     "masked-swapped": "contiguous-swapped",
+    "fp4-8": "fp4-half",
+    "fp4-64": "fp4-half",
+    "fp4-deep": "fp4-quarter",
+    "fp4-half-one-warpgroup": "fp4-half",
+    "fp4-split-k-64": "fp4-split-k",
+    "fp4-contiguous": "fp4-packed",
+    "fp4-masked": "fp4-packed",
 }
 """Runs for the sweep, and those of the suite that have their code."""
 

@@ -16,7 +16,6 @@ from sm90_faults import Sm90Fault
 
 from first_finding import assert_noticed
 from gemm_runs import artifact
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
@@ -34,7 +33,7 @@ def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | N
     case = chosen.run.case(exact=True)
     expected = case.reference()
     try:
-        report = simulate_gemm(compiled, case.tensors, launches=chosen.launches, seed=seed)
+        report = chosen.simulate(compiled, case.tensors, launches=chosen.launches, seed=seed)
     except Deadlock as error:
         return f"deadlock: {error}"
     except SimError as error:
@@ -62,7 +61,7 @@ def test_faults_are_different(subject: str) -> None:
     """Every fault finds its place, and no two make the same PTX."""
     ptx = ptx_of_subject(subject)
     faults = [fault for fault, its in CASES if its == subject]
-    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > 10
+    assert len({fault.apply(ptx) for fault in faults}) == len(faults) >= 10
 
 
 @pytest.mark.parametrize(("fault", "subject"), SAMPLE, ids=name_of)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemm_runs import artifact
@@ -16,6 +18,7 @@ from sweep import rarely
 
 DENSE = GemmProblem(2112, 7168)
 PACKED = GemmProblem(4096, 4096, "packed", 32)
+FP4 = replace(DENSE, recipe="fp8xmxfp4")
 CONFIGS = {
     "two parts of 128": GemmConfig(DENSE, 128, 256),
     "one part of 192, pairs": GemmConfig(DENSE, 128, 192, cluster=2, dealt=True),
@@ -25,6 +28,10 @@ CONFIGS = {
     "eight ahead": GemmConfig(DENSE, 64, 32, warpgroups=1, ahead=8),
     "swapped": GemmConfig(PACKED, 32, 128, swap_ab=True, ahead=2),
     "halves": GemmConfig(PACKED, 128, 256, halves=True, dealt=True),
+    "decoding, 64 rows": GemmConfig(FP4, 64, 256, swap_ab=True),
+    "decoding, one block, halves of K": GemmConfig(FP4, 64, 128, swap_ab=True, cluster=2, split_k=True),
+    "decoding, one warpgroup": GemmConfig(FP4, 8, 64, swap_ab=True),
+    "decoding, packed rows": GemmConfig(replace(PACKED, recipe="fp8xmxfp4"), 64, 256, swap_ab=True, dealt=True),
 }
 SCALED = {
     "W4A8": Sm100GemmConfig(GemmProblem(2112, 7168, recipe="fp8xfp4"), 192),

@@ -200,10 +200,10 @@ def test_ring_depths(block_m, stages):
     prove(config(problem(20, hidden=512, intermediate=384), block_m=block_m, num_stages=stages), [(20, 3)], skew=True)
 
 
-@pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [(8, 4352, 128), (128, 4352, 128), (8, 256, 4096)])
+@pytest.mark.parametrize(("block_m", "hidden", "intermediate"), [(8, 4352, 128), (128, 4352, 128), (8, 256, 8320)])
 def test_more_k_blocks_than_lanes(block_m, hidden, intermediate):
-    """A lane holds the weight scales of K blocks l and l + 32; 32 bits of the arrival mask.  A warp moves two rows of 17 chunks through
-    four slots."""
+    """A lane holds the weight scales of K blocks l and l + 32; 65 parts of the activations, which are counted.  A warp moves two rows
+    of 17 chunks through four slots."""
     tokens = 13 if hidden > 4096 else 3
     moe = problem(tokens, num_ranks=1, num_experts=1, topk=1, hidden=hidden, intermediate=intermediate)
     kernel = config(moe, block_m=block_m, num_sms=3)

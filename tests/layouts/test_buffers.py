@@ -55,7 +55,7 @@ def test_fields_have_the_documented_shapes(problem):
         "expert_recv_count_sum": ((local,), U64),
         "expert_counts_seen": ((local,), U64),
         "fc1_arrival_count": ((pool // 16,), U32),
-        "fc2_arrival_mask": ((pool // 16,), U64),
+        "fc2_arrival": ((pool // 16,), U64),
         "src_token_topk_idx": ((local, ranks, tokens), U32),
         "rank_signal": ((len(RankBarrier),), U32),
         "x": ((tokens, hidden), E4M3),
@@ -98,7 +98,7 @@ def test_packed_activations_take_half_the_bytes(problem):
         "fc1_sf",
         "fc2_sf",
         "fc1_arrival_count",
-        "fc2_arrival_mask",
+        "fc2_arrival",
     }
     assert all(new[name].field == old[name].field for name in same)
 

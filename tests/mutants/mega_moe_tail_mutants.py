@@ -79,7 +79,7 @@ TAIL = (
         "arrival bits of Linear2 are not cleared",
         "missing clean-up",
         CLEAN,
-        '        store_u64(ctx.at("fc2_arrival_mask", pool_block + block), Int64(0))\n',
+        '        store_u64(ctx.at("fc2_arrival", pool_block + block), Int64(0))\n',
         "",
     ),
     Mutant(

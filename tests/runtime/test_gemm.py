@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, scale_words, scales_by_column
+from megamoe_dsl import GemmProblem, ProblemError, gemm, gemm_weights, grouped_gemm, scale_words, scales_by_column
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench.gemm.case import GemmCase, gemm_case
 from megamoe_dsl.hardware.tensor_map import TensorMap
-from megamoe_dsl.quant import inverse_utccp_scale_order
+from megamoe_dsl.quant import PackedWeightsError, inverse_utccp_scale_order, unpack_tiles
 from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime.gemm import gemm_op, gemm_out_op
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
@@ -99,6 +99,79 @@ def test_types_say_what_the_tensor_core_scales(recipe: str, kind: str, on_simula
     assert torch.equal(out, case.reference())
 
 
+@pytest.mark.parametrize(("kind", "counts"), [("dense", (30,)), ("packed", (20, 0, 9))])
+def test_packed_weights_go_through_the_same_call(kind: str, counts: tuple[int, ...], on_simulator: None) -> None:
+    """Of any number of columns: those that fill no tile of 256 are left out of D."""
+    case = small_case(kind, counts, recipe="fp8xmxfp4")
+    t = case.tensors
+    b, b_sf = gemm_weights(*(one if t.groups is not None else one[0] for one in case.weights), arch="sm_90a")
+    assert torch.equal(b, t.b) and b_sf.shape[-2:] == (208, 0)
+    out = t.d.clone()
+    SimulatedKernel.tensors = visible(t, out)
+    if t.groups is None:
+        gemm(t.a, t.a_sf, t.b, t.b_sf, out)
+    else:
+        grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out)
+    assert torch.equal(out, case.reference())
+
+
+def test_weights_are_made_for_an_architecture() -> None:
+    codes, scales = torch.randint(0, 256, (208, 128), dtype=torch.uint8), torch.randint(120, 124, (208, 8), dtype=torch.uint8)
+    b, b_sf = gemm_weights(codes, scales.view(torch.float8_e8m0fnu), "sm_90a")
+    assert b.shape == (1, 2, 17408) and b_sf.shape == (208, 0)
+    back, back_sf = unpack_tiles(b[None])
+    assert torch.equal(back[0, :208], codes) and torch.equal(back_sf[0, :208], scales) and not back[0, 208:].any()
+    same, words = gemm_weights(codes, scales, SM100)
+    assert same is codes and torch.equal(words, scale_words(scales))
+    fp8 = torch.zeros(16, 128, dtype=torch.float8_e4m3fn), torch.ones(1, 1)
+    assert gemm_weights(*fp8)[0] is fp8[0]
+
+
+BAD_WEIGHTS = {
+    "b.dtype = torch.int8: must be torch.uint8, two E2M1 a byte, or torch.float8_e4m3fn": (torch.zeros(16, 64, dtype=torch.int8), 4),
+    "b.shape = (16, 96): must be [n, k / 2] or [num_groups, n, k / 2], k a multiple of 128": (torch.zeros(16, 96).byte(), 6),
+    "b_sf.shape = (16, 3): must be (16, 4)": (torch.zeros(16, 64).byte(), 3),
+    "arch = None: must be given for a tensor on cpu": (torch.zeros(16, 64).byte(), 4),
+}
+
+
+@pytest.mark.parametrize("message", BAD_WEIGHTS)
+def test_bad_weights_are_refused(message: str) -> None:
+    b, scales = BAD_WEIGHTS[message]
+    with pytest.raises(ProblemError) as error:
+        gemm_weights(b, torch.zeros(16, scales, dtype=torch.uint8))
+    assert str(error.value) == message
+
+
+def test_scales_that_are_too_far_apart_are_refused() -> None:
+    scales = torch.full((16, 4), 120, dtype=torch.uint8)
+    scales[3, 2] = 90
+    with pytest.raises(PackedWeightsError, match=r"b\[0\]: row 3, channels 0 to 127: scales 2\^30 apart"):
+        gemm_weights(torch.full((16, 64), 0x11, dtype=torch.uint8), scales, SM90)
+
+
+PACKED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
+    "weights of a checkpoint": (
+        lambda t: replace(t, b=torch.zeros(208, 128, dtype=torch.uint8)),
+        r"b\.shape = \(208, 128\): must be \[n / 256, k / 128, 17408\], as gemm_weights makes it for sm_90a",
+    ),
+    "a tile too few": (lambda t: replace(t, b=t.b[:, :1].contiguous()), r"a\.shape = \(70, 256\): must be \(70, 128\)"),
+    "scales beside the tiles": (lambda t: replace(t, b_sf=torch.ones(208, 2)), r"b_sf\.dtype = torch.float32: must be torch.uint8"),
+    "scales of bytes": (
+        lambda t: replace(t, a_sf=torch.zeros(70, 8, dtype=torch.uint8)),
+        r"b\.shape = \(1, 2, 17408\): must be \[n, k\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_bad_packed_tensors_are_refused_before_a_launch(name: str) -> None:
+    change, message = PACKED[name]
+    t = change(small_case(recipe="fp8xmxfp4").tensors)
+    with pytest.raises(ProblemError, match=message):
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d)
+
+
 @pytest.mark.parametrize("rows", [1, 128, 200])
 def test_words_hold_four_scales_of_a_row(rows: int) -> None:
     given = torch.randint(0, 255, (2, rows, 8), dtype=torch.uint8)
@@ -112,7 +185,11 @@ def test_words_hold_four_scales_of_a_row(rows: int) -> None:
 SCALED = {
     "scales of a in float32": (
         lambda t: replace(t, a_sf=torch.ones(70, 2)),
-        r"a_sf\.dtype = torch.float32: must be torch.uint8 or torch.float8_e8m0fnu or torch.int32",
+        r"b\.shape = \(208, 128\): must be \[n / 256, k / 128, 17408\], as gemm_weights makes it for sm_90a",
+    ),
+    "scales of a of another type": (
+        lambda t: replace(t, a_sf=t.a_sf.char()),
+        r"a_sf\.dtype = torch.int8: must be torch.uint8 or torch.float8_e8m0fnu or torch.int32",
     ),
     "a scale too few": (lambda t: replace(t, a_sf=t.a_sf[:-1]), r"a_sf\.shape = \(69, 8\): must be \(70, 8\)"),
     "words of other rows": (lambda t: replace(t, b_sf=scale_words(t.a_sf)), r"b_sf\.shape = \(2, 128\): must be \(2, 256\)"),
@@ -163,6 +240,8 @@ def test_compilers_know_the_result_without_running() -> None:
         d = gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32)
         assert (d.shape, d.dtype) == ((70, 208), torch.float32)
         assert gemm_out_op(d, a, a_sf, b, b_sf, ends, "packed", False) is None
+        tiles, none = torch.empty(3, 1, 2, 17408, dtype=torch.uint8), torch.empty(3, 208, 0, dtype=torch.uint8)
+        assert gemm_op(a, a_sf, tiles, none, ends, "packed", torch.bfloat16).shape == (70, 208)
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(1, 2), (3, 1), (4, 3), (70, 2)])

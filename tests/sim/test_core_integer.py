@@ -37,6 +37,8 @@ BINARY = {
     "min.s32": lambda a, b: min(s32(a), s32(b)),
     "max.u32": lambda a, b: max(a, b),
     "max.s32": lambda a, b: max(s32(a), s32(b)),
+    "min.relu.s32": lambda a, b: max(min(s32(a), s32(b)), 0),
+    "max.relu.s32": lambda a, b: max(s32(a), s32(b), 0),
     "shl.b32": lambda a, b: a << b if b < 32 else 0,
     "shr.u32": lambda a, b: a >> b if b < 32 else 0,
     "shr.s32": lambda a, b: s32(a) >> min(b, 31),

@@ -59,7 +59,7 @@ def test_what_else_is_recorded_follows_too() -> None:
     first, second = shadow.index(np.array([1024]), 16), shadow.index(np.array([1040]), 16)
     assert not isinstance(first, slice) and not isinstance(second, slice)
     reader = pack(7, 1, 0, False)
-    shadow.concurrent().add(first, reader)
+    shadow.concurrent().add(first, np.array([reader]))
     shadow.add_strong(second, 9, writes=True)
     finer = shadow.index(np.array([1024 + 12, 1040 + 4, 1056]), 4)
     assert not isinstance(finer, slice)

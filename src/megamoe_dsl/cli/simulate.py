@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..kernels.gather_gemm.family import GatherGemmKernel
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.moe_stages.family import STAGES, stage_configs
@@ -37,7 +38,7 @@ FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, *STAGE_NAMES)
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, GatherGemmKernel.name, *STAGE_NAMES)
 
 
 @takes(KernelOptions)

@@ -1,18 +1,22 @@
-"""`megamoe simulate --kernel gemm`: a GEMM in the simulator, compared with the reference element for element."""
+"""`megamoe simulate --kernel gemm`, or `gather_gemm`: a GEMM in the simulator, compared with the reference element for element."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from ..artifact.compile import compile_kernel
-from ..bench.gemm.case import gemm_case
+from ..bench.gather.case import GatherCase, gather_case
+from ..bench.gemm.case import GemmCase, gemm_case
+from ..kernels.gather_gemm.config import GatherGemmConfig
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
+from ..runtime.simulated_gather import simulate_gather_gemm
 from ..runtime.simulated_gemm import simulate_gemm
+from ..sim import Report
 from .config_options import KernelOptions
 from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, config_table, problem_table, ruled
@@ -40,6 +44,15 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
     return rows * problem.num_groups if len(rows) == 1 else rows
 
 
+def subject(
+    config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool
+) -> tuple[GemmCase | GatherCase, Callable[..., Report]]:
+    """Data, and what runs them.  Raises `ProblemError` for rows that do not fit."""
+    if isinstance(config, GatherGemmConfig):
+        return gather_case(config.problem, counts, seed, exact=exact), simulate_gather_gemm
+    return gemm_case(config.problem, counts, seed, exact=exact), simulate_gemm
+
+
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
     """So many launches, and their tables and verdict on the console; whether everything passed.
 
@@ -47,7 +60,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     """
     if config.problem.accumulate:
         launches = 1
-    case = gemm_case(config.problem, counts, seed, exact=exact)
+    case, simulate = subject(config, counts, seed, exact=exact)
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     with console.status("compiling"):
         artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
@@ -55,7 +68,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     with console.status("making the reference"):
         low, high = case.ends(exact=exact, k_blocks=config.most_k_blocks)
     with counting(console) as show:
-        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
+        report = simulate(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     d = case.tensors.d
     wrong = d.numel() - int(((low <= d) & (d <= high)).sum())
     table = ruled("D against the reference", "rows", "elements", "right", "verdict")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import cutlass.cute as cute
 from cutlass import Float32, Int32, Uint32
 
-from ..hardware.packed_tile import ENTRY_BYTES, HIGHEST, SHIFT_MASK
+from ..hardware.packed_tile import ENTRY_BYTES, HIGHEST, SHIFT_MASK, SHIFTS
 from . import cast
 from .memory import load_shared_v2, store_shared_v2
 from .ptx import emit_to
@@ -51,6 +52,14 @@ def _shift(shifts: Any, step: int) -> Any:
 
 def _pick(entry: tuple[Any, Any], selectors: Any) -> Any:
     return emit_to(Uint32, "prmt.b32 {}, {}, {}, {};", *entry, selectors)
+
+
+@cute.jit
+def store_table(table: Int32):
+    """A warp writes the whole table."""
+    lane = cute.arch.lane_idx()
+    if lane < SHIFTS:
+        store_entry(table, lane)
 
 
 def store_entry(table: Any, shift: Any) -> None:

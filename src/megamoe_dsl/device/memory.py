@@ -158,9 +158,9 @@ def atomic_add_u32(address: Any, value: Any) -> Any:
     return emit_to(Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};", address, value)
 
 
-def reduce_add_u64_sys(address: Any, value: Any) -> None:
-    """Adds to 8 bytes of any GPU; relaxed, system scope."""
-    emit("red.relaxed.sys.global.add.u64 [{}], {};", address, value)
+def reduce_add_u64(address: Any, value: Any, sem: str, scope: str) -> None:
+    """Adds to 8 bytes, without the previous value; `sem` and `scope` as `reduce_add_u32`."""
+    emit(f"red.{sem}.{scope}.global.add.u64 [{{}}], {{}};", address, value)
 
 
 def reduce_add_u32(address: Any, value: Any, sem: str, scope: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
 from .mega_moe.family import MegaMoeKernel
@@ -18,6 +19,7 @@ KERNELS: list[Kernel] = [
     MegaMoeKernel(),
     PreDispatchKernel(),
     GemmKernel(),
+    GatherGemmKernel(),
     *STAGES,
 ]
 

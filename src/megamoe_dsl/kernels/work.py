@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..recipe import Format
+
 
 @dataclass(frozen=True)
 class Work:
@@ -12,3 +14,8 @@ class Work:
     flop: float
     hbm_bytes: float
     nvlink_bytes: float
+
+
+def value_bytes(one: Format) -> float:
+    """Of a value with its scales, those that many rows share left out."""
+    return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value

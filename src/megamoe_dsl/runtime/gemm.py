@@ -1,4 +1,4 @@
-"""FP8 GEMMs on torch tensors, as operators that torch.compile takes as one node.
+"""Block-scaled GEMMs on torch tensors, as operators that torch.compile takes as one node.
 
     d = gemm(a, a_sf, b, b_sf)                                                   [M, N] of [M, K] and [N, K]
     d = grouped_gemm(a, a_sf, b, b_sf, ends, kind="packed")                      rows sorted by group, `ends` of each group's rows
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from ..kernels.gemm.problem import DENSE, GEMM_RECIPES, KINDS, GemmProblem
+from ..hardware.packed_tile import TILE_BYTES
+from ..kernels.gemm.problem import DENSE, GEMM_RECIPES, KINDS, SCALE_BLOCK, GemmProblem
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import RECIPES
+from ..recipe import E2M1, RECIPES
 from .device_gemm import device_gemm
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
@@ -37,14 +38,14 @@ def gemm(
 
     a          float8_e4m3fn [M, K], K a multiple of 128, M any number
     a_sf       float32 [M, K / 128]: per row and 128 of K; `scales_by_column` says which strides are not copied
-    b          float8_e4m3fn [N, K], N a multiple of 16
-    b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128
+    b          float8_e4m3fn [N, K], N a multiple of 16; or E2M1, as `gemm_weights` makes it of uint8 [N, K / 2]
+    b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128; of E2M1 what `gemm_weights` makes of UE8M0 [N, K / 32]
 
     On SM100, scaled by the tensor core:
 
     a          float8_e4m3fn [M, K], or E2M1 uint8 [M, K / 2], two in a byte
     a_sf, b_sf UE8M0 uint8 or float8_e8m0fnu [M, K / 32], [N, K / 32]; or `scale_words` of them, which are not copied
-    b          E2M1 uint8 [N, K / 2]
+    b          E2M1 uint8 [N, K / 2]; `gemm_weights` leaves it as it is
 
     On both:
 
@@ -69,7 +70,8 @@ def grouped_gemm(
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128].
+    """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128]; of E2M1 `gemm_weights` of
+    [G, N, K / 2] and [G, N, K / 32].
 
     kind    groups, int32
     packed      [G]: where each group's rows end; rows past the last end are left alone
@@ -102,25 +104,41 @@ def _call(
     return out
 
 
-def problem_of(a: torch.Tensor, b: torch.Tensor, kind: str, dtype: torch.dtype, accumulate: bool) -> GemmProblem:
+def problem_of(
+    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, kind: str, dtype: torch.dtype, accumulate: bool
+) -> GemmProblem:
     """The problem of such operands.  Raises `ProblemError`."""
-    dims = 2 if kind == DENSE else 3
-    if b.dim() != dims:
-        raise ProblemError("b.shape", tuple(b.shape), "[n, k]" if dims == 2 else "[num_groups, n, k]")
     outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
     if dtype not in outputs:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
-    recipe = recipe_of(a, b)
-    n, row = b.shape[-2:]
-    k = row * 8 // RECIPES[recipe].weights.element_bits
-    return GemmProblem(n, k, kind, 1 if dims == 2 else b.shape[0], outputs[dtype], accumulate, recipe)
+    recipe = recipe_of(a, a_sf, b)
+    n, k = matrix_of(recipe, b, b_sf, kind)
+    return GemmProblem(n, k, kind, 1 if kind == DENSE else b.shape[0], outputs[dtype], accumulate, recipe)
 
 
-def recipe_of(a: torch.Tensor, b: torch.Tensor) -> str:
-    """The number formats of such operands: the first whose B has this type, and whose A too if there is one."""
+def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor) -> str:
+    """The number formats of such operands: the first whose B has this type, whose A too if there is one, and then whose scales of A.  A
+    and B being E4M3 and E2M1, scales of A in FP32 are those of SM90."""
     fits = [one for one in GEMM_RECIPES if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
     both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
-    return next(iter((*both, *fits, GEMM_RECIPES[0])))
+    promoted = a_sf.dtype == torch.float32
+    scaled = [one for one in both if RECIPES[one].promoted == promoted]
+    return next(iter((*scaled, *both, *fits, GEMM_RECIPES[0])))
+
+
+def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tuple[int, int]:
+    """Rows and columns of one B.  Raises `ProblemError` for another number of dimensions."""
+    lead, formats = 0 if kind == DENSE else 1, RECIPES[recipe]
+    groups = "num_groups, " * lead
+    if formats.promoted and formats.weights.element == E2M1:
+        if b.dim() != lead + 3:
+            raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n / 256, k / 128, {TILE_BYTES}], as gemm_weights makes it for sm_90a")
+        if b_sf.dim() != lead + 2:
+            raise ProblemError("b_sf.shape", tuple(b_sf.shape), f"[{groups}n, 0], as gemm_weights makes it for sm_90a")
+        return b_sf.shape[-2], SCALE_BLOCK * b.shape[-2]
+    if b.dim() != lead + 2:
+        raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n, k]")
+    return b.shape[-2], b.shape[-1] * 8 // formats.weights.element_bits
 
 
 def launch(
@@ -134,7 +152,7 @@ def launch(
     accumulate: bool,
 ) -> None:
     """What the operators do."""
-    problem = problem_of(a, b, kind, d.dtype, accumulate)
+    problem = problem_of(a, a_sf, b, b_sf, kind, d.dtype, accumulate)
     device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups))
 
 
@@ -143,7 +161,7 @@ def gemm_op(
     a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
 ) -> torch.Tensor:
     """A new D; rows of no group are not written."""
-    d = new_result(a, b, out_dtype)
+    d = new_result(a, a_sf, b, b_sf, kind, out_dtype)
     launch(d, a, a_sf, b, b_sf, groups, kind, False)
     return d
 
@@ -152,12 +170,13 @@ def gemm_op(
 def _(
     a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    return new_result(a, b, out_dtype)
+    return new_result(a, a_sf, b, b_sf, kind, out_dtype)
 
 
-def new_result(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def new_result(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, kind: str, dtype: torch.dtype) -> torch.Tensor:
     """D for these operands, not yet written."""
-    return torch.empty(*a.shape[:-1], b.shape[-2], dtype=dtype, device=a.device)
+    columns, _ = matrix_of(recipe_of(a, a_sf, b), b, b_sf, kind)
+    return torch.empty(*a.shape[:-1], columns, dtype=dtype, device=a.device)
 
 
 @torch.library.custom_op("megamoe_dsl::gemm_out", mutates_args=("out",))

@@ -20,7 +20,7 @@ class KernelScales(NamedTuple):
     """As a kernel reads them.
 
     a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them
-    b  FP32: as given; UE8M0: int32 [..., k / 128, n]
+    b  FP32, or none beside tiles: as given; UE8M0: int32 [..., k / 128, n]
     """
 
     a: torch.Tensor
@@ -97,7 +97,10 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
         raise ProblemError("a_sf.dtype", a_sf.dtype, "torch.float32")
     if tuple(a_sf.shape) != (*lead, problem.k_blocks):
         raise ProblemError("a_sf.shape", tuple(a_sf.shape), str((*lead, problem.k_blocks)))
-    check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+    if problem.decodes:
+        check_tensor("b_sf", b_sf, torch.uint8, (*groups, problem.n, 0))
+    else:
+        check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
 
 
 def check_bytes(name: str, sf: torch.Tensor, rows: tuple[int, ...], k: int, *, flat: bool = False) -> None:

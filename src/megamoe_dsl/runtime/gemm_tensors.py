@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..hardware.packed_part import tiles_of
+from ..hardware.packed_tile import TILE_BYTES
 from ..kernels.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
@@ -25,8 +27,10 @@ class GemmTensors:
     a       float8_e4m3fn [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
     a_sf    float32 [m, k / 128], or [num_groups, capacity, k / 128]; copied where its strides are not those of `scales_by_column`.  UE8M0
             uint8 or float8_e8m0fnu [m, k / 32], likewise; copied unless they are `scale_words` of all rows together
-    b       float8_e4m3fn [n, k], E2M1 uint8 [n, k / 2]; of a problem with groups [num_groups, n, ...]
-    b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them; with groups [num_groups, ...]
+    b       float8_e4m3fn [n, k], E2M1 uint8 [n, k / 2], or tiles of it [ceil(n / 256), k / 128, 17408]; of a problem with groups
+            [num_groups, ...]
+    b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them, uint8 [n, 0] of tiles; with groups
+            [num_groups, ...]
     d       bfloat16 or float32 [m, n]
     groups  int32, see `GemmArguments`; None of a dense problem
     """
@@ -45,7 +49,8 @@ class GemmTensors:
         check_tensor("a", self.a, TORCH_DTYPES[acts.element], (*lead, acts.row_bytes(problem.k)))
         problem.check_rows(self.rows, "a.shape[0]")
         groups = (problem.num_groups,) if problem.has_groups else ()
-        check_tensor("b", self.b, TORCH_DTYPES[weights.element], (*groups, problem.n, weights.row_bytes(problem.k)))
+        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, weights.row_bytes(problem.k))
+        check_tensor("b", self.b, TORCH_DTYPES[weights.element], (*groups, *matrix))
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:
@@ -56,7 +61,7 @@ class GemmTensors:
             tensor = getattr(self, name)
             if tensor is not None:
                 check_device("out" if name == "d" else name, tensor, self.a.device)
-        unpacked = weights.element == E2M1 != acts.element
+        unpacked = weights.element == E2M1 != acts.element and not problem.decodes
         for name, alignment in (("a", TMA_ALIGNMENT), ("b", UNPACKED_ALIGNMENT if unpacked else TMA_ALIGNMENT), ("d", TMA_ALIGNMENT)):
             check_aligned(name, getattr(self, name), alignment)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -32,23 +32,25 @@ def simulate_gemm(
     tensors.check(config.problem)
     scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
     memory = GlobalMemory()
-    for name in ("a", "b", "groups"):
-        tensor = getattr(tensors, name)
+    read = {"a": tensors.a, "b": tensors.b, "groups": tensors.groups, "a_sf": scales.a_storage, "b_sf": scales.b}
+    for name, tensor in read.items():
         if tensor is not None and tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)
-    memory.add(scales.a_storage, name="a_sf", rank=0, read_only=True)
-    memory.add(scales.b, name="b_sf", rank=0, read_only=True)
     memory.add(tensors.d, name="d", rank=0)
     memory.add(counter, name="counter", rank=0)
     simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
-    arguments = tensors.arguments(scales, counter.data_ptr())
-    launch = Launch(
+    report = simulator.run([launch_of(artifact, tensors.arguments(scales, counter.data_ptr()))] * launches)
+    assert not counter.any()
+    return report
+
+
+def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
+    """A launch of a kernel with these arguments."""
+    config = artifact.config
+    return Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
     )
-    report = simulator.run([launch] * launches)
-    assert not counter.any()
-    return report

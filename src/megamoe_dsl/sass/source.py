@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .listing import Instruction
 
-ROLE_FOLDERS = frozenset({"mega_moe", "blocks"})
+ROLE_FOLDERS = frozenset({"mega_moe", "gather_gemm", "blocks"})
 SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", "walk"})
 """Files whose functions run in several roles: they say nothing about whose code it is."""
 

@@ -25,6 +25,7 @@ from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
 from .lane_order import Acting, LaneOrder
 from .memory import SMEM_BYTES, SMEM_RESERVED, Allocation, ByteStore, GlobalMemory
 from .place import Place
+from .quick_check import QuickCheck, quick_check
 from .report import Finding
 from .shadow import Places, Shadow
 from .sync import SyncPoint, in_scope
@@ -32,6 +33,11 @@ from .sync import SyncPoint, in_scope
 Rows = NDArray[np.int32]
 TENSOR, GLOBAL, SHARED = 0, 1, 2
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
+
+
+def proxy_row(shadow: Shadow, actor: Accessor) -> int:
+    """The row of a clock that an access by the async proxy needs, or 0."""
+    return shadow.space if isinstance(actor, Actor) and actor.asynchronous else HAPPENED
 
 
 @dataclass
@@ -46,6 +52,7 @@ class Race:
     findings: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
     points: dict[Any, SyncPoint] = field(default_factory=dict)
     width: int = 64
+    quick: QuickCheck = field(default_factory=quick_check)
     state: dict[Any, Any] = field(default_factory=dict)  # of the instruction families
     shadows: dict[int, Shadow] = field(default_factory=dict)
     lanes: dict[int, LaneAgents] = field(default_factory=dict)  # of the agents that have lanes
@@ -172,51 +179,41 @@ class Race:
     def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
         rows, records = self._stamp(index, actor, code, reading=True)
+        own, synced = (-1, 0) if isinstance(actor, Actor) else (actor.order.agents.agent, actor.order.synced)
+        beside = self.quick.read(
+            shadow.write, shadow.read, shadow.has_strong, index, rows, proxy_row(shadow, actor), records, self.warps, own, synced
+        )
+        if beside is not None:
+            if beside:
+                shadow.concurrent().add(*beside)
+            return
         self._against_writes("RAW race", "missing fence.proxy.async before async-proxy read", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak read vs unordered atomic", shadow, index, False, rows, records, actor)
-        if isinstance(index, slice) and index.stop - index.start == 1 and isinstance(records, int):
-            self._read_one(shadow, index.start, rows, records, actor)
-            return
         last = shadow.read[index] if isinstance(index, slice) else shadow.read.take(index)
         bad = unordered(last, rows[READS])
         if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor, reading=True)) is not None:
             whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-            if b"\0" not in bad.tobytes():
-                shadow.concurrent().add(whole, records)
-                return
-            shadow.concurrent().add(whole[bad], records if isinstance(records, int) else records[bad])
-            index, records = whole[~bad], records if isinstance(records, int) else records[~bad]
+            each = np.broadcast_to(records, len(whole))
+            shadow.concurrent().add(whole[bad], each[bad])
+            index, records = whole[~bad], each[~bad]
         shadow.read[index] = records
 
     def read_shared_if_known(self, cta: Place, chunks: Chunks, actor: Actor) -> bool:
         """A read like `read_shared`, if nothing was done there that its reader does not know of; else nothing happens, and False."""
         shadow = cta.shared.shadow or self._shared_shadow(cta)
-        index = shadow.index(chunks, CHUNK) if cta.shared.holds(chunks.low, chunks.end) else None
-        if index is None or (shadow.has_strong is not None and b"\1" in shadow.has_strong[index].tobytes()):
+        if not cta.shared.holds(chunks.low, chunks.end):
             return False
+        index = shadow.index(chunks, CHUNK)
         rows, record = self._stamp(index, actor, None, reading=True)
-        last = shadow.write[index] if isinstance(index, slice) else shadow.write.take(index)
-        if any(unordered(last, rows[level]) is not None for level in (HAPPENED, shadow.space)):
-            return False
-        if unordered(shadow.read[index], rows[READS]) is not None:
-            return False
-        shadow.read[index] = record
-        return True
-
-    def _read_one(self, shadow: Shadow, at: int, rows: Rows, record: int, actor: Accessor) -> None:
-        """What is left of `read` for one location."""
-        last = shadow.read.item(at)
-        if last >> CLOCK_SHIFT > rows.item(READS, last & AGENT_MASK):
-            one = np.array([last])
-            if self._unknown(one, np.ones(1, np.bool_), rows, READS, record, actor, reading=True) is not None:
-                shadow.concurrent().add_one(at, record)
-                return
-        shadow.read[at] = record
+        return self.quick.access(shadow.write, shadow.read, shadow.has_strong, None, index, rows, proxy_row(shadow, actor), record, True)
 
     def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
         rows, records = self._stamp(index, actor, code)
+        others = shadow.readers.some if shadow.readers is not None else None
+        if self.quick.access(shadow.write, shadow.read, shadow.has_strong, others, index, rows, proxy_row(shadow, actor), records, False):
+            return
         self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
         self._against_reads("WAR race", shadow, index, rows, records, actor)
         if shadow.has_strong is not None:
@@ -243,10 +240,10 @@ class Race:
         bad = unordered(last, rows[HAPPENED])
         if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
             self._report(race, shadow, index, last, bad, records, actor)
-        elif isinstance(actor, Actor) and actor.asynchronous and shadow.space:
-            bad = unordered(last, rows[shadow.space])
+        elif row := proxy_row(shadow, actor):
+            bad = unordered(last, rows[row])
             if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
-                bad = self._unknown(last, bad, rows, shadow.space, records, actor)
+                bad = self._unknown(last, bad, rows, row, records, actor)
                 if bad is not None:
                     self._report(proxy, shadow, index, last, bad, records, actor)
 
@@ -257,11 +254,12 @@ class Race:
         `lane`: of a warp's lanes, this one alone.
         """
         rows, records = self._stamp(index, actor, lane, reading=writes is False)
-        last = shadow.write[index]
-        bad = unordered(last, rows[HAPPENED])
-        if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
-            self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
-        if writes:
+        if not self.quick.knows(shadow.write, index, rows, HAPPENED):
+            last = shadow.write[index]
+            bad = unordered(last, rows[HAPPENED])
+            if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
+                self._report("atomic vs unordered weak write", shadow, index, last, bad, records, actor)
+        if writes and not self.quick.knows(shadow.read, index, rows, READS):
             last = shadow.read[index]
             bad = unordered(last, rows[READS])
             if bad is not None and (bad := self._unknown(last, bad, rows, READS, records, actor)) is not None:

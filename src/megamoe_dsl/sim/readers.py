@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, Records, unordered
-from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
+from .quick_check import quick_check
 
 PAGE_SHIFT = 10
 PAGE = 1 << PAGE_SHIFT
@@ -47,30 +47,22 @@ class Readers:
     def __init__(self, size: int) -> None:
         self.some: NDArray[np.bool_] = np.zeros(size, np.bool_)
         self._pages: dict[int, _Page] = {}
+        self._quick = quick_check()
 
     def grow(self, size: int) -> None:
         """Room for more locations."""
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
 
-    def add(self, index: NDArray[np.int64], records: Records | int) -> None:
-        """Reads of one agent that are concurrent with others."""
-        agent = (records if isinstance(records, int) else int(records[0])) & AGENT_MASK
-        kept = self.some.take(index)
-        self.some[index] = True
-        for page, here, places in _by_page(index):
-            row = self._pages.setdefault(page, _Page()).of(agent)
-            before, values = row.take(places), records if isinstance(records, int) else records[here]
-            # Clocks of one agent only grow, so the new record is the one that matters; of several lanes all do, and it stands for them.
-            several = kept[here] & ((before ^ values) & CODE_MASK != 0) & (before != 0)
-            row[places] = np.where(several, values & ~CODE_MASK | ALIKE << CODE_SHIFT, values) if b"\1" in several.tobytes() else values
+    def add(self, index: NDArray[np.int64], records: Records) -> None:
+        """Reads of one agent that are concurrent with others.
 
-    def add_one(self, at: int, record: int) -> None:
-        """A read of one location that is concurrent with others."""
-        row, place = self._pages.setdefault(at >> PAGE_SHIFT, _Page()).of(record & AGENT_MASK), at & PAGE - 1
-        if self.some.item(at) and (before := row.item(place)) and (before ^ record) & CODE_MASK:
-            record = record & ~CODE_MASK | ALIKE << CODE_SHIFT
-        self.some[at] = True
-        row[place] = record
+        Clocks of one agent only grow, so its new record is the one that matters; of several lanes all do, and it stands for them.
+        """
+        agent = int(records[0]) & AGENT_MASK
+        for number in self._quick.pages(index, PAGE_SHIFT):
+            if (page := self._pages.get(number)) is None:
+                page = self._pages[number] = _Page()
+            self._quick.keep(self.some, page.of(agent), number << PAGE_SHIFT, index, records)
 
     def unknown(self, index: NDArray[np.int64] | slice, known: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], Records]]:
         """(places in `index`, records) of the readers of `index` that a clock with these entries does not know of all of; forgets all

@@ -15,6 +15,7 @@ class GemmShare(NamedTuple):
     kind: str
     num_groups: int
     num_sms: int
+    recipe: str
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class GemmEntry:
     choice    fields of the configuration that are not their defaults
     us        its median time in microseconds, in a CUDA graph
     results   name of the file in bench/results that this comes from
+    recipe    number formats
     """
 
     SUFFIX: ClassVar[str] = "-gemm"
@@ -37,11 +39,12 @@ class GemmEntry:
     choice: Mapping[str, int]
     us: float
     results: str
+    recipe: str = "fp8xfp8"
 
     @property
     def share(self) -> GemmShare:
         """What was measured, apart from the rows."""
-        return GemmShare(self.n, self.k, self.kind, self.num_groups, self.num_sms)
+        return GemmShare(self.n, self.k, self.kind, self.num_groups, self.num_sms, self.recipe)
 
     @property
     def expected(self) -> float:

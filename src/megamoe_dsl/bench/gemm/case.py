@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ...arch import SM90
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
-from ...quant import MICRO_SCALING, encode_e2m1, encode_e4m3, pack_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
+from ...quant import MICRO_SCALING, encode_e2m1, encode_e4m3, pack_e2m1, quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
+from ...quant import SCALE_BLOCK as SCALE_CHANNELS
 from ...recipe import E2M1, E4M3
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
 from ...runtime.gemm_scales import ATOM_ROWS
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from ...runtime.gemm_weights import gemm_weights
 
 UNTOUCHED = 7.0
 """What D holds before a launch."""
@@ -25,20 +28,24 @@ UNTOUCHED = 7.0
 
 @dataclass(frozen=True)
 class GemmCase:
-    """Operands, and which rows of A belong to which group: `spans` (group, first row, rows); rows of no group stay untouched."""
+    """Operands, and which rows of A belong to which group: `spans` (group, first row, rows); rows of no group stay untouched.
+
+    weights  matrices B and their scales, of each group, as checkpoints have them
+    """
 
     problem: GemmProblem
     tensors: GemmTensors
     spans: tuple[tuple[int, int, int], ...]
+    weights: tuple[torch.Tensor, torch.Tensor]
 
     def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
         """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them, of so many K
         blocks at a time, whose sums are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
-        padding = p.scale_rows * 128 - p.n
+        padding = 0 if p.decodes else p.scale_rows * 128 - p.n
         for part, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
-                b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, p.k).view(torch.uint8)]).view(torch.float8_e4m3fn)
+                b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, b.shape[1]).view(torch.uint8)]).view(b.dtype)
                 found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
             else:
                 found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
@@ -47,9 +54,9 @@ class GemmCase:
 
     def products(self) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
         """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are."""
-        p, t = self.problem, self.tensors
+        t = self.tensors
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
-        b, b_sf = (x if p.has_groups else x[None] for x in (t.b, t.b_sf))
+        b, b_sf = self.weights
         for group, first, rows in self.spans:
             part = slice(first, first + rows)
             yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
@@ -77,10 +84,13 @@ def in_parts(
 ) -> torch.Tensor:
     """The promoted product, as the sum of those of so many K blocks each, FP32."""
     found = torch.zeros(len(a), len(b))
-    for first in range(0, a_sf.shape[1], k_blocks):
-        k, scales = slice(first * SCALE_BLOCK, (first + k_blocks) * SCALE_BLOCK), slice(first, first + k_blocks)
-        own = a[:, k].contiguous(), a_sf[:, scales].contiguous(), b[:, k].contiguous(), b_sf[:, scales].contiguous()
-        found += scaled_matmul(*own, accumulate)
+    blocks = a_sf.shape[1]
+    for first in range(0, blocks, k_blocks):
+
+        def own(values: torch.Tensor, first: int = first) -> torch.Tensor:
+            return values.unflatten(1, (blocks, -1))[:, first : first + k_blocks].flatten(1).contiguous()
+
+        found += scaled_matmul(own(a), own(a_sf), own(b), own(b_sf), accumulate)
     return found
 
 
@@ -101,14 +111,24 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
     capacity = max(capacity, -(-max(1, *counts) // step) * step)
     rows, spans, groups = place_rows(problem, counts, capacity)
     generator = torch.Generator().manual_seed(seed)
-    draw, draw_scaled = (draw_exact, draw_exact_bytes) if exact else (draw_normal, draw_normal_bytes)
-    a, a_sf, b, b_sf = (draw if problem.formats.promoted else draw_scaled)(problem, rows, generator)
-    lead = (problem.num_groups, capacity) if problem.kind == MASKED else (rows,)
+    a, a_sf, b, b_sf = drawing_of(problem, exact)(problem, rows, generator)
+    lead, weights = (problem.num_groups, capacity) if problem.kind == MASKED else (rows,), (b, b_sf)
+    if problem.decodes:
+        b, b_sf = gemm_weights(b, b_sf, SM90)
     if not problem.has_groups:
         b, b_sf = b[0], b_sf[0]
     d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
-    return GemmCase(problem, tensors, spans)
+    return GemmCase(problem, tensors, spans, weights)
+
+
+def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:
+    """What draws operands in the problem's formats."""
+    if problem.decodes:
+        return draw_exact_mixed if exact else draw_normal_mixed
+    if problem.formats.promoted:
+        return draw_exact if exact else draw_normal
+    return draw_exact_bytes if exact else draw_normal_bytes
 
 
 def place_rows(
@@ -148,6 +168,28 @@ def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> 
     a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
     b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
     return a, a_sf, b[:, : p.n], b_sf
+
+
+def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """E4M3 with FP32 scales by E2M1 with UE8M0 ones, which differ by a factor of two within 128 of K: a partial sum of 128 is below 2^14
+    halves, as many bits as the tensor core keeps."""
+    p = problem
+    a = torch.randint(-3, 4, (rows, p.k), generator=generator).float().to(torch.float8_e4m3fn)
+    a_sf = torch.exp2(torch.randint(-2, 3, (rows, p.k_blocks), generator=generator))
+    shape = (p.num_groups, p.n)
+    b, wide, narrow = (
+        torch.randint(*ends, (*shape, last), generator=generator, dtype=torch.uint8)
+        for ends, last in (((0, 256), p.k // 2), ((126, 128), p.k_blocks), ((0, 2), p.k // SCALE_CHANNELS))
+    )
+    return a, a_sf, b, wide.repeat_interleave(SCALE_BLOCK // SCALE_CHANNELS, dim=2) + narrow
+
+
+def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers, quantised; every 32 of K of B have a magnitude of their own."""
+    p = problem
+    drawn = torch.randn(p.num_groups, p.n, p.k // SCALE_CHANNELS, SCALE_CHANNELS, generator=generator)
+    drawn = drawn * torch.exp2(torch.randint(-4, 5, (*drawn.shape[:-1], 1), generator=generator))
+    return *quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator)), *quantize_e2m1(drawn.flatten(2))
 
 
 def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gemm.work import GemmLoad, count_work
 from ...problem import ProblemError
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
@@ -49,9 +50,7 @@ class GemmPoint:
     @property
     def num_bytes(self) -> float:
         """Between memory and caches: A, D, and B of the groups that have rows, each once."""
-        p = self.problem
-        touched = sum(count > 0 for count in self.counts)
-        return self.rows * (p.k + p.n * p.output_bytes) + touched * p.n * p.k
+        return count_work(self.problem, GemmLoad(self.rows, sum(count > 0 for count in self.counts))).hbm_bytes
 
     @property
     def name(self) -> str:

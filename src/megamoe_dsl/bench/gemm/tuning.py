@@ -36,7 +36,7 @@ def entry_of(record: dict[str, Any], kernel: dict[str, Any], results: str) -> Ge
     problem = GemmProblem(**record["problem"])
     choice = choice_of(kernel["config"])
     rows, us, sms = sum(record["counts"]), round(time_of(kernel), 1), kernel["config"]["num_sms"]
-    return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results)
+    return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results, problem.recipe)
 
 
 def read_run(path: Path) -> tuple[str, list[dict[str, Any]]]:

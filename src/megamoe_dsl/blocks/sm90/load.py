@@ -116,6 +116,10 @@ class WeightTile:
         """Column and first row of K block k."""
         return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * BLOCK_K, self.row)
 
+    def load(self, destination: Any, full: Any, k: Any) -> None:
+        """K block k of them, for a stage whose weights begin at `destination`."""
+        self.weights.load(destination, full, *self.place(k))
+
 
 @cute.jit
 def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0):
@@ -125,6 +129,6 @@ def load_weights(stage: Stage, tile: WeightTile, k_blocks: Int32, first: Any = 0
         full = stage.full
         if elect():
             arrive_expect(full, tile.num_bytes)
-            tile.weights.load(stage.shared("weights"), full, *tile.place(k))
+            tile.load(stage.shared("weights"), full, k)
         stage = stage.next()
     return stage

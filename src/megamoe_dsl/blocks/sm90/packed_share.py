@@ -1,11 +1,12 @@
-"""Tiles of up to 64 tokens by 256 rows of E2M1 weights: weights are the wgmma's A, from registers, and tokens its columns.
+"""Tiles of up to 64 tokens by 256 rows of E2M1 weights, or a half or a quarter of them: weights are the wgmma's A, from registers, and
+tokens its columns.
 
 waits     full, per stage
 signals   empty, per warp and stage
 
-A warpgroup has 128 weight rows as two blocks of 64, each with a partial sum of its own. While the tensor core multiplies one block, the
-warps decode the next: the second of this K block, then the first of the following one. Partial sums of 128 of K are scaled by token and
-tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
+A warpgroup has 128 weight rows as two blocks of 64, each with a partial sum of its own, or one such block. While the tensor core
+multiplies one block, the warps decode the next: the second of this K block, then the first of the following one. Partial sums of 128 of K
+are scaled by token and tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Uint32
+from cutlass import Boolean, Float32, Int32, Uint32
 
 from ...device import wgmma
 from ...device.e2m1 import decode, entry_by_table, rows_of_shifts
-from ...device.memory import load_shared_f32x2, load_shared_v4
+from ...device.memory import load_shared_v4
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
-from ...hardware.packed_tile import CODE_BYTES, HALF_BYTES, RECORD_BYTES, record_index
+from ...hardware.packed_part import WHOLE_TILE, PackedPart
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index
+from ...layouts.arith import select
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
+from .tokens_as_n import load_pair
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 
@@ -34,17 +38,24 @@ class PackedShare(MathThread):
     """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
 
     table  shared address of the decoded magnitudes (device.e2m1)
+    part   of a packed tile, that a stage has
 
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
 
     tokens: cutlass.Constexpr[int]
     table: Int32
+    part: cutlass.Constexpr[PackedPart]
 
     @staticmethod
-    def of(me: MathThread, tokens: int, table: Any) -> PackedShare:
+    def of(me: MathThread, tokens: int, table: Any, part: PackedPart = WHOLE_TILE) -> PackedShare:
         """The share of a thread."""
-        return PackedShare(me.group, me.warp, me.lane, tokens, table)
+        return PackedShare(me.group, me.warp, me.lane, tokens, table, part)
+
+    @property
+    def blocks(self) -> int:
+        """Of 64 weight rows that the warpgroup has."""
+        return BLOCKS
 
     @property
     def has_own_weights(self) -> bool:
@@ -53,12 +64,12 @@ class PackedShare(MathThread):
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
         """Four words: shifts of both blocks, scale of the tile, exponents of the rows."""
-        index = record_index(self.group, self.warp, self.row)
-        return load_shared_v4(stage.shared("weights") + (CODE_BYTES + index * RECORD_BYTES))
+        index = record_index(self.group if self.part.per_tile == 1 else 0, self.warp, self.row)
+        return load_shared_v4(stage.shared("weights") + (self.part.code_bytes + index * RECORD_BYTES))
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
         """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
-        codes = stage.shared("weights") + ((self.group * 2 + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
+        codes = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
         rows = rows_of_shifts(record[block])
         words: list[Any] = []
         for half in range(2):
@@ -70,8 +81,25 @@ class PackedShare(MathThread):
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
         """Pairs of tokens, times the scale of the tile."""
-        address, factor = stage.shared("sfa") + self.pair * 4, emit_to(Float32, "mov.b32 {}, {};", tile_scale)
-        return [tuple(one * factor for one in load_shared_f32x2(address + 32 * j)) for j in range(self.tokens // 8)]
+        address, factor = stage.token_scales + self.pair * 4, emit_to(Float32, "mov.b32 {}, {};", tile_scale)
+        return [tuple(one * factor for one in load_pair(stage, address + 32 * j)) for j in range(self.tokens // 8)]
+
+
+@dataclass(frozen=True)
+class PackedBlock(PackedShare):
+    """One block of 64 weight rows; `second` says whether it is the second of its group in the tile."""
+
+    second: Boolean
+
+    @property
+    def blocks(self) -> int:
+        """One."""
+        return 1
+
+    def record(self, stage: Stage) -> tuple[Any, ...]:
+        """Shifts and exponents of the block in the places of the first one's."""
+        first, second, scale, exponents = super().record(stage)
+        return select(self.second, second, first), second, scale, select(self.second, exponents >> 16, exponents)
 
 
 @dataclass(frozen=True)
@@ -91,7 +119,7 @@ class Ahead:
 @cute.jit
 def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
-    parts = PromotedSums.zero(BLOCKS, me.tokens // 2).parts
+    parts = PromotedSums.zero(me.blocks, me.tokens // 2).parts
     partials = parts
     ahead = Ahead.of(me, stage)
     for k in cutlass.range(k_blocks, unroll=1):
@@ -104,20 +132,23 @@ def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahe
     """One K block; its stage is full.  Returns sums, registers of partial sums, what is decoded of the next stage if there are `more`, and
     the next stage."""
     tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
-    record, first = ahead.record, ahead.first
-    partial = wgmma.issue_registers(first, tokens, partials[0])
-    second = me.fragment(stage, record, 1)
-    other = wgmma.issue_registers(second, tokens, partials[1])
+    record, fragments, started = ahead.record, [ahead.first], []
+    for b in cutlass.range_constexpr(me.blocks):
+        started.append(wgmma.issue_registers(fragments[b], tokens, partials[b]))
+        if cutlass.const_expr(b + 1 < me.blocks):
+            fragments.append(me.fragment(stage, record, b + 1))
     scales = me.token_scales(stage, record[2])
-    partial = wgmma.wait(partial, 1, first)
-    sums = promote(parts[0], partial, scales)
-    if more:
-        following.wait_full()
-        ahead = Ahead.of(me, following)
-    other = wgmma.wait(other, 0, second)
-    sums = (sums, promote(parts[1], other, scales))
+    sums, done = [], []
+    for b in cutlass.range_constexpr(me.blocks):
+        if cutlass.const_expr(b == me.blocks - 1):
+            if more:
+                following.wait_full()
+                ahead = Ahead.of(me, following)
+        partial = wgmma.wait(started[b], me.blocks - 1 - b, fragments[b])
+        sums.append(promote(parts[b], partial, scales))
+        done.append(partial)
     release_stage(stage, me.lane)
-    return sums, (partial, other), ahead, following
+    return tuple(sums), tuple(done), ahead, following
 
 
 def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:

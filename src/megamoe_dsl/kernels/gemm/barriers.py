@@ -10,11 +10,13 @@ LOADERS = 2
 EXCHANGING_THREADS = 128  # of the warpgroup of a CTA that finishes what both CTAs have summed
 
 
-def barrier_table(*, num_stages: int, work_tiles: int, math_warps: int, cluster: int, fetchers: int, split_k: bool) -> tuple[MBarrier, ...]:
-    """All mbarriers of a CTA, in SMEM order."""
-    readers = 32 * (LOADERS + math_warps) * cluster
+def barrier_table(
+    *, num_stages: int, work_tiles: int, loaders: int, loaded: int, math_warps: int, cluster: int, fetchers: int, split_k: bool
+) -> tuple[MBarrier, ...]:
+    """All mbarriers of a CTA, in SMEM order; a stage is full when `loaders` warps have arrived `loaded` times together."""
+    readers = 32 * (loaders + math_warps) * cluster
     return (
-        MBarrier("full", num_stages, LOADERS, "token loader and weight loader", "operands and scales of A, from any CTA", "math warps"),
+        MBarrier("full", num_stages, loaded, "token loader and weight loader", "operands and scales of A, from any CTA", "math warps"),
         MBarrier("empty", num_stages, math_warps * fetchers, "every math warp that reads it, of the cluster", "", "both loaders"),
         MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "loaders, math warps"),
         MBarrier(

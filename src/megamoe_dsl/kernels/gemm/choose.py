@@ -11,6 +11,7 @@ from typing import Any
 from ...hardware.operand_tile import BLOCK_K
 from ...target import Target
 from ...tuned import GemmEntry, GemmShare, tuned_gemms
+from .decoding.choose import choose_decoding_fields
 from .problem import ROW_BLOCK, GemmProblem
 
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
@@ -48,6 +49,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
     entry = None if target.gpu is None else find_entry(problem, target.num_sms, expected, target.gpu)
     if entry is not None:
         return dict(entry.choice)
+    if problem.decodes:
+        return choose_decoding_fields(problem, expected, target.num_sms)
     if problem.has_groups and expected <= FEW_ROWS:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
         return {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
@@ -62,7 +65,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
 
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
     """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
-    share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms)
+    share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms, problem.recipe)
     found = tuned_gemms(gpu).by_share.get(share, [])
     above = [one for one in found if expected <= one.expected <= 2 * expected]
     many = [one for one in found if min(one.expected, expected) >= MANY_ROWS and expected <= 4 * one.expected]

@@ -10,6 +10,7 @@ from ...config_error import require, require_integers
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
+from .decoding.smem_plan import DecodingSmemPlan
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
 from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
@@ -56,7 +57,7 @@ class GemmConfig(BaseGemmConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
 
     problem: GemmProblem
     block_m: int
@@ -90,6 +91,8 @@ class GemmConfig(BaseGemmConfig):
         self.check_stages("block_n")
 
     def _check_tile(self) -> None:
+        if self.problem.decodes:
+            self._check_decoding()
         if self.swap_ab:
             rows = 8 <= self.block_m <= MOST_SWAPPED_ROWS and self.block_m % 8 == 0
             require(rows, "block_m", self.block_m, f"a multiple of 8 up to {MOST_SWAPPED_ROWS} with swap_ab")
@@ -112,11 +115,19 @@ class GemmConfig(BaseGemmConfig):
         for half in {False, self.halves}:
             self._check_columns(half)
 
+    def _check_decoding(self) -> None:
+        decodes = f"with {self.problem.recipe}"
+        require(self.swap_ab, "swap_ab", self.swap_ab, f"True {decodes}")
+        require(self.ahead == 1, "ahead", self.ahead, f"1 {decodes}, whose next block is decoded meanwhile")
+        alone = self.cluster == 1 or self.split_k
+        require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
+
     def _check_split(self) -> None:
         several = self.warpgroups > 1 and not self.swap_ab
         require(several or not self.in_turn, "in_turn", self.in_turn, "False where a tile has one warpgroup, or with swap_ab")
-        can_split = self.cluster == 2 and self.warpgroups <= 2 and not (self.swap_ab or self.halves)
-        allowed = "False but for clusters of two and at most two warpgroups, without swap_ab and halves"
+        can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
+        without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
+        allowed = f"False but for clusters of two and at most two warpgroups, {without}"
         require(can_split or not self.split_k, "split_k", self.split_k, allowed)
         blocks = self.problem.k_blocks
         require(blocks > 1 or not self.split_k, "split_k", self.split_k, f"False where K = {self.problem.k} is one block of {SCALE_BLOCK}")
@@ -129,7 +140,8 @@ class GemmConfig(BaseGemmConfig):
         one_part = self.ahead == 1 or tile.chunks(half) == 1
         require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
-        needed = values * (tile.chunks(half) + self.ahead) + OTHER_REGISTERS
+        partials = tile.chunks(half) if self.problem.decodes else self.ahead
+        needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
         most = self.registers.math
         require(needed <= most, "ahead", self.ahead, f"such that all sums fit {most} registers of a thread: they take {needed}")
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
@@ -199,5 +211,5 @@ class GemmConfig(BaseGemmConfig):
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         """Of so many stages."""
-        boxes = self.boxes if self.staged else 0
-        return GemmSmemPlan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)
+        boxes, plan = self.boxes if self.staged else 0, DecodingSmemPlan if self.problem.decodes else GemmSmemPlan
+        return plan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)

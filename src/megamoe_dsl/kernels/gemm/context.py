@@ -122,12 +122,19 @@ class GemmContext:
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
         """A stage that the math warps read for a tile."""
-        return replace(stage, alone=Int32(tile.alone), row=tile.row)
+        return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
+
+    def source_row(self, tile: GemmTile) -> Any:
+        """Row of A that a tile begins at."""
+        return tile.row
 
     @property
     def first_tile(self) -> TileQueue:
         """Of the queue of work tiles."""
         return TileQueue.start(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
+
+    def wait_rows(self, tile: GemmTile) -> None:
+        """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""

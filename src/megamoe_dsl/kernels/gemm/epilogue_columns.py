@@ -1,5 +1,5 @@
-"""The epilogue of tiles whose rows of A are the wgmma's columns (blocks/sm90/tokens_as_n.py): a warp has 16 columns of D for every block
-of 64 rows of B."""
+"""The epilogue of tiles whose rows of A are the wgmma's columns (blocks/sm90/tokens_as_n.py, packed_share.py): a warp has 16 columns of D
+for every block of 64 rows of B."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from ...blocks.sm90.packed_share import PackedShare
 from ...blocks.sm90.tokens_as_n import BLOCK_ROWS, ColumnShare
 from ...device import cast
 from ...device.matrix import store_transposed_b16
@@ -20,7 +21,7 @@ from .work_tile import GemmTile
 
 
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare, sums: Any):
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedShare, sums: Any):
     """A warp's part of a tile to D."""
     for block in cutlass.range_constexpr(me.blocks):
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
@@ -34,7 +35,7 @@ def finish_tile(ctx: GemmContext, tile: GemmTile, me: ColumnShare, sums: Any):
                 store_value(ctx, tile, 8 * j + me.pair + q, column + me.row + 8 * h, sums[block][i])
 
 
-def stage_box(config: GemmConfig, staging: Any, me: ColumnShare, sums: Any) -> None:
+def stage_box(config: GemmConfig, staging: Any, me: ColumnShare | PackedShare, sums: Any) -> None:
     """A warp's 16 columns of D for all rows of the tile.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
     swizzle = Swizzle(config.tile.store_swizzle)
     groups = me.tokens // MATRIX

@@ -17,13 +17,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...blocks.sm90.tokens_as_m import RowShare
+from ...blocks.sm90.math_thread import MathThread
 from ...device.cast import f32_of_bits
 from ...device.cluster import in_cta, store_async_v4
 from ...device.mbarrier import arrive_expect, release_cluster, wait
 from ...device.memory import load_shared_v4
 from ...device.tile_queue import TileQueue
-from . import epilogue_rows
+from . import epilogue_columns, epilogue_rows
 from .context import GemmContext
 from .smem_plan import VECTOR
 from .work_tile import GemmTile
@@ -32,17 +32,18 @@ POSITIVE = 0x7FFFFFFF  # all bits but the sign
 
 
 @cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any, after_next: TileQueue):
+def finish_tile(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any, after_next: TileQueue):
     """Sums of this CTA's half of K to D, or to the CTA that finishes them; `after_next` is the place of the tile after the next one."""
     phase = after_next.ring.index  # of two places: this tile's, too
     if me.group == ctx.cta_rank:
-        epilogue_rows.finish_tile(ctx, tile, me, add_theirs(ctx, me, sums, phase))
+        epilogue = epilogue_columns if ctx.config.swap_ab else epilogue_rows
+        epilogue.finish_tile(ctx, tile, me, add_theirs(ctx, me, sums, phase))
     else:
         send(ctx, me, sums, phase)
 
 
 @cute.jit
-def add_theirs(ctx: GemmContext, me: RowShare, sums: Any, phase: Int32):
+def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     """The sums with the other CTA's added, whose place is given back."""
     full, vectors = ctx.barrier("exchange_full"), ctx.config.smem.vectors_sent
     if thread_of(me) == 0:
@@ -60,7 +61,7 @@ def add_theirs(ctx: GemmContext, me: RowShare, sums: Any, phase: Int32):
 
 
 @cute.jit
-def send(ctx: GemmContext, me: RowShare, sums: Any, phase: Int32):
+def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     """The sums to the other CTA, once it has read those of the tile before."""
     other = 1 - ctx.cta_rank
     full = in_cta(ctx.barrier("exchange_full"), other)
@@ -71,6 +72,6 @@ def send(ctx: GemmContext, me: RowShare, sums: Any, phase: Int32):
         store_async_v4(place, tuple(values[VECTOR * i : VECTOR * (i + 1)]), full)
 
 
-def thread_of(me: RowShare) -> Any:
+def thread_of(me: MathThread) -> Any:
     """Number of a thread in its warpgroup."""
     return me.warp * 32 + me.lane

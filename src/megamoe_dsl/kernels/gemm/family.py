@@ -18,8 +18,9 @@ from ..work import Work
 from .arguments import GemmArguments
 from .base_config import BaseGemmConfig
 from .config import GemmConfig
+from .decoding.maps import DecodingMap, decoding_map_fields
 from .maps import GemmMap, map_fields
-from .problem import GemmProblem
+from .problem import GEMM_RECIPES, GemmProblem
 from .sm100.config import Sm100GemmConfig
 from .sm100.maps import PairGemmMap, pair_map_fields
 from .work import GemmLoad, count_work
@@ -39,11 +40,15 @@ class GemmKernel(Kernel):
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
+        """`gemm`, `decoding_gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
         if isinstance(config, Sm100GemmConfig):
             from .sm100.kernel import pair_gemm
 
             return pair_gemm
+        if config.problem.decodes:
+            from .decoding.kernel import decoding_gemm
+
+            return decoding_gemm
         from .kernel import gemm
 
         return gemm
@@ -57,19 +62,32 @@ class GemmKernel(Kernel):
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        return (*(encode(one.tensor_map) for one in fields_of_maps(config, SimpleNamespace(**arguments))), *values)
+        return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
 
     def parameter_spec(self, config: BaseGemmConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        maps = PairGemmMap if isinstance(config, Sm100GemmConfig) else GemmMap
-        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in maps), *self.arguments(config).arguments))
+        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
+
+    def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
+        """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
+        if isinstance(config, Sm100GemmConfig):
+            return pair_map_fields(config, args)
+        assert isinstance(config, GemmConfig)
+        return (decoding_map_fields if config.problem.decodes else map_fields)(config, args)
+
+    def map_names(self, config: BaseGemmConfig) -> list[str]:
+        """Their names."""
+        if isinstance(config, Sm100GemmConfig):
+            return [one.name.lower() for one in PairGemmMap]
+        return [one.name.lower() for one in (DecodingMap if config.problem.decodes else GemmMap)]
 
     def label(self, config: BaseGemmConfig) -> str:
         """Shape, kind and tile."""
         p = config.problem
         groups = f"-{p.kind}{p.num_groups}" if p.has_groups else ""
         output = f"-{p.output}{'+' if p.accumulate else ''}" if p.output != "bf16" else ""
-        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else f"-{p.recipe}"
+        tile = f"n{config.block_n}" if isinstance(config, GemmConfig) else ""
+        tile += "" if p.recipe == GEMM_RECIPES[0] else f"-{p.recipe}"
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
@@ -112,11 +130,3 @@ class GemmKernel(Kernel):
     def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
         """SM100 only."""
         return config.tmem if isinstance(config, Sm100GemmConfig) else None
-
-
-def fields_of_maps(config: BaseGemmConfig, args: Any) -> list[MapFields]:
-    """Of every tensor map, in the order of the kernel's parameters."""
-    if isinstance(config, Sm100GemmConfig):
-        return pair_map_fields(config, args)
-    assert isinstance(config, GemmConfig)
-    return map_fields(config, args)

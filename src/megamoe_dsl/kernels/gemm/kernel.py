@@ -42,11 +42,29 @@ def initialise(ctx: GemmContext, warp: Any):
         init_barriers(ctx)
     if warp == TOKENS_WARP:
         prefetch_maps(ctx, ("tokens", "weights", "sfa", "d"))
+    begin_together(ctx)
+
+
+@cute.jit
+def begin_together(ctx: GemmContext):
+    """All CTAs of a cluster: what is set up is visible to them."""
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:
         cute.arch.sync_threads()
     begin()
+
+
+@cute.jit
+def end_together(ctx: GemmContext):
+    """No CTA leaves while another may still reach its SMEM."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+
+
+def rank_in_cluster(config: GemmConfig) -> Int32:
+    """Of a CTA."""
+    return Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
 
 
 @cute.jit
@@ -73,7 +91,7 @@ def gemm_kernel(
 ):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+    rank = rank_in_cluster(config)
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
@@ -83,8 +101,7 @@ def gemm_kernel(
     else:
         set_max_registers(config.registers.math, grow=True)
         math(ctx, warp - LOADER_WARPS)
-    if cutlass.const_expr(config.cluster > 1):
-        sync_cluster()  # no CTA leaves while another may still reach its SMEM
+    end_together(ctx)
 
 
 @cute.jit

@@ -42,11 +42,12 @@ def load_tokens(ctx: GemmContext):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
         num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
-        rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, tile.row, rows, num_bytes)
+        rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, ctx.source_row(tile), rows, num_bytes)
         stage = load.load_tokens(stage, rows_of_tile, ctx.k_blocks, ctx.first_k_block)
         tile, tiles = next_tile(tiles)
 

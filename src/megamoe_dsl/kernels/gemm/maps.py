@@ -29,22 +29,28 @@ class GemmMap(IntEnum):
 def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     """Of every map, in order; `args` has the fields of `GemmArguments`."""
     problem, tile = config.problem, config.tile
+    count = problem.num_groups * problem.n
+    return with_weights(config, args, [rows(args.b, problem.k, count, box) for box in (tile.n, part(tile.n))])
 
-    def rows(address: Any, count: Any, box: int) -> MapFields:
-        return MapFields(address, TensorMapDtype.U8, (problem.k, count), (problem.k,), (BLOCK_K, box), 128, L2_PROMOTION)
 
-    weights, scales = problem.num_groups * problem.n, (config.smem.scale_rows, 1)
+def with_weights(config: GemmConfig, args: Any, weights: list[MapFields]) -> list[MapFields]:
+    """Those of `weights` between the ones of A and of its scales and D."""
+    problem, tile = config.problem, config.tile
+    scales = (config.smem.scale_rows, 1)
     # FP32 leaves from registers; its map is there and not used.
     kind, swizzle = (TensorMapDtype.F32, 0) if problem.output == F32 else (TensorMapDtype.BF16, tile.store_swizzle)
     d_row, d_box = (problem.n * problem.output_bytes,), (tile.store_columns, tile.store_rows)
     return [
-        rows(args.a, args.m, tile.m),
-        rows(args.a, args.m, part(tile.m)),
-        rows(args.b, weights, tile.n),
-        rows(args.b, weights, part(tile.n)),
+        *(rows(args.a, problem.k, args.m, box) for box in (tile.m, part(tile.m))),
+        *weights,
         MapFields(args.a_sf, TensorMapDtype.F32, (args.m, problem.k_blocks), (4 * args.a_sf_ld,), scales, 0, L2_PROMOTION),
         MapFields(args.d, kind, (problem.n, args.m), d_row, d_box, swizzle, L2_PROMOTION),
     ]
+
+
+def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128) -> MapFields:
+    """Of a matrix of bytes, whose boxes are so many rows of 128."""
+    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (BLOCK_K, box), swizzle, L2_PROMOTION)
 
 
 def part(rows: int) -> int:

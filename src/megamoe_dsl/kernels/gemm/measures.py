@@ -12,9 +12,14 @@ def measure_gemm(find: Measurer) -> list[Measure]:
     """Of the math warps, where a tile has K blocks enough for a loop, and of the loaders.  Raises `InspectionError`."""
     loaders = [
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
-        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
+        *measure_weight_loader(find),
     ]
     return [*(measure_math(find) if find.config.problem.k_blocks > find.config.ahead else ()), *loaders]
+
+
+def measure_weight_loader(find: Measurer) -> list[Measure]:
+    """Of the weight loader."""
+    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1)
 
 
 def measure_math(find: Measurer) -> list[Measure]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from ...integer import as_integer
 from ...problem import ProblemError, integer_between
-from ...recipe import RECIPES, Recipe
+from ...recipe import E2M1, RECIPES, Recipe
 
 DENSE, CONTIGUOUS, PACKED, MASKED = "dense", "contiguous", "packed", "masked"
 KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
-GEMM_RECIPES = ("fp8xfp8", "fp8xfp4", "mxf4xmxf4")
+GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4")
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
@@ -35,6 +35,7 @@ class GemmProblem:
     accumulate  D += A x B; f32 alone
     recipe      number formats of A and B (recipe.py):
                 fp8xfp8    E4M3, one FP32 scale per row and 128 of K, by E4M3, one per 128 rows and 128 of K (SM90)
+                fp8xmxfp4  E4M3, one FP32 scale per row and 128 of K, by E2M1, one UE8M0 scale per row and 32 of K (SM90)
                 fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
 
@@ -73,6 +74,11 @@ class GemmProblem:
     def formats(self) -> Recipe:
         """Of A, `activations`, and of B, `weights`."""
         return RECIPES[self.recipe]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a kernel decodes B, E2M1, for a tensor core that multiplies E4M3; B then comes in tiles (hardware/packed_tile.py)."""
+        return self.formats.promoted and self.formats.weights.element == E2M1
 
     @property
     def k_blocks(self) -> int:

@@ -9,7 +9,7 @@ from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
-from .barriers import EXCHANGING_THREADS, barrier_table
+from .barriers import EXCHANGING_THREADS, LOADERS, barrier_table
 from .tile import WARPS_PER_GROUP, TileShape
 
 WORK_TILES = 2  # tiles handed out to a CTA that not all of its roles have read
@@ -43,6 +43,8 @@ class GemmSmemPlan:
         return barrier_table(
             num_stages=self.num_stages,
             work_tiles=WORK_TILES,
+            loaders=self.loaders,
+            loaded=self.loaded,
             math_warps=WARPS_PER_GROUP * self.tile.warpgroups,
             cluster=self.cluster,
             fetchers=self.fetchers,
@@ -50,9 +52,29 @@ class GemmSmemPlan:
         )
 
     @property
+    def loaders(self) -> int:
+        """Warps that load operands."""
+        return LOADERS
+
+    @property
+    def loaded(self) -> int:
+        """Arrivals of theirs that say that a stage is full."""
+        return LOADERS
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """What says where rows of groups lie."""
+        return (Field("group_table", (self.groups, 2), U32, 8),)
+
+    @property
     def scale_rows(self) -> int:
         """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind."""
         return self.tile.m + (SCALE_STEP if self.any_row else 0)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a stage: E4M3 [n][BLOCK_K]."""
+        return self.tile.n * BLOCK_K
 
     @property
     def box_bytes(self) -> int:
@@ -67,7 +89,7 @@ class GemmSmemPlan:
     @property
     def vectors_sent(self) -> int:
         """Four sums each, that a thread sends to the other CTA."""
-        return self.tile.columns(False) // (2 * VECTOR)
+        return self.tile.sums // VECTOR
 
     @cached_property
     def region(self) -> Region:
@@ -76,12 +98,12 @@ class GemmSmemPlan:
         boxes = (WARPS_PER_GROUP * self.finishing_groups, self.boxes, self.box_bytes)
         return Region.stack(
             "smem",
-            Field("weights", (stages, tile.n * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
-            Field("group_table", (self.groups, 2), U32, 8),
+            *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
         )

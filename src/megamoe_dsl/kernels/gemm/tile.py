@@ -42,6 +42,11 @@ class TileShape:
             return self.columns(half) // GROUP_ROWS
         return 1 if self.columns(half) <= MOST_CHUNK else 2
 
+    @property
+    def sums(self) -> int:
+        """Of a thread, of a whole tile."""
+        return self.chunks(False) * (self.m if self.swap_ab else self.columns(False) // self.chunks(False)) // 2
+
     def scale_step(self, half: bool) -> int:
         """What the first of a warpgroup's rows of B is a multiple of, counted within 128."""
         return gcd(self.n, self.columns(half), SCALE_BLOCK)

@@ -59,22 +59,29 @@ def schedule_tiles(ctx: GemmContext):
     if ctx.cta_rank == 0:
         if cutlass.const_expr(config.problem.kind in (PACKED, MASKED)):
             fill_table(ctx)
-        number = first_number(ctx.sm, config)
-        blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.first_fetch, Int32))
-        queue = ctx.first_tile
-        while blocks.valid():
-            queue = publish_tiles(ctx, blocks, queue)
-            if cutlass.const_expr(config.dealt):
-                # Numbers beyond the first of each cluster.
-                fetched = fetch_numbers(ctx.args.counter, config.blocks_per_fetch) + config.first_fetch
-                blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
-                if blocks.valid() == 0:
-                    reset_counter(ctx, number, number - blocks.local)
-            else:
-                blocks = advance_to_valid(blocks.skip())
-        queue.wait_empty()
-        nothing = (Int32(0), Int32(LAST), Int32(0), Int32(0))
-        publish(queue, lambda cta: nothing)
+        walk_tiles(ctx)
+
+
+@cute.jit
+def walk_tiles(ctx: GemmContext):
+    """The same once the table of groups is there."""
+    config = ctx.config
+    number = first_number(ctx.sm, config)
+    blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.first_fetch, Int32))
+    queue = ctx.first_tile
+    while blocks.valid():
+        queue = publish_tiles(ctx, blocks, queue)
+        if cutlass.const_expr(config.dealt):
+            # Numbers beyond the first of each cluster.
+            fetched = fetch_numbers(ctx.args.counter, config.blocks_per_fetch) + config.first_fetch
+            blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
+            if blocks.valid() == 0:
+                reset_counter(ctx, number, number - blocks.local)
+        else:
+            blocks = advance_to_valid(blocks.skip())
+    queue.wait_empty()
+    nothing = (Int32(0), Int32(LAST), Int32(0), Int32(0))
+    publish(queue, lambda cta: nothing)
 
 
 @cute.jit

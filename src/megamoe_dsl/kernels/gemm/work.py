@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..work import Work
+from ..work import Work, value_bytes
 from .problem import GemmProblem
 
 
@@ -17,8 +17,9 @@ class GemmLoad:
 
 
 def count_work(problem: GemmProblem, load: GemmLoad) -> Work:
-    """A, D and B of the groups that have rows, each moved once; scales of A are left out, as in the fused layer's count."""
+    """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the fused layer's
+    count."""
     p = problem
-    read = load.rows * p.k + load.touched * p.n * p.k
+    read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
     written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
     return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)

@@ -1,18 +1,37 @@
-"""The two waits for what other CTAs write into the pool, on both architectures.  Each has a watchdog, and each is an acquire: what was
-written before the counter reached its value is visible after the wait."""
+"""What other CTAs write into the pool, on both architectures: the two waits for it, and the signal of Linear1.  Each wait has a watchdog,
+and each is an acquire: what was written before the counter reached its value is visible after the wait."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
+from cutlass import Int64
 
-from ...device.memory import fence_async_global
+from ...device.memory import fence_async_global, reduce_add_u64, reduce_or_u64
 from ...device.sync import Equals32, Equals64, spin
 from ...schedule import FC1
 from .context import Context
 from .layouts.watchdog import Wait
 from .table import as_signed64
+
+MASK_BITS = 64
+"""Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
+
+
+def part_mark(ctx: Context, part: Any) -> Any:
+    """What part number `part` of a block's activations adds to `fc2_arrival`: its bit, or one."""
+    return Int64(1) << Int64(part) if ctx.config.fc2_parts <= MASK_BITS else Int64(1)
+
+
+@cute.jit
+def signal_part(ctx: Context, arrival: Any, mark: Any):
+    """A part, with its scales, is in the pool (release): `mark` goes to the block's `fc2_arrival`."""
+    if cutlass.const_expr(ctx.config.fc2_parts <= MASK_BITS):
+        reduce_or_u64(arrival, mark, "release", "gpu")
+    else:
+        reduce_add_u64(arrival, mark, "release", "gpu")
 
 
 @cute.jit
@@ -28,9 +47,10 @@ def wait_operands(ctx: Context, tile: Any):
     if tile.phase == FC1:
         wait_tokens(ctx, tile)
     else:
-        finished = (1 << ctx.config.fc2_arrival_bits) - 1
-        mask = Equals64(ctx.at("fc2_arrival_mask", tile.pool_block), as_signed64(finished))
-        spin(mask, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
+        parts = ctx.config.fc2_parts
+        finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
+        arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished))
+        spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
     # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
     # replaces a fence in every writer.
     fence_async_global()

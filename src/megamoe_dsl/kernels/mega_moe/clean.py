@@ -50,6 +50,6 @@ def clean_expert(ctx: Context, group: Group, expert: Int32):
             reduce_add_u32(ctx.args.stats + Int64(expert) * 4, tokens, "relaxed", "gpu")
     for block in cutlass.range(group.thread, ceil_div(tokens, ctx.config.block_m), group.size, unroll=1):
         store_u32(ctx.at("fc1_arrival_count", pool_block + block), 0)
-        store_u64(ctx.at("fc2_arrival_mask", pool_block + block), Int64(0))
+        store_u64(ctx.at("fc2_arrival", pool_block + block), Int64(0))
         if cutlass.const_expr(ctx.config.ring_blocks > 0):
             store_u32(ctx.at("fc2_read_count", pool_block + block), 0)

@@ -184,9 +184,8 @@ class MegaMoeConfig(ABC):
 
     @property
     @abstractmethod
-    def fc2_arrival_bits(self) -> int:
-        """Bits that are set in the arrival mask of a finished pool block: one for each part of the intermediate channels that is stored at
-        a time."""
+    def fc2_parts(self) -> int:
+        """Parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)."""
 
     @abstractmethod
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:

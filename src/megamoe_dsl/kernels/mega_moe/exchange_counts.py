@@ -24,7 +24,7 @@ from ...device.memory import (
     load_shared_u32,
     load_u32,
     reduce_add_shared,
-    reduce_add_u64_sys,
+    reduce_add_u64,
     store_shared_u32,
     store_u32,
     store_u64,
@@ -173,6 +173,6 @@ def send_counts(ctx: Context, group: Group, totals: list[Any]):
                 if cutlass.const_expr(not signal):
                     store_u64(ctx.at_peer(peer, "expert_recv_count", ctx.args.rank, local), tokens)
                 else:
-                    reduce_add_u64_sys(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT)
+                    reduce_add_u64(ctx.at_peer(peer, "expert_recv_count_sum", local), tokens + ONE_REPORT, "relaxed", "sys")
         if cutlass.const_expr(not signal):
             fence_sys()

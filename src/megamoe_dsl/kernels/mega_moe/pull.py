@@ -10,7 +10,9 @@ they have tokens left (min-peeling), so that at any time the warps of the grid p
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -28,6 +30,9 @@ from .ring import wait_rows
 from .table import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
+
+Store = Callable[[int, Any], None]
+"""Of a chunk at this offset of a row, from its place in SMEM."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
         if lane + 32 * i < words:
             store_u32(ctx.at("fc1_sf", word, sf_row), scales[i])
     sync_warp()
-    move_row(ctx, x, ctx.at("fc1_acts", row), warp, lane, uses)
+    destination, num_bytes = ctx.at("fc1_acts", row), config.smem.pull_chunk
+    move_row(ctx, x, lambda offset, place: store_bytes(destination + offset, place, num_bytes), warp, lane, uses)
     if lane == 0:
         store_f32(ctx.at("fc1_topk_weights", row), weight)
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
@@ -154,9 +160,9 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 
 
 @cute.jit
-def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int32, uses: Int32):
+def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int32, lane: Int32, uses: Int32):
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
-    counts the rows that this warp has moved."""
+    counts the rows that this warp has moved.  Lane 0 stores, by `store`."""
     plan = ctx.config.smem
     problem = ctx.config.problem
     chunks = problem.formats.activations.row_bytes(problem.hidden) // plan.pull_chunk
@@ -165,7 +171,7 @@ def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int3
         turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row
         wait(ctx.barrier("pull", warp * plan.pull_slots + slot), (uses * turns + turn) & 1)
         if lane == 0:
-            store_bytes(destination + chunk * plan.pull_chunk, ctx.shared("pull", warp, slot), plan.pull_chunk)
+            store(chunk * plan.pull_chunk, ctx.shared("pull", warp, slot))
             commit_group()
         if cutlass.const_expr(chunk + plan.pull_slots < chunks):
             if lane == 0:

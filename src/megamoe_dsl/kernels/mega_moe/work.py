@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problem import Problem
-from ...recipe import Format
-from ..work import Work
+from ..work import Work, value_bytes
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,6 @@ class Load:
         """Of every rank, when all route `tokens` tokens, this fraction of them to other ranks, and each part uniformly."""
         p, pairs = problem, tokens * problem.topk
         return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)), remote)
-
-
-def value_bytes(one: Format) -> float:
-    """Of a value with its scales, those that many rows share left out."""
-    return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value
 
 
 def count_work(problem: Problem, load: Load) -> Work:

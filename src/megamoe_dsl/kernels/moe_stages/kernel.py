@@ -28,6 +28,7 @@ from ...blocks.rank_barrier import Group, rank_barrier
 from ...blocks.setup import init_barriers
 from ...blocks.sm90.math_thread import MathThread
 from ...device.cluster import sync_cluster
+from ...device.e2m1 import store_table
 from ...device.launch import launch
 from ...device.mbarrier import wait
 from ...device.memory import store_u32
@@ -43,7 +44,7 @@ from ..mega_moe.pull import pull_tokens
 from ..mega_moe.setup import acquire_maps
 from ..mega_moe.sm90.load import load_tokens, load_weights
 from ..mega_moe.sm90.maps import NUM_MAPS
-from ..mega_moe.sm90.math import compute_tiles, store_decoded
+from ..mega_moe.sm90.math import compute_tiles
 from ..mega_moe.table import fill_table
 from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
@@ -70,7 +71,7 @@ def initialise(ctx: StageContext, warp: Any):
             acquire_maps(ctx, NUM_MAPS)
         if cutlass.const_expr(config.packed):
             if warp == DECODED_WARP:
-                store_decoded(ctx)
+                store_table(ctx.shared("decoded"))
     sync_all(ctx)
 
 

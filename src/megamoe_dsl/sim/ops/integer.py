@@ -84,11 +84,24 @@ def unary(ins: PtxInstruction, b: Binder) -> Inline:
 
 @register("min", "max")
 def minimum(ins: PtxInstruction, b: Binder) -> Inline:
-    """min and max; signed, unsigned or floating by type."""
+    """min and max; signed, unsigned or floating by type; .relu: a negative result is 0."""
     if is_float(ins):
         return build_float(ins, b)
     t = b.dtype(ins)
-    return apply(b, ins, np.minimum if ins.parts[0] == "min" else np.maximum, [t, t], t)
+    table = _CLAMPED if "relu" in ins.parts else _EXTREME
+    return apply(b, ins, table[ins.parts[0]], [t, t], t)
+
+
+def _clamped_min(x: Any, y: Any) -> Any:
+    return np.maximum(np.minimum(x, y), 0)
+
+
+def _clamped_max(x: Any, y: Any) -> Any:
+    return np.maximum(np.maximum(x, y), 0)
+
+
+_EXTREME = {"min": np.minimum, "max": np.maximum}
+_CLAMPED = {"min": _clamped_min, "max": _clamped_max}
 
 
 _WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}

@@ -14,7 +14,7 @@ of counts with what has been seen of them.
 | expert_recv_count_sum | over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts |
 | expert_counts_seen    | the part of expert_recv_count_sum that earlier launches of this rank have used: the rest belongs to this launch |
 | fc1_arrival_count      | tokens of a pool block whose data is in the pool |
-| fc2_arrival_mask       | bit n: the n-th 64 (SM90: 128) intermediate channels of the block's activations are in the pool |
+| fc2_arrival            | bit n: the n-th 64 (SM90: 128) channels of the block's activations are there; of more than 64 parts: how many |
 | fc2_read_count         | of a pool that is a ring: epilogue warps that have read what a Linear2 tile of the block needs of the pool |
 | src_token_topk_idx    | token * topk + slot at the source |
 | token_src_metadata    | address of the combine row that a pool token's result goes to |
@@ -67,7 +67,7 @@ def workspace(problem: Problem, arch: Arch) -> Region:
         Field("expert_recv_count_sum", (local,), U64),
         Field("expert_counts_seen", (local,), U64),
         Field("fc1_arrival_count", (blocks,), U32),
-        Field("fc2_arrival_mask", (blocks,), U64),
+        Field("fc2_arrival", (blocks,), U64),
         *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem) else ()),
         Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
         Field("token_src_metadata", (pool_tokens(problem),), U64),

@@ -192,7 +192,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return self.epilogue_warpgroups
 
     @property
-    def fc2_arrival_bits(self) -> int:
+    def fc2_parts(self) -> int:
         """One per 64 intermediate channels, which one CTA of a pair stores."""
         return self.problem.intermediate // 64
 

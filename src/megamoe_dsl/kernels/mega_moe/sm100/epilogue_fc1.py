@@ -1,7 +1,7 @@
 """Linear1 tile: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4).  How the outputs are
 rounded and stored differs by their element (outputs_e4m3.py, outputs_e2m1.py).
 
-signals   fc2_arrival_mask of the pool block: this CTA's 64 channels (release, after values and scales)
+signals   fc2_arrival of the pool block: this CTA's 64 channels (release, after values and scales)
 
 A warp holds 32 accumulator rows, gate and up interleaved by 8: 16 output channels.  Thread t has channels t / 4 and 8 + t / 4 of the warp
 for tokens 2 (t % 4) and 2 (t % 4) + 1 of every group of 8.  Two warps share a scale (32 channels), so they exchange their maxima in SMEM.
@@ -14,7 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int64
 
 from ....device import cast
-from ....device.memory import fence_async_shared, reduce_or_u64, store_u8
+from ....device.memory import fence_async_shared, store_u8
 from ....device.ptx import emit, emit_to_many
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
@@ -23,6 +23,7 @@ from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....recipe import E2M1, E4M3
 from ....schedule import FC1
+from ..arrival import part_mark, signal_part
 from ..bias import weights_of_pair
 from ..swiglu import activate
 from .bias import load_biases, with_bias
@@ -86,4 +87,4 @@ def finish_fc1(ctx: Sm100Context, tile):
             commit_group()
     if leader:
         wait_group(0)
-        reduce_or_u64(ctx.at("fc2_arrival_mask", block.pool_block), Int64(1) << Int64(n_block), "release", "gpu")
+        signal_part(ctx, ctx.at("fc2_arrival", block.pool_block), part_mark(ctx, n_block))

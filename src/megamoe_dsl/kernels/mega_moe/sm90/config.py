@@ -212,7 +212,7 @@ class Sm90Config(MegaMoeConfig):
         return 1
 
     @property
-    def fc2_arrival_bits(self) -> int:
+    def fc2_parts(self) -> int:
         """One per Linear1 tile, of 128 intermediate channels."""
         return self.fc1_n_blocks
 

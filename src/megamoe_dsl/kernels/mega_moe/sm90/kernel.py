@@ -20,6 +20,7 @@ import cutlass.cute as cute
 
 from ....blocks.setup import init_barriers
 from ....device.cluster import sync_cluster
+from ....device.e2m1 import store_table
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, BiasedArguments, Sm90Arguments
@@ -32,7 +33,7 @@ from .context import Sm90Context
 from .decode import decode_weights
 from .load import load_tokens, load_weights
 from .maps import NUM_MAPS
-from .math import math, store_decoded
+from .math import math
 from .smem_plan import MATH_WARPGROUPS
 from .store import store_tiles
 
@@ -50,7 +51,7 @@ def initialise(ctx: Sm90Context, warp: Any):
         acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
         if warp == STORE_WARP:
-            store_decoded(ctx)
+            store_table(ctx.shared("decoded"))
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
     else:

@@ -24,13 +24,11 @@ from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
-from ....device.e2m1 import store_entry
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.stage import Stage
 from ....device.warp import named_barrier
-from ....hardware.packed_tile import SHIFTS
 from ....layouts.arith import select
 from ....schedule import FC1, FC2
 from ..combine import combine_tokens
@@ -96,14 +94,6 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
             else:
                 stage, stores = compute(ctx, tile, RowShare.of(me, half=False), stage, stores, finish)
         tile, tiles = next_tile(tiles)
-
-
-@cute.jit
-def store_decoded(ctx: Sm90Context):
-    """A warp writes the table that packed weights are decoded by."""
-    lane = cute.arch.lane_idx()
-    if lane < SHIFTS:
-        store_entry(ctx.shared("decoded"), lane)
 
 
 @cute.jit

@@ -2,22 +2,21 @@
 need not wait for the stores.
 
 waits     work_tile_full, per tile; store_full, per Linear1 tile
-signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival_mask when it has been written (release)
+signals   work_tile_empty; store_empty when the tile has been read; fc2_arrival when it has been written (release)
 """
 
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Int64
 
 from ....device.mbarrier import arrive, wait
-from ....device.memory import reduce_or_u64
 from ....device.ring import Ring
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
 from ....device.warp import sync_warp
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import select
 from ....schedule import FC1
+from ..arrival import part_mark, signal_part
 from ..tile_scheduler import next_tile
 from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
@@ -40,7 +39,6 @@ def store_tiles(ctx: Sm90Context):
                 wait_group_read(0)
                 arrive(ctx.barrier("store_empty"))
                 wait_group(0)
-                bit = Int64(1) << Int64(tile.n_block)
-                reduce_or_u64(ctx.at("fc2_arrival_mask", tile.pool_block), bit, "release", "gpu")
+                signal_part(ctx, mark=part_mark(ctx, tile.n_block), arrival=ctx.at("fc2_arrival", tile.pool_block))
             sync_warp()
         tile, tiles = next_tile(tiles)

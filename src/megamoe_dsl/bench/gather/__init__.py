@@ -1,0 +1,1 @@
+"""GEMMs over the rows of experts: data with a reference."""

@@ -1,0 +1,74 @@
+"""Data of a GEMM over the rows of experts, with its reference: that of the packed GEMM of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...kernels.gather_gemm.problem import GATHERED, SORTED_BLOCKED, GatherGemmProblem
+from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
+from ...layouts.expert_rows import BlockedRows, PackedRows
+from ...reference.promoted import Accumulate
+from ...runtime.gather_tensors import GatherTensors
+from ...runtime.gemm_tensors import GemmTensors
+from ..gemm.case import UNTOUCHED, GemmCase, draw_exact, draw_normal, gemm_case
+
+TOKENS_PER_ROW = 3
+"""So many rows of all experts together for each token that they are gathered from."""
+
+
+@dataclass(frozen=True)
+class GatherCase:
+    """`packed` is the GEMM of the same rows sorted and packed; `placed` the row of D of each."""
+
+    problem: GatherGemmProblem
+    tensors: GatherTensors
+    packed: GemmCase
+    placed: torch.Tensor
+
+    def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lowest and highest D that a kernel may give: one, since partial sums have the tensor core's bits; a CTA has all of K."""
+        one = self.reference(torch.float64 if exact else "hopper")
+        return one, one
+
+    def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
+        """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
+        d = self.tensors.d.clone()
+        d[self.placed] = self.packed.reference(accumulate)
+        return d
+
+
+def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Where sorted rows lie, and how many a matrix has."""
+    rows = BlockedRows(tuple(counts), ROW_BLOCK) if layout == SORTED_BLOCKED else PackedRows(tuple(counts))
+    return torch.tensor([row for expert in range(len(counts)) for row in rows.rows(expert)], dtype=torch.long), rows.num_rows
+
+
+def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GatherCase:
+    """Operands drawn for `counts` rows of each expert; `exact` as of `gemm_case`.  Raises `ProblemError` as that does.
+
+    Rows of a blocked A that belong to no expert are NaN.
+    """
+    of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups)
+    packed = gemm_case(of_rows, counts, seed, exact=exact)
+    t = packed.tensors
+    assert t.groups is not None
+    a, a_sf, sources = t.a, t.a_sf, None
+    if problem.source == GATHERED:
+        generator = torch.Generator().manual_seed(seed + 1)
+        tokens = len(t.a) // TOKENS_PER_ROW + 1
+        sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
+        a, a_sf = (draw_exact if exact else draw_normal)(of_rows, tokens, generator)[:2]
+        own: GemmTensors = replace(t, a=a.view(torch.uint8)[sources].view(t.a.dtype), a_sf=a_sf[sources])
+        packed = replace(packed, tensors=own)
+    if problem.source == SORTED_BLOCKED:
+        placed, num_rows = rows_in(problem.source, counts)
+        a = torch.full((num_rows, problem.k), 0x7F, dtype=torch.uint8)
+        a[placed] = t.a.view(torch.uint8)
+        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, problem.k_blocks), torch.nan)
+        a_sf[placed] = t.a_sf
+    placed, num_rows = rows_in(problem.result, counts)
+    d = torch.full((num_rows, problem.n), UNTOUCHED, dtype=torch.bfloat16)
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources), packed, placed)

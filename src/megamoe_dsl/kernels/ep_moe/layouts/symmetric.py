@@ -1,0 +1,84 @@
+"""The symmetric buffer of one rank: what peers read, what they signal, and the words that launches leave for one another."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+
+from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, Field, Region
+from ....problem import Problem
+from .pool import pool_rows
+
+ALIGNMENT = 128  # TMA needs 16
+SMALLEST_BLOCK = 8  # rows of the smallest tile
+SCALE_CHANNELS = 128
+
+
+class EpLaunch(IntEnum):
+    """The two kernels, which have counters of their own."""
+
+    DISPATCH = 0
+    COMBINE = 1
+
+
+class EpBarrier(IntEnum):
+    """Where ranks meet in a launch.  INPUTS: what peers read of a rank is there.  READ: they have read it."""
+
+    INPUTS = 0
+    READ = 1
+
+
+PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter")
+"""Fields whose first index is an `EpLaunch`."""
+
+
+def send_capacity(problem: Problem) -> int:
+    """Pairs that a rank sends to another one at most."""
+    return problem.max_tokens_per_rank * problem.max_experts_per_token
+
+
+@lru_cache
+def symmetric_buffer(problem: Problem) -> Region:
+    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, El = local experts.  A pair is a token and one of its slots,
+    token * K + slot.
+
+    | field         | shape            | written by | read by |
+    |---|---|---|---|
+    | launch_epoch  | u32 [2]          | SM 0       | all: launches of a kernel so far |
+    | grid_arrivals | u32 [2, 2]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
+    | rank_signal   | u32 [2, 2]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
+    | task_counter  | u32 [2]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
+    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
+    | x             | e4m3 [T, H]      | host       | dispatch of any rank |
+    | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
+    | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
+    | topk_weights  | f32 [T, K]       | host       | combine |
+    | pair_rows     | i32 [T, K]       | host       | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
+    | send_pairs    | i32 [R, T min(K, El)] | host  | dispatch of rank r: the pairs that it fetches |
+    | recv_pairs    | i32 [R]          | host       | scheduler: how many it fetches of each rank |
+    | expert_rows   | i32 [El]         | host       | scheduler: rows of each local expert |
+    | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
+    | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
+    | results       | bf16 [P, H]      | Linear2    | combine of any rank |
+    """
+    tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
+    launches, barriers = len(EpLaunch), len(EpBarrier)
+    return Region.stack(
+        "symmetric buffer",
+        Field("launch_epoch", (launches,), U32),
+        Field("grid_arrivals", (launches, barriers), U32),
+        Field("rank_signal", (launches, barriers), U32),
+        Field("task_counter", (launches,), U32),
+        Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
+        Field("x", (tokens, hidden), E4M3, ALIGNMENT),
+        Field("x_sf", (tokens, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
+        Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
+        Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
+        Field("pair_rows", (tokens, topk), I32, ALIGNMENT),
+        Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
+        Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
+        Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
+        Field("fc1_acts", (rows, hidden), E4M3, ALIGNMENT),
+        Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), F32, ALIGNMENT),
+        Field("results", (rows, hidden), BF16, ALIGNMENT),
+    )

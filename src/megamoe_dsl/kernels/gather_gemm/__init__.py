@@ -1,0 +1,1 @@
+"""GEMMs over the rows of experts that gather their rows of tokens themselves."""

@@ -1,0 +1,27 @@
+"""Run-time arguments of a launch; pointers are 64-bit addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..gemm.arguments import GemmArguments
+
+if TYPE_CHECKING:
+    from cutlass import Int32, Int64
+
+
+@dataclass(frozen=True)
+class GatherGemmArguments(GemmArguments):
+    """Those of a packed GEMM, whose `m` are the rows of all experts, and where rows lie.
+
+    a        e4m3 [a_rows, k]
+    a_sf     where rows are gathered f32 [a_rows, a_sf_ld], of which the first k / 128 columns count; else [k / 128, a_sf_ld], of which the
+             first a_rows do
+    d        bf16 [d_rows, n]
+    sources  i32 [m], the row of A of each row, where they are gathered; else 0
+    """
+
+    sources: Int64
+    a_rows: Int32
+    d_rows: Int32

@@ -1,0 +1,69 @@
+"""How a GEMM gathers its rows on SM90: the tile and all that a GEMM's configuration says, in CTAs that work alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ...config_error import require
+from ...integer import as_integer
+from ...target import Target
+from ..gemm.choose import choose_fields
+from ..gemm.config import GemmConfig, GemmRegisters
+from .problem import SORTED_PACKED, GatherGemmProblem
+from .smem_plan import GatherSmemPlan
+
+GATHER_WARPS = 2
+"""Of a CTA; a warp has 8 lanes for the 128 bytes of a row."""
+
+
+GATHERING = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
+"""Registers where rows are gathered, by math warpgroups: a thread that gathers keeps up to 16 rows of A."""
+MOST_ROWS = 128
+
+
+@dataclass(frozen=True)
+class GatherGemmConfig(GemmConfig):
+    """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
+
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+
+    problem: GatherGemmProblem
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        rows = not self.problem.gathers or as_integer(self.block_m) in range(MOST_ROWS + 1)
+        require(rows, "block_m", self.block_m, f"at most {MOST_ROWS} where rows are gathered")
+        super().__post_init__()
+        require(self.cluster == 1, "cluster", self.cluster, "1: a CTA gathers its own rows")
+
+    @classmethod
+    def choose(cls, problem: GatherGemmProblem, target: Target, rows: int, **fields: Any) -> Self:  # type: ignore[override]
+        """The configuration for `rows` rows of all experts together: what the estimate of a packed GEMM says; `fields` replace
+        what is chosen.
+
+        What was measured on a GPU does not count: that was of pairs, and of rows that TMA loads."""
+        problem.check_rows(rows)
+        estimated = choose_fields(problem, Target(target.arch, target.num_sms), rows)
+        return cls(problem, num_sms=target.num_sms, **{**estimated, **fields})
+
+    @property
+    def gather_warps(self) -> int:
+        """Warps that gather rows; none where TMA loads them."""
+        return GATHER_WARPS if self.problem.gathers else 0
+
+    @property
+    def registers(self) -> GemmRegisters:
+        """Per thread, of each role."""
+        return GATHERING[self.warpgroups] if self.problem.gathers else super().registers
+
+    @property
+    def any_row(self) -> bool:
+        """Whether TMA may begin at any row of A."""
+        return self.problem.source == SORTED_PACKED
+
+    def smem_plan(self, num_stages: int) -> GatherSmemPlan:
+        """Of so many stages."""
+        boxes = self.boxes if self.staged else 0
+        plan = (self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)
+        return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows)

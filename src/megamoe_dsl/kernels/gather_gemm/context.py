@@ -1,0 +1,72 @@
+"""What every role needs: that of a packed GEMM, and where rows of A lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import cutlass
+from cutlass import Int64
+
+from ...device.memory import fence_async_shared, load_shared_u32
+from ..gemm.context import GemmContext, GemmStage
+from ..gemm.group_table import GroupTable
+from ..gemm.work_tile import GemmTile
+from .arguments import GatherGemmArguments
+from .config import GatherGemmConfig
+
+
+@dataclass(frozen=True)
+class GatherMaps:
+    """Addresses of the tensor maps; the others are `SortedMaps`."""
+
+    weights: Int64
+    d: Int64
+
+    @property
+    def weights_part(self) -> Int64:
+        """Nobody fetches a part of them."""
+        return self.weights
+
+
+@dataclass(frozen=True)
+class SortedMaps(GatherMaps):
+    """Of rows that TMA loads."""
+
+    tokens: Int64
+    tokens_part: Int64
+    sfa: Int64
+
+
+@dataclass(frozen=True)
+class GatheredStage(GemmStage):
+    """A stage whose rows threads have written."""
+
+    def wait_full(self) -> None:
+        """A reader: until the stage is loaded, and the tensor core sees it."""
+        super().wait_full()
+        fence_async_shared()
+
+
+@dataclass(frozen=True)
+class GatherContext(GemmContext):
+    """`config` is a `GatherGemmConfig`."""
+
+    config: cutlass.Constexpr[GatherGemmConfig]
+    args: GatherGemmArguments
+
+    @property
+    def first_read_stage(self) -> GemmStage:
+        """Of the ring, for the math warps."""
+        first = super().first_read_stage
+        return GatheredStage(*(getattr(first, one.name) for one in fields(first))) if self.config.problem.gathers else first
+
+    def source_row(self, tile: GemmTile) -> Any:
+        """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
+        if not self.config.problem.places_rows:
+            return tile.row
+        return (
+            tile.row
+            - GroupTable(self.shared("group_table")).first_row(tile.group)
+            + load_shared_u32(self.shared("source_rows", tile.group))
+        )

@@ -1,0 +1,68 @@
+"""GEMMs that gather their rows, as the registry knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from ...hardware.map_fields import MapFields
+from ...sass.listing import Listing
+from ...sass.measurer import Measure, Measurer
+from ..gemm.base_config import BaseGemmConfig
+from ..gemm.family import GemmKernel
+from .arguments import GatherGemmArguments
+from .config import GatherGemmConfig
+from .maps import map_fields, map_names
+from .problem import GatherGemmProblem
+
+
+class GatherGemmKernel(GemmKernel):
+    """D = A x B over the rows of experts, which are gathered from tokens or sorted already."""
+
+    name = "gather_gemm"
+    problem = GatherGemmProblem
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GatherGemmConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
+
+    def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
+        """`gather_gemm`.  Imports the DSL."""
+        from .kernel import gather_gemm
+
+        return gather_gemm
+
+    def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
+        """The same for all configurations."""
+        return GatherGemmArguments
+
+    def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
+        """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
+        assert isinstance(config, GatherGemmConfig)
+        return map_fields(config, args)
+
+    def map_names(self, config: BaseGemmConfig) -> list[str]:
+        """Of weights and D, and where TMA loads rows of these, too."""
+        assert isinstance(config, GatherGemmConfig)
+        return list(map_names(config.problem))
+
+    def label(self, config: BaseGemmConfig) -> str:
+        """As of a packed GEMM, and where rows lie."""
+        problem = config.problem
+        assert isinstance(problem, GatherGemmProblem)
+        return f"{super().label(config)}-{problem.source}-{problem.result}"
+
+    def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
+        """As of a packed GEMM, and who loads rows."""
+        assert isinstance(config, GatherGemmConfig)
+        loader = f"{config.gather_warps} warps gather them, 16 bytes a lane" if config.gather_warps else "TMA"
+        return [*super().facts(config), ("rows", loader)]
+
+    def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
+        """Of the roles.  Raises `InspectionError`."""
+        from .measures import measure_gather_gemm
+
+        return measure_gather_gemm(Measurer(config, listing))
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """Roles are those of a GEMM, but for the loaders."""
+        return (*super().sources, *GemmKernel().sources)

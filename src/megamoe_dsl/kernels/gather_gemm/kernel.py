@@ -1,0 +1,112 @@
+"""The kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
+
+| warps | role | registers |
+|---|---|---|
+| 0   | token loader, or gathers rows | loader |
+| 1   | weight loader                 | loader |
+| 2   | scheduler: tiles              | loader |
+| 3   | nothing, or gathers rows      | loader |
+| 4.. | math, epilogues               | math   |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.experimental.cuda as cuda
+from cutlass import GridConstant, Int32
+
+from ...blocks.setup import init_barriers, shared_memory
+from ...device.launch import launch
+from ...device.warp import set_max_registers
+from ..gemm.config import LOADER_WARPS
+from ..gemm.launch_maps import address, make_map
+from ..gemm.load import load_tokens, load_weights
+from ..gemm.math import math
+from ..gemm.setup import begin, prefetch_maps
+from ..gemm.tile_scheduler import walk_tiles
+from .arguments import GatherGemmArguments
+from .config import GatherGemmConfig
+from .context import GatherContext, GatherMaps, SortedMaps
+from .gather import gather_tokens
+from .maps import map_fields
+from .row_table import fill_tables
+
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
+
+
+@cute.jit
+def run_loader_warp(ctx: GatherContext, warp: Any):
+    """One of the warps that do not multiply."""
+    gathers = ctx.config.problem.gathers
+    if warp == WEIGHTS_WARP:
+        load_weights(ctx)
+    elif warp == SCHEDULER_WARP:
+        fill_tables(ctx)
+        walk_tiles(ctx)
+    elif warp == TOKENS_WARP:
+        if cutlass.const_expr(gathers):
+            gather_tokens(ctx, Int32(0))
+        else:
+            load_tokens(ctx)
+    elif cutlass.const_expr(gathers):
+        gather_tokens(ctx, Int32(1))
+
+
+@cute.jit
+def run(ctx: GatherContext, warp: Any):
+    """One CTA, from set-up on."""
+    config = ctx.config
+    if warp == WEIGHTS_WARP:
+        init_barriers(ctx)
+    if warp == TOKENS_WARP:
+        prefetch_maps(ctx, ("weights", "d") if config.problem.gathers else ("weights", "d", "tokens", "sfa"))
+    cute.arch.sync_threads()
+    begin()
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        run_loader_warp(ctx, warp)
+    else:
+        set_max_registers(config.registers.math, grow=True)
+        math(ctx, warp - LOADER_WARPS)
+
+
+def context(config: GatherGemmConfig, args: GatherGemmArguments, maps: Any) -> GatherContext:
+    """Of this CTA."""
+    return GatherContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], Int32(0))
+
+
+@cute.kernel
+def gather_gemm_kernel(
+    config: cutlass.Constexpr[GatherGemmConfig],
+    weights: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: GatherGemmArguments,
+):
+    """Rows that are gathered."""
+    run(context(config, args, GatherMaps(address(weights), address(d))), cute.arch.warp_idx())
+
+
+@cute.kernel
+def sorted_gemm_kernel(
+    config: cutlass.Constexpr[GatherGemmConfig],
+    weights: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    tokens: GridConstant[cuda.TensorMap],
+    tokens_part: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    args: GatherGemmArguments,
+):
+    """Rows that are sorted already."""
+    maps = SortedMaps(*(address(one) for one in (weights, d, tokens, tokens_part, sfa)))
+    run(context(config, args, maps), cute.arch.warp_idx())
+
+
+@cute.jit
+def gather_gemm(config: cutlass.Constexpr[GatherGemmConfig], args: GatherGemmArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel for where rows lie."""
+    maps = [make_map(fields) for fields in map_fields(config, args)]
+    kernel = gather_gemm_kernel if config.problem.gathers else sorted_gemm_kernel
+    launch(kernel(config, *maps, args), config, stream)

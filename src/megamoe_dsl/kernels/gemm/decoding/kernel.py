@@ -1,0 +1,97 @@
+"""The GEMM kernel that decodes its weights: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register
+counts; they are those of FP8 (kernels/gemm/kernel.py), and so are the loader of A, the scheduler and the epilogues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.experimental.cuda as cuda
+from cutlass import GridConstant, Int64
+
+from ....blocks.setup import init_barriers, shared_memory
+from ....device.e2m1 import store_table
+from ....device.launch import launch
+from ....device.warp import set_max_registers
+from ..arguments import GemmArguments
+from ..config import LOADER_WARPS, GemmConfig
+from ..context import GemmContext
+from ..kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, begin_together, end_together, rank_in_cluster
+from ..launch_maps import address, make_map
+from ..load import load_tokens
+from ..setup import prefetch_maps
+from ..tile_scheduler import schedule_tiles
+from .load import load_weights
+from .maps import decoding_map_fields
+from .math import math
+
+
+@dataclass(frozen=True)
+class DecodingMaps:
+    """Addresses of the tensor maps."""
+
+    tokens: Int64
+    tokens_part: Int64
+    codes: Int64
+    records: Int64
+    sfa: Int64
+    d: Int64
+
+
+@cute.jit
+def initialise(ctx: GemmContext, warp: Any):
+    """mbarriers and the table of decoded values, visible to the cluster and to TMA."""
+    if warp == WEIGHTS_WARP:
+        init_barriers(ctx)
+    if warp == TOKENS_WARP:
+        prefetch_maps(ctx, ("tokens", "codes", "records", "sfa", "d"))
+    if warp == SCHEDULER_WARP:
+        store_table(ctx.shared("decoded"))
+    begin_together(ctx)
+
+
+@cute.jit
+def run_loader_warp(ctx: GemmContext, warp: Any):
+    """One of the warps that do not multiply."""
+    if warp == TOKENS_WARP:
+        load_tokens(ctx)
+    elif warp == WEIGHTS_WARP:
+        load_weights(ctx)
+    elif warp == SCHEDULER_WARP:
+        schedule_tiles(ctx)
+
+
+@cute.kernel
+def decoding_gemm_kernel(
+    config: cutlass.Constexpr[GemmConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    tokens_part: GridConstant[cuda.TensorMap],
+    codes: GridConstant[cuda.TensorMap],
+    records: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: GemmArguments,
+):
+    """One CTA, from set-up to tear-down."""
+    warp = cute.arch.warp_idx()
+    rank = rank_in_cluster(config)
+    maps = DecodingMaps(*(address(one) for one in (tokens, tokens_part, codes, records, sfa, d)))
+    ctx = GemmContext(config, args, maps, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
+    initialise(ctx, warp)
+    if warp < LOADER_WARPS:
+        set_max_registers(config.registers.loader, grow=False)
+        run_loader_warp(ctx, warp)
+    else:
+        set_max_registers(config.registers.math, grow=True)
+        math(ctx, warp - LOADER_WARPS)
+    end_together(ctx)
+
+
+@cute.jit
+def decoding_gemm(config: cutlass.Constexpr[GemmConfig], args: GemmArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel."""
+    maps = [make_map(fields) for fields in decoding_map_fields(config, args)]
+    launch(decoding_gemm_kernel(config, *maps, args), config, stream)

@@ -1,0 +1,1 @@
+"""Running the kernels of `ep_moe`: routing tables, the simulated ranks, the layer."""

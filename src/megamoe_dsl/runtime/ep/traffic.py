@@ -1,0 +1,46 @@
+"""What dispatch sends from rank to rank, and what is saved by one copy of a token for each rank that has experts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS
+from ...problem import Problem
+from .routing import leading_pairs, ranks_of
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Rows that cross from one rank to another: with a row for each expert, and with one for each rank.
+
+    row_bytes  a token, E4M3, and its scales
+    """
+
+    pairs: int
+    tokens: int
+    row_bytes: int
+
+    @classmethod
+    def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Traffic:
+        """Of all ranks, whose tokens have these experts."""
+
+        def crossing(token_saving: bool) -> int:
+            away = (leading_pairs(problem, idx, token_saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
+            return sum(int(pairs.sum()) for pairs in away)
+
+        return cls(crossing(False), crossing(True), problem.hidden + SCALE_BYTES * (problem.hidden // SCALE_CHANNELS))
+
+    @property
+    def saved(self) -> float:
+        """Part of the rows that need not cross."""
+        return 1 - self.tokens / self.pairs if self.pairs else 0.0
+
+    @property
+    def bytes_saved(self) -> int:
+        """Of all ranks."""
+        return (self.pairs - self.tokens) * self.row_bytes

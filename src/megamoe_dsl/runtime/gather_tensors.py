@@ -1,0 +1,100 @@
+"""Tensors of a GEMM over the rows of experts: what they must be, and the arguments of a launch that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
+from ..kernels.gemm.problem import ROW_BLOCK
+from ..problem import ProblemError
+from .buffers import check_aligned, check_device, check_tensor
+from .gemm_scales import KernelScales, scales_by_column
+from .gemm_tensors import TMA_ALIGNMENT
+
+
+@dataclass(frozen=True)
+class GatherTensors:
+    """Operands and result of one launch.
+
+    a        float8_e4m3fn [tokens, k]; of sorted rows [rows of the source layout, k]
+    a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`
+    b        float8_e4m3fn [num_groups, n, k]
+    b_sf     float32 [num_groups, ceil(n / 128), k / 128]
+    ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
+    d        bfloat16 [rows of the result layout, n]; rows of no expert are left alone
+    sources  int32 [m], the row of a of each row, where they are gathered; None else
+    """
+
+    a: torch.Tensor
+    a_sf: torch.Tensor
+    b: torch.Tensor
+    b_sf: torch.Tensor
+    ends: torch.Tensor
+    d: torch.Tensor
+    sources: torch.Tensor | None = None
+
+    def check(self, problem: GatherGemmProblem) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+        p = problem
+        for name, tensor in (("a", self.a), ("out", self.d)):
+            if tensor.dim() != 2:
+                raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
+        check_tensor("a", self.a, torch.float8_e4m3fn, (len(self.a), p.k))
+        problem.check_rows(len(self.a), "a.shape[0]")
+        if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (len(self.a), p.k_blocks):
+            raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(len(self.a), p.k_blocks)}")
+        check_tensor("b", self.b, torch.float8_e4m3fn, (p.num_groups, p.n, p.k))
+        check_tensor("b_sf", self.b_sf, torch.float32, (p.num_groups, p.scale_rows, p.k_blocks))
+        check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
+        check_tensor("out", self.d, torch.bfloat16, (len(self.d), p.n))
+        for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
+            if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
+                raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
+        self._check_sources(problem)
+        for name in ("a_sf", "b", "b_sf", "ends", "d"):
+            check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
+        for name in ("a", "b", "d"):
+            check_aligned("out" if name == "d" else name, getattr(self, name), TMA_ALIGNMENT)
+
+    def _check_sources(self, problem: GatherGemmProblem) -> None:
+        if not problem.gathers:
+            if self.sources is not None:
+                raise ProblemError("sources", "a tensor", f"None where rows are {problem.source}")
+            return
+        if self.sources is None:
+            raise ProblemError("sources", None, "an int32 tensor where rows are gathered")
+        check_tensor("sources", self.sources, torch.int32, (self.sources.numel(),))
+        check_device("sources", self.sources, self.a.device)
+        problem.check_rows(self.sources.numel(), "sources.shape[0]")
+        if self.sources.numel() and not len(self.a):
+            raise ProblemError("a.shape[0]", 0, "1 or more where rows are gathered from it")
+        if not self.a_sf.is_contiguous():
+            raise ProblemError("a_sf.stride()", self.a_sf.stride(), "contiguous where rows are gathered")
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows of all experts together."""
+        return min(len(self.a), len(self.d)) if self.sources is None else self.sources.numel()
+
+    def scales(self, problem: GatherGemmProblem) -> KernelScales:
+        """As the kernel reads them."""
+        return KernelScales(self.a_sf if problem.gathers else scales_by_column(self.a_sf), self.b_sf)
+
+    def arguments(self, problem: GatherGemmProblem, scales: KernelScales, counter: int) -> dict[str, int]:
+        """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
+        return {
+            "a": self.a.data_ptr(),
+            "a_sf": scales.a.data_ptr(),
+            "b": self.b.data_ptr(),
+            "b_sf": scales.b.data_ptr(),
+            "d": self.d.data_ptr(),
+            "groups": self.ends.data_ptr(),
+            "counter": counter,
+            "m": self.rows,
+            "a_sf_ld": scales.a.shape[1] if problem.gathers else scales.a_ld,
+            "sources": 0 if self.sources is None else self.sources.data_ptr(),
+            "a_rows": len(self.a),
+            "d_rows": len(self.d),
+        }

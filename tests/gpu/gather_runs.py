@@ -1,0 +1,50 @@
+"""Small GEMMs over the rows of experts: what the simulator, silicon and the faults run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megamoe_dsl.bench.gather.case import GatherCase, gather_case
+from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
+from megamoe_dsl.kernels.gather_gemm.problem import RESULTS, SOURCES, GatherGemmProblem
+
+
+@dataclass(frozen=True)
+class GatherRun:
+    """A case by its name: a configuration, and rows of each expert."""
+
+    name: str
+    counts: tuple[int, ...]
+    block_m: int
+    block_n: int
+    problem: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> GatherGemmConfig:
+        problem = GatherGemmProblem(**{"n": 208, "k": 256, "num_groups": len(self.counts), **self.problem})
+        return GatherGemmConfig(problem, self.block_m, self.block_n, **{"num_sms": 2, **self.fields})
+
+    def case(self, *, exact: bool) -> GatherCase:
+        return gather_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+
+
+COUNTS = (70, 0, 1, 130)
+MANY = tuple(3 * (expert % 37 == 5) + (expert % 100 == 99) for expert in range(512))
+LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
+
+GATHER_RUNS = (
+    *(
+        GatherRun(f"{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dealt": True})
+        for source, result in LAYOUTS
+    ),
+    GatherRun("wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
+    GatherRun("rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
+    GatherRun("swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
+    GatherRun("swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
+    GatherRun("many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
+    GatherRun("one-row", (0, 1), 64, 64),
+)
+GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}
+EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 384, "result": "blocked"}, {"num_stages": 2})

@@ -1,0 +1,137 @@
+"""The PTX of GEMMs that gather their rows in the simulator: exact on exact data, to the bit on normal data, without a finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
+from gemm_runs import artifact
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.bench.gather.case import gather_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.inspect.registers import register_use
+from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
+from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.simulated_gather import simulate_gather_gemm
+from megamoe_dsl.target import Target
+from sweep import rarely
+
+TWINS = ("packed-packed", "packed-blocked", "blocked-packed", "swapped-8")
+TWICE = ("gathered-blocked", "many-experts")
+WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
+
+
+@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME])
+def test_every_row_is_exact(name: str) -> None:
+    """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
+    run = GATHER_BY_NAME[name]
+    case = run.case(exact=True)
+    expected = case.reference()
+    report = simulate_gather_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
+    assert not report.findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize("name", ["rows-64-ahead", "swapped-24"])
+def test_rounding_is_the_tensor_cores(name: str) -> None:
+    run = GATHER_BY_NAME[name]
+    case = run.case(exact=False)
+    expected = case.reference("hopper")
+    assert not simulate_gather_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
+def test_rows_that_are_not_there_are_those_that_are() -> None:
+    """A list with numbers of no token reads none beyond the tokens; ends beyond the list are cut off."""
+    run = GATHER_BY_NAME["rows-64-ahead"]
+    case = run.case(exact=True)
+    t = case.tensors
+    assert t.sources is not None
+    t.sources[:3] = torch.tensor([-5, len(t.a), 1 << 30], dtype=torch.int32)
+    clamped = t.sources.clamp(0, len(t.a) - 1).long()
+    own = replace(case.packed.tensors, a=t.a.view(torch.uint8)[clamped].view(t.a.dtype), a_sf=t.a_sf[clamped])
+    expected = replace(case.packed, tensors=own).reference()
+    t.ends[-1] += 100
+    assert not simulate_gather_gemm(artifact(run.config), t).findings
+    assert torch.equal(t.d, expected)
+
+
+@pytest.mark.parametrize("config", [WIDE, GATHER_BY_NAME["rows-64-ahead"].config, GATHER_BY_NAME["blocked-blocked"].config])
+def test_registers_are_enough(config: GatherGemmConfig) -> None:
+    """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
+    compiled = artifact(config)
+    assert compiled.resources.stack_bytes == 0
+    uses = register_use(compiled.kernel.registers(config), compiled.listing)
+    assert {one.group for one in uses} == {"loader", "math"} and all(one.fits for one in uses)
+    assert compiled.overtaken_loads == []
+    assert compiled.dynamic_smem <= SM90.smem_bytes
+
+
+@pytest.mark.parametrize("experts", [1, 128, 256, 512, 1024])
+def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
+    kernel = find_kernel("gather_gemm")
+    for rows in (1, 512, 65536):
+        for source in ("gathered", "packed"):
+            config = kernel.choose(GatherGemmProblem(1024, 2048, num_groups=experts, source=source), Target.typical("sm_90a"), rows)
+            assert config.num_stages >= 3 and config.cluster == 1
+            assert kernel.dynamic_smem(config) <= SM90.smem_bytes
+
+
+def test_bad_problems_and_configurations_are_refused() -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=2)
+    with pytest.raises(ProblemError, match="source = 'sorted': must be one of gathered, packed, blocked"):
+        GatherGemmProblem(256, 256, source="sorted")
+    with pytest.raises(ProblemError, match="result = 'gathered': must be one of packed, blocked"):
+        GatherGemmProblem(256, 256, result="gathered")
+    with pytest.raises(ProblemError, match="kind = 'masked': must be packed"):
+        GatherGemmProblem(256, 256, kind="masked")
+    with pytest.raises(ProblemError, match="output = 'f32': must be bf16"):
+        GatherGemmProblem(256, 256, output="f32")
+    with pytest.raises(ProblemError, match="num_groups = 1025: must be at most 1024"):
+        GatherGemmProblem(256, 256, num_groups=1025)
+    with pytest.raises(ConfigError, match="cluster = 2: must be 1"):
+        GatherGemmConfig(problem, 128, 128, cluster=2)
+    with pytest.raises(ConfigError, match="block_m = 192: must be at most 128 where rows are gathered"):
+        GatherGemmConfig(problem, 192, 128)
+    assert GatherGemmConfig(replace(problem, source="packed"), 192, 128).gather_warps == 0
+
+
+def tensors(**changes: torch.Tensor | None) -> GatherTensors:
+    return replace(gather_case(GatherGemmProblem(256, 256, num_groups=4), COUNTS).tensors, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sources": None}, "sources = None: must be an int32 tensor where rows are gathered"),
+        ({"sources": torch.zeros(3, dtype=torch.int64)}, "sources.dtype"),
+        ({"a_sf": torch.ones(68, 3)}, r"a_sf = \(torch.float32, \(68, 3\)\)"),
+        ({"a_sf": torch.ones(2, 68).T}, r"a_sf.stride\(\) = \(1, 68\): must be contiguous where rows are gathered"),
+        ({"ends": torch.zeros(5, dtype=torch.int32)}, r"ends.shape = \(5,\): must be \(4,\)"),
+        ({"d": torch.zeros(201, 255, dtype=torch.bfloat16)}, r"out.shape = \(201, 255\)"),
+        ({"d": torch.zeros(201, 2, 128, dtype=torch.bfloat16)}, r"out.shape = .* must be \[rows, n\]"),
+        ({"b": torch.zeros(256, 256, dtype=torch.float8_e4m3fn)}, r"b.shape = \(256, 256\)"),
+        ({"a": torch.zeros(0, 256, dtype=torch.float8_e4m3fn), "a_sf": torch.ones(0, 2)}, r"a.shape\[0\] = 0: must be 1 or more"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor | None], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        tensors(**changes).check(GatherGemmProblem(256, 256, num_groups=4))
+
+
+def test_layouts_ask_for_their_tensors() -> None:
+    t = tensors()
+    with pytest.raises(ProblemError, match="sources = 'a tensor': must be None where rows are packed"):
+        t.check(GatherGemmProblem(256, 256, num_groups=4, source="packed"))
+    with pytest.raises(ProblemError, match=r"out.shape\[0\] = 201: must be a multiple of 128 where rows are blocked"):
+        t.check(GatherGemmProblem(256, 256, num_groups=4, result="blocked"))
+
+
+def test_runs_have_names_of_their_own() -> None:
+    assert len(GATHER_BY_NAME) == len(GATHER_RUNS) and {*TWINS, *TWICE} <= set(GATHER_BY_NAME)

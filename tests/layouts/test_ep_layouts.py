@@ -1,0 +1,42 @@
+"""The symmetric buffer of the expert-parallel kernels, and the rows of its pool, of random problems."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_properties import check_region
+
+from megamoe_dsl.kernels.ep_moe.layouts.pool import ROW_BLOCK, first_rows, padded_rows, pool_rows
+from megamoe_dsl.kernels.ep_moe.layouts.symmetric import PER_LAUNCH, EpBarrier, EpLaunch, send_capacity, symmetric_buffer
+from megamoe_dsl.testing import problems
+
+
+@settings(deadline=None)
+@given(problems(max_hidden=1024, max_tokens=64, max_ranks=8))
+def test_fields_are_in_bounds_and_apart(problem) -> None:
+    region = symmetric_buffer(problem)
+    check_region(region)
+    assert all(region[name].field.shape[0] == len(EpLaunch) for name in PER_LAUNCH)
+    assert region["rank_signal"].field.shape[1] == len(EpBarrier)
+    assert all(region[name].offset % 128 == 0 for name in ("x", "fc1_acts", "fc1_sf", "results"))
+    assert region["fc1_acts"].field.shape[0] == region["fc1_sf"].field.shape[1] == pool_rows(problem)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=8))
+def test_experts_begin_at_whole_blocks(rows: list[int]) -> None:
+    first = first_rows(rows)
+    assert all(one % ROW_BLOCK == 0 for one in first)
+    assert all(b - a == padded_rows(count) and 0 <= b - a - count < ROW_BLOCK for a, b, count in zip(first, first[1:], rows, strict=False))
+
+
+@given(problems(max_hidden=256, max_tokens=256, max_ranks=8), st.data())
+def test_any_routing_fits(problem, data) -> None:
+    """Rows of experts that some routing gives a rank: as many pairs in all as there can be, none more than all tokens."""
+    tokens = problem.num_ranks * problem.max_tokens_per_rank
+    left = tokens * problem.max_experts_per_token
+    rows = []
+    for _ in range(problem.experts_per_rank):
+        rows.append(data.draw(st.integers(0, min(tokens, left))))
+        left -= rows[-1]
+    assert first_rows(rows)[-1] <= pool_rows(problem) and torch.tensor(rows).max() <= send_capacity(problem) * problem.num_ranks
