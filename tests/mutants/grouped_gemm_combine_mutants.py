@@ -72,11 +72,12 @@ def short_simulation(arch: str) -> str | None:
     from megamoe_dsl.cases import random_case
     from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 
-    moe = problem(9, num_experts=4, hidden=512)
-    case, nothing = random_case(moe, (9, 6), 0, mask=0.1), random_case(moe, (2, 0), 0, mask=1.0)
+    moe = problem(20, num_experts=4, hidden=512)
+    # An expert has rows enough for TMA to store a part of them.
+    case, nothing = random_case(moe, (20, 6), 0, mask=0.1, target_expert=1), random_case(moe, (2, 0), 0, mask=1.0)
 
     def check() -> None:
-        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=2), case, watchdog_ns=1_000_000)
+        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=3), case, watchdog_ns=1_000_000)
         for one, launches in ((case, 2), (nothing, 1)):
             ep.store(inputs(one))
             check_combine(ep, one, row_activations(ep, 0), launches)
