@@ -11,12 +11,12 @@ from unittest.mock import patch
 import torch
 from mega_moe_runs import artifact, inputs
 
+from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.reference import route
-from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
+from megamoe_dsl.reference import Accumulate
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
@@ -46,19 +46,6 @@ def poison(ep: SimulatedEp) -> None:
         for placement in rank.region:
             if placement.field.name not in KEPT:
                 rank.view(placement.field.name).view(torch.uint8).fill_(0xFF)
-
-
-def linear1_rows(case: Case, rank: int, accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
-    """Of each local expert, Linear1 of its rows, BF16, in the order of (rank, token)."""
-    moe, routing = case.problem, route(case.problem, case.topk_idx)
-    found = []
-    for local in range(moe.experts_per_rank):
-        slots = routing.slots[rank * moe.experts_per_rank + local]
-        x, sf = (torch.cat([of[r][s[:, 0]] for r, s in enumerate(slots)]) for of in ([x.view(torch.uint8) for x in case.x], case.x_sf))
-        weights = case.weights[rank]
-        sums = promoted_matmul(x.view(torch.float8_e4m3fn), sf, weights.fc1[local], weights.fc1_sf[local], accumulate)
-        found.append(sums.bfloat16())
-    return found
 
 
 def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: Accumulate = torch.float64) -> int:
@@ -95,27 +82,6 @@ def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowA
     return found
 
 
-def combined(ep: SimulatedEp, case: Case, acts: list[RowActivations], accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
-    """y of every rank: Linear2 of every row rounded to BF16, then an FMA in FP32 for each slot in ascending order, rounded once."""
-    moe, results = ep.problem, []
-    for buffers, one, weights in zip(ep.ranks, acts, case.weights, strict=True):
-        rows = torch.full((pool_rows(moe), moe.hidden), float("nan"), dtype=torch.bfloat16)
-        for local, place in enumerate(buffers.expert_slices()):
-            operands = (one.values[place], one.scales[:, place].T.contiguous(), weights.fc2[local], weights.fc2_sf[local])
-            rows[place] = promoted_matmul(*operands, accumulate).bfloat16()
-        results.append(rows)
-    ys = []
-    for rank, idx in enumerate(case.topk_idx):
-        pair_rows, y = ep.ranks[rank].view("pair_rows")[: len(idx)], torch.zeros(len(idx), moe.hidden)
-        for token, slots in enumerate(idx.tolist()):
-            for slot, expert in enumerate(slots):
-                if expert >= 0:
-                    value = results[expert // moe.experts_per_rank][int(pair_rows[token, slot])]
-                    y[token] = (value.double() * case.topk_weights[rank][token, slot].double() + y[token].double()).float()
-        ys.append(y.bfloat16())
-    return ys
-
-
 def check_combine(
     ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
 ) -> int:
@@ -124,7 +90,7 @@ def check_combine(
         buffers.view("results").fill_(float("nan"))
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
     assert [str(one) for one in report.findings] == [] and not report.warnings
-    for y, expected in zip(ys, combined(ep, case, acts, accumulate), strict=True):
+    for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
         assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
     return sum(map(len, ys))
 

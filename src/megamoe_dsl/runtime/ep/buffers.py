@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,9 @@ from ...quant import ExpertWeights, quantize_e4m3_f32
 from ..buffers import Inputs, check_tensor
 from ..watchdog import new_record
 from .routing import RoutingTables
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+"""Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,17 @@ class RowActivations:
 class EpBuffers:
     """`weights` are the local experts', in checkpoint order, which the kernels read as they are; all memory is on their device.
 
-    sym       the symmetric buffer, uint8
-    watchdog  the record
+    sym       the symmetric buffer, uint8; None makes one
+    watchdog  the record; None makes one
     """
 
-    def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
+    def __init__(
+        self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
+    ) -> None:
         self.problem, self.weights, self.region = problem, weights, symmetric_buffer(problem)
         device = weights.fc1.device
-        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device)
-        self.watchdog = new_record(device)
+        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
+        self.watchdog = new_record(device) if watchdog is None else watchdog
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""
@@ -70,6 +76,10 @@ class EpBuffers:
     def new_rows(self) -> torch.Tensor:
         """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
         return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
+
+    def rows_in_use(self) -> int:
+        """Up to the last expert's last block, from the present tables; waits for the device."""
+        return first_rows(self.view("expert_rows").tolist())[-1]
 
     def expert_slices(self) -> list[slice]:
         """Rows of each local expert, from the present tables; waits for the device."""

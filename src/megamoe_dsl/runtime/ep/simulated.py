@@ -14,7 +14,7 @@ from ...sim import GlobalMemory, Launch, Report, Simulator, load
 from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS
 from ..watchdog import naming_the_wait
-from .buffers import EpBuffers, RowActivations
+from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, Splits
 
 
@@ -100,6 +100,13 @@ class SimulatedEp:
             arguments = buffers.combine_arguments(self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
             launched.append(self._launch(self.combine_kernel, arguments, rank))
         return ys, self._run(memory, launched * launches)
+
+    def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
+        """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
+        rows, first = self.dispatch(inputs)
+        acts = [RowActivations.of(activation(one)) for one in rows]
+        y, second = self.combine(acts, [one.num_tokens for one in inputs])
+        return y, [first, second]
 
     def store(self, inputs: Sequence[Inputs]) -> None:
         """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
