@@ -18,10 +18,10 @@ from ...artifact.store import ArtifactStore
 from ...kernels.ep_moe.layouts.pool import pool_rows
 from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
 from ...kernels.registry import find_kernel
-from ...problem import Problem
+from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights, quantize_e4m3_f32
 from ...target import Target
-from ..buffers import Inputs, check_device, check_weights
+from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
 from ..layer import gpu_name, usable_sms
 from ..rank_kernel import WATCHDOG_NS
@@ -39,6 +39,7 @@ class EpMoE(torch.nn.Module):
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
     store        folder of compiled kernels, by default the cache
+    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`
     group        of `problem.num_ranks` ranks, the default group without one
     dispatch, combine   fields that replace those of the kernels' configurations
     watchdog_ns  how long a launch may wait for another rank before it is trapped
@@ -53,6 +54,7 @@ class EpMoE(torch.nn.Module):
         *,
         activation: Activation,
         store: ArtifactStore | None = None,
+        symmetric: SymmetricBuffer | None = None,
         group: Any = None,
         dispatch: Mapping[str, Any] | None = None,
         combine: Mapping[str, Any] | None = None,
@@ -62,7 +64,10 @@ class EpMoE(torch.nn.Module):
         check_weights(problem, weights)
         self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
         store = ArtifactStore(cache_folder()) if store is None else store
-        self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=symmetric_buffer(problem))
+        region = symmetric_buffer(problem)
+        self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
+        if self.symmetric.num_bytes != region.size:
+            raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
         device = self.symmetric.sym.device
         check_device("weights.fc1", weights.fc1, device)
         target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
@@ -86,13 +91,20 @@ class EpMoE(torch.nn.Module):
             kernel.arguments.fill(kernel.artifact.kernel.parameters(kernel.artifact.config, arguments, encode_tensor_map))
 
     def forward(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, x_sf: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        *,
+        x_sf: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
         x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128]
         topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
         topk_weights  float32 [T, topk]
+        out           where y goes
 
         Raises `ProblemError` before anything is launched.
         """
@@ -100,10 +112,12 @@ class EpMoE(torch.nn.Module):
             x, x_sf = quantize_e4m3_f32(x, check=False)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
         inputs.check_layout(self.problem)
+        shape = (inputs.num_tokens, self.problem.hidden)
+        y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
+        check_output("out", y, shape)
         self.route(inputs)
         self.launch_dispatch()
         self.activate()
-        y = torch.empty(inputs.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=x.device)
         self.launch_combine(y)
         return y
 
@@ -131,7 +145,8 @@ class EpMoE(torch.nn.Module):
 
     def activate(self) -> None:
         """`rows` to `acts`, by way of the caller's activation."""
-        count = len(self.rows) if torch.cuda.is_current_stream_capturing() else self.memory.rows_in_use()
+        capturing = self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
+        count = len(self.rows) if capturing else self.memory.rows_in_use()
         found = RowActivations.of(self.activation(self.rows[:count]))
         self.acts.values[:count].copy_(found.values)
         self.acts.scales[:, :count].copy_(found.scales)
