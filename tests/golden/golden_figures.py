@@ -28,7 +28,8 @@ def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     if arch == PACKED:
         return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe="mxf4xmxf4"), TOKENS, block_m=block_m)
     if arch.startswith("sm_90a"):
-        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8", combine=combine), TOKENS, block_m=block_m)
+        pairs = {"cluster": 2} if (preset, block_m) == ("pro", BLOCK_M[-1]) else {}
+        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8", combine=combine), TOKENS, block_m=block_m, **pairs)
     return Sm100Config.choose(shape.problem(MAX_TOKENS, combine=combine), TOKENS, block_m=block_m)
 
 
