@@ -17,7 +17,16 @@ def mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[s
 
 MUTANTS = (
     mutant("gathered rows are read before the tensor core sees them", "missing order", "context.py", "        fence_async_shared()\n", ""),
-    mutant("rows are gathered past the tile's last", "off by one", "gather.py", "rows[i] < tile.valid_m", "rows[i] <= tile.valid_m"),
+    Mutant(
+        "rows are gathered past the tile's last",
+        "off by one",
+        f"{FOLDER}/gather.py",
+        "rows[i] < tile.valid_m",
+        "rows[i] <= tile.valid_m",
+        RUNS,
+        ("sm_90a",),
+        equivalent="a row more is fetched and multiplied, of which nothing is stored: 128 bytes for each K block",
+    ),
     mutant("the second warp gathers what the first does", "wrong base", "gather.py", "number * ROWS_PER_COPY + lane", "0 * number + lane"),
     mutant("chunks lie where no swizzle puts them", "wrong base", "gather.py", "(chunk ^ (row & 7)) << 4", "chunk << 4"),
     mutant("a row of the list may lie past the tokens", "off by one", "gather.py", "ctx.args.a_rows - 1)", "ctx.args.a_rows)", LISTS),

@@ -31,12 +31,12 @@ MUTANTS = (
         "cutlass.select_(warp > one, Int32(0), Int32(0))",
     ),
     mutant(
-        "a lane counts on before the others have read", "missing order", "        sync_warp()\n        if (expert", "        if (expert"
+        "a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (expert", "    if (expert"
     ),
     mutant(
         "an expert that is not there has rows",
         "off by one",
-        "(named < config.problem.num_experts)",
-        "(named <= config.problem.num_experts + 9)",
+        "(name < config.problem.num_experts)",
+        "(name <= config.problem.num_experts + 9)",
     ),
 )
