@@ -23,7 +23,12 @@ from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 
 LAYER = ExpertLayer(256, 128, 8, 2)
-SHAPES = {"many experts": (40, 384, 512, 10), "two experts": (70, 256, 2, 1), "most experts": (9, 128, 1024, 3)}
+SHAPES = {
+    "many experts": (40, 384, 512, 10),
+    "two experts": (70, 256, 2, 1),
+    "most experts": (9, 128, 1024, 3),
+    "more slots than threads": (1100, 128, 3, 1),
+}
 
 
 def weights_of(layer: ExpertLayer, generator: torch.Generator) -> ExpertWeightsFp8:

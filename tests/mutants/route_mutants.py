@@ -30,9 +30,7 @@ MUTANTS = (
         "cutlass.select_(warp > one, of_warp, Int32(0))",
         "cutlass.select_(warp > one, Int32(0), Int32(0))",
     ),
-    mutant(
-        "a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (expert", "    if (expert"
-    ),
+    mutant("a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (expert", "    if (expert"),
     mutant(
         "an expert that is not there has rows",
         "off by one",
