@@ -153,6 +153,8 @@ class LaneOrder:
             strand.clock.fit(width)
         rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
         record = self.time << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | agent
+        if one:
+            return rows, record | (bits.bit_length() - 1 if code is None or code == ALIKE else code) << CODE_SHIFT
         mask = bits_of(self.warp.mask)
         if code is None:
             return rows, codes_of(mask, index) | record
