@@ -61,9 +61,9 @@ class Clock:
         out._shared = self._shared = True
         return out
 
-    def raise_to(self, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
-        """Let rows know these agents up to `value` at least."""
-        _QUICK.raise_to(self.own(), rows, agents, value)
+    def raise_to(self, rows: Sequence[int], known: list[tuple[NDArray[np.int64], int]]) -> None:
+        """Let rows know these agents up to a time at least, each their own."""
+        _QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""

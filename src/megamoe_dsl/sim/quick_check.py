@@ -79,8 +79,8 @@ class QuickCheck(Protocol):
         each. None where pages differ, or have too large ones."""
         ...
 
-    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
-        """Rows of a clock know these agents up to a value at least."""
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
+        """Rows of a clock know agents up to a time at least."""
         ...
 
 
@@ -114,11 +114,11 @@ class Uncompiled:
     def locate(self, *_: object) -> None:
         """Nobody can say."""
 
-    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
         """See `QuickCheck`."""
         for row in rows:
-            known = clock[row]
-            known[agents] = np.maximum(known[agents], value)
+            for agents, when in known:
+                clock[row, agents] = np.maximum(clock[row, agents], when)
 
 
 @cache
