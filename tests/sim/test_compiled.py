@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from c_compiler import require_compiler
 
 from megamoe_dsl.sim import compiled as module
 from megamoe_dsl.sim import lanes
@@ -22,8 +22,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def in_c() -> Any:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    require_compiler()
     made = compiled(NAME, {})
     assert made is not None and lanes.take is not None and "built-in" in repr(lanes.take)
     return made

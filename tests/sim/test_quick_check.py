@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
+from c_compiler import require_compiler
 
 from megamoe_dsl.sim.access_record import pack
 from megamoe_dsl.sim.accessor import Actor
@@ -26,8 +25,7 @@ class Somewhere:
 
 @pytest.fixture(scope="module")
 def compiled() -> QuickCheck:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    require_compiler()
     quick = quick_check()
     assert not isinstance(quick, Uncompiled)
     return quick
