@@ -53,7 +53,7 @@ class Clock:
         if self._shared:
             self.rows, self._shared = np.maximum(self.rows, other.rows), False
         else:
-            np.maximum(self.rows, other.rows, self.rows)
+            np.maximum(self.rows, other.rows, out=self.rows)
 
     def copy(self) -> Clock:
         """A snapshot."""
