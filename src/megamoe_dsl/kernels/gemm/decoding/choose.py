@@ -15,7 +15,6 @@ from ..problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 FETCH_RATE = 40  # bytes that an SM gets from memory and L2 per clock
 MULTIPLY_RATE = 4096  # products of E4M3 that it makes
 LATENCY = 500  # clocks of a K block: decoding a block of 64 rows, its wgmmas and promotion, which wait for one another
-ISSUE = 110  # instructions of a warp for a block of 64 rows of B by 128 of K, and two for every three rows of A
 EPILOGUE = 600  # clocks
 EXCHANGE = 400  # more, where halves of K are added
 MOST_COLUMNS = 64
@@ -31,12 +30,15 @@ TILES: tuple[Choice, ...] = tuple(
 
 def choose_decoding_fields(problem: GemmProblem, expected: float, num_sms: int) -> Choice:
     """Fields of a configuration for so many rows of each group."""
+    tiles = decoding_tiles(problem, expected)
+    estimates = [decoding_cost(problem, expected, one, num_sms) for one in tiles]
+    return {**tiles[estimates.index(min(estimates))], "dealt": problem.has_groups}
+
+
+def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
+    """All that can be chosen for so many rows of each group."""
     block_m = columns_for(problem, expected)
-    fitting: list[Choice] = [
-        {"block_m": block_m, "swap_ab": True, **one} for one in TILES if problem.k_blocks > 1 or not one.get("split_k")
-    ]
-    estimates = [decoding_cost(problem, expected, one, num_sms) for one in fitting]
-    return {**fitting[estimates.index(min(estimates))], "dealt": problem.has_groups}
+    return [{"block_m": block_m, "swap_ab": True, **one} for one in TILES if problem.k_blocks > 1 or not one.get("split_k")]
 
 
 def columns_for(problem: GemmProblem, expected: float) -> int:
@@ -51,7 +53,8 @@ def decoding_cost(problem: GemmProblem, expected: float, choice: Choice, num_sms
     tiles = problem.num_groups * max(1, -(-round(expected) // block_m)) * -(-problem.n // block_n)
     fetch = (block_m * BLOCK_K + PackedPart(block_n).num_bytes) / FETCH_RATE
     multiply = block_m * block_n * BLOCK_K / MULTIPLY_RATE
-    issue = block_n / 64 * (ISSUE + block_m * 2 / 3)
+    warps, blocks = choice["warpgroups"], block_n // 64 // choice["warpgroups"]
+    issue = warps * (40 + 0.7 * block_m + blocks * (75 + 0.45 * block_m))  # instructions, as `megamoe inspect` counts them
     k_blocks = -(-problem.k_blocks // 2) if split else problem.k_blocks
     tile = k_blocks * max(fetch, multiply, issue, LATENCY) + EPILOGUE + EXCHANGE * split
     return -(-(2 if split else 1) * tiles // num_sms) * tile
