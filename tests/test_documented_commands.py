@@ -53,7 +53,7 @@ def test_scripts_exist_and_take_their_options() -> None:
     for page in PAGES:
         for _, script, *words in commands(page.read_text(), "python"):
             if not script.startswith("-"):  # python -m pytest
-                subcommand = words[0] if words and words[0] in ("prepare", "run", "compile", "accuracy") else ""
+                subcommand = words[0] if words and words[0] in ("prepare", "run", "counters", "compile", "accuracy") else ""
                 asked.setdefault((script, subcommand), set()).update(options(words))
     assert [script for script, _ in asked if not (ROOT / script).is_file()] == []
     known = {key: set(re.findall(r"--[a-z][a-z-]*", help_of(ROOT / key[0], *key[1].split()))) for key, named in asked.items() if named}
