@@ -27,7 +27,8 @@ class Said:
         clock.fit(width())
         reads = clock.own()[READS]
         for agents, when in self.read:
-            reads[agents.agent] = max(when, reads[agents.agent])
+            for entry in agents.of(FULL) if agents.alone else (agents.agent,):
+                reads[entry] = max(when, reads[entry])
         for of_lanes, when in entries:
             if len(of_lanes):
                 clock.raise_to((HAPPENED, READS), of_lanes, when)

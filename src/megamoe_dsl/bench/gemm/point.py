@@ -14,8 +14,8 @@ COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), 
 """Projections of DeepSeek-V3: (N, K)."""
 ROWS = (64, 128, 512, 4096)
 DECODED = "fp8xmxfp4"
-FEW_ROWS = (8, 32, 64)
-"""At which weights that are decoded are measured, whose bytes count."""
+DECODED_ROWS = (8, 32, 64, 128, 512, 4096)
+"""At which weights that are decoded are measured."""
 GROUPS = (
     # groups, rows of each, N, K
     (32, 384, 4096, 4096),
@@ -97,8 +97,8 @@ def all_points() -> list[GemmPoint]:
 
 def decoded_points() -> list[GemmPoint]:
     """The same of weights that are decoded."""
-    found = [dense(m, n, k) for m in reversed(FEW_ROWS) for n, k in COLUMNS_AND_DEPTHS]
-    found += [grouped(kind, [rows] * groups, 4096, 4096) for groups, rows in ((256, 64), (32, 16)) for kind in (MASKED, PACKED)]
+    found = [dense(m, n, k) for m in reversed(DECODED_ROWS) for n, k in COLUMNS_AND_DEPTHS]
+    found += [grouped(kind, [rows] * groups, 4096, 4096) for groups, rows in ((256, 64), (32, 16), (32, 384)) for kind in (MASKED, PACKED)]
     return [one.having(DECODED) for one in found]
 
 
