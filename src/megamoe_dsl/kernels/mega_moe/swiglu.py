@@ -9,15 +9,15 @@ from cutlass import Float32
 from ...activation import Activation
 from ...device import cast
 from ...device.soft_limit import soft_limit
-from .context import Context
 
 
-def activate(ctx: Context, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
-    """Activated gate * up * weight for two tokens of one channel; gate and up rounded to BF16 and clamped first."""
+def activate(ctx: Any, gate: tuple[Any, Any], up: tuple[Any, Any], weights: tuple[Any, Any]) -> list[Any]:
+    """Activated gate * up * weight for two tokens of one channel, as the problem of `ctx.config` says; gate and up rounded to BF16 and
+    clamped first."""
     return activate_bf16(ctx, cast.pack_bf16(*gate), cast.pack_bf16(*up), weights)
 
 
-def activate_bf16(ctx: Context, gate_pair: Any, up_pair: Any, weights: tuple[Any, Any]) -> list[Any]:
+def activate_bf16(ctx: Any, gate_pair: Any, up_pair: Any, weights: tuple[Any, Any]) -> list[Any]:
     """The same of two BF16 in a word each."""
     problem = ctx.config.problem
     if problem.activation_clamp is not None:
