@@ -39,6 +39,7 @@ class GatherGemmProblem(GemmProblem):
     fast_math: bool = True
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3)
+    weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
 
     def __post_init__(self) -> None:
         super().__post_init__()
