@@ -66,7 +66,7 @@ def test_checks_under_the_sanitizer_are_there() -> None:
     assert found == [
         [f"test_all_ranks_on_one_gpu[once_{case}]" for case in cases],
         ["test_layer[1-pre_dispatch_bytes]"],
-        [f"test_bits_are_the_simulators[{run}]" for run in BY_NAME],
+        [f"test_d_is_the_simulators[{run}-normal]" for run in BY_NAME],
     ]
 
 

@@ -12,6 +12,7 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gemm.config import GemmConfig
@@ -81,6 +82,10 @@ def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
 
 
+def _ep(preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: DispatchGemmConfig(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
+
+
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
     return lambda: figures.config_of(arch, preset, block_m)
 
@@ -135,6 +140,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
+    "sm_90a-ep-dispatch": _ep("deepseek-v3"),
+    "sm_90a-ep-dispatch-all-pairs": _ep("pro", token_saving=False, block_m=64, block_n=128),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -1,47 +1,80 @@
-"""The GEMM's simulator results, made where the DSL is, for comparison with a GPU's bits."""
+"""The GEMM's simulator results, made where the DSL is, for comparison with a GPU's.
+
+On Hopper every bit has to agree, with normal numbers.  How a Blackwell tensor core aligns and cuts products nobody has told: bits have to
+agree where every sum is exact, and normal numbers have to be within the reference's ends.
+"""
 
 from __future__ import annotations
 
 import gzip
 import pickle
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gemm_runs import RUNS, Run
+from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
+from pair_gemm_runs import PAIR_RUNS
 
 SUFFIX = ".gemm.gz"
 SOURCES = source_digest(find_kernel("gemm"))
+SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 
 
-def prepare_run(folder: Path, run: Run) -> str:
-    """Compiles, simulates on normal data and writes a case; a line about it."""
+@dataclass(frozen=True)
+class Check:
+    """A case of a GPU: exact numbers or normal ones."""
+
+    run: Run
+    exact: bool
+
+    @property
+    def name(self) -> str:
+        """Also of its file."""
+        return f"{self.run.name}-{'exact' if self.exact else 'normal'}"
+
+    @property
+    def must_be_bits(self) -> bool:
+        """Whether D is known to the bit."""
+        return self.exact or self.run.config.problem.formats.promoted
+
+
+def checks(arch: Arch, small: bool = False) -> list[Check]:
+    """Of a GPU of this architecture; `small` are those of SM100 that a simulated GPU does in seconds."""
+    if arch == SM90:
+        return [Check(run, exact=False) for run in RUNS]
+    return [Check(run, exact) for run in PAIR_RUNS.values() for exact in (True, False) if not small or run.name in SMALL]
+
+
+def prepare_check(folder: Path, check: Check) -> str:
+    """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 
     torch.set_num_threads(1)
-    store, case = ArtifactStore(folder), run.case(exact=False)
+    store, case = ArtifactStore(folder), check.run.case(exact=check.exact)
     before = case.tensors.d.clone()
-    simulate_gemm(store.get(run.config), case.tensors, race=False)
-    record = {"sources": SOURCES, "tensors": replace(case.tensors, d=before), "d": case.tensors.d}
+    ends = None if check.must_be_bits else case.ends(exact=False)
+    simulate_gemm(store.get(check.run.config), case.tensors, race=False)
+    record = {"sources": SOURCES, "tensors": replace(case.tensors, d=before), "d": case.tensors.d, "ends": ends}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{run.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
-    return f"{run.name}: {case.tensors.d.numel()} elements"
+    (folder / f"{check.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
+    return f"{check.name}: {case.tensors.d.numel()} elements"
 
 
-def read(folder: Path, run: Run) -> dict[str, Any]:
+def read(folder: Path, check: Check) -> dict[str, Any]:
     """A case.  Raises LookupError where it was not prepared, or from other sources."""
-    path = folder / f"{run.name}{SUFFIX}"
+    path = folder / f"{check.name}{SUFFIX}"
     if not path.exists():
-        raise LookupError(f"{folder} has no case {run.name}: run prepare.py where the DSL is")
+        raise LookupError(f"{folder} has no case {check.name}: run prepare.py where the DSL is")
     record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
     if record["sources"] != SOURCES:
-        raise LookupError(f"{folder}: {run.name} was prepared from other sources: run prepare.py again")
+        raise LookupError(f"{folder}: {check.name} was prepared from other sources: run prepare.py again")
     return record
 
 
@@ -50,18 +83,28 @@ def on_gpu(tensors: GemmTensors) -> GemmTensors:
     return GemmTensors(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
 
 
-def differing(folder: Path, run: Run) -> int:
-    """Elements of D whose bits on this GPU are not the simulator's."""
+def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:
+    """Elements whose bits differ."""
+    kind = torch.int16 if d.dtype == torch.bfloat16 else torch.int32
+    return int((d.view(kind) != expected.view(kind)).sum())
+
+
+def wrong(folder: Path, check: Check) -> tuple[int, int]:
+    """Elements of D that this GPU has wrong: other bits than the simulator's, or outside of the ends; and those with other bits."""
     from megamoe_dsl.runtime.device_gemm import LoadedGemm
 
-    record = read(folder, run)
+    record, config = read(folder, check), check.run.config
     tensors = on_gpu(record["tensors"])
-    tensors.check(run.config.problem)
+    tensors.check(config.problem)
     if tensors.rows:
-        LoadedGemm(run.config, ArtifactStore(folder), tensors.a.device)(tensors)
+        LoadedGemm(config, ArtifactStore(folder), tensors.a.device)(tensors)
     torch.cuda.synchronize()
-    kind = torch.int16 if tensors.d.dtype == torch.bfloat16 else torch.int32
-    return int((tensors.d.cpu().view(kind) != record["d"].view(kind)).sum())
+    d = tensors.d.cpu()
+    others = other_bits(d, record["d"])
+    if record["ends"] is None:
+        return others, others
+    low, high = record["ends"]
+    return int((~((low <= d) & (d <= high))).sum()), others
 
 
-__all__ = ["RUNS", "differing", "prepare_run"]
+__all__ = ["Check", "checks", "prepare_check", "wrong"]

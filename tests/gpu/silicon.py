@@ -86,7 +86,7 @@ def points(arch: Arch, small: bool = False) -> list[Point]:
 
 def points_of_blackwell() -> list[Point]:
     """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; results that
-    travel as E4M3; one for the sanitizer."""
+    travel as E4M3; the layer in a launch per stage; `once`, a launch of each, for the sanitizer too."""
     found = []
     eight = ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0))
     for recipe in Sm100Config.recipes:
@@ -102,7 +102,8 @@ def points_of_blackwell() -> list[Point]:
                     found.append(Point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
         found.append(Point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
         found.append(Point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
-        found.append(Point(f"{recipe}_once", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe))
+        for name, unfused in (("once", False), ("once_stages", True)):
+            found.append(Point(f"{recipe}_{name}", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe, unfused=unfused))
     return found
 
 

@@ -37,6 +37,11 @@ def lanes_below() -> Any:
     return Int32(cute.arch.lanemask_lt())
 
 
+def warp_max_u32(value: Any) -> Any:
+    """The largest value of the 32 lanes, unsigned."""
+    return emit_to(Int32, "redux.sync.max.u32 {}, {}, 0xffffffff;", value)
+
+
 def warp_min_u32(value: Any) -> Any:
     """The smallest value of the 32 lanes, unsigned."""
     return emit_to(Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;", value)
@@ -45,6 +50,13 @@ def warp_min_u32(value: Any) -> Any:
 def shuffle(value: Any, lane: Any) -> Any:
     """The value that `lane` holds."""
     return emit_to(Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
+
+
+def inclusive_sum(value: Any) -> Any:
+    """The sum of an integer over this lane and those below."""
+    for distance in range(5):
+        value = value + shuffle_up(value, 1 << distance)
+    return value
 
 
 def shuffle_f32(value: Any, lane: Any) -> Any:

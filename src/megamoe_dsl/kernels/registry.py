@@ -8,6 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .ep_moe.family import DispatchGroupedGemmKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
@@ -21,6 +22,7 @@ KERNELS: list[Kernel] = [
     GemmKernel(),
     GatherGemmKernel(),
     *STAGES,
+    DispatchGroupedGemmKernel(),
 ]
 
 

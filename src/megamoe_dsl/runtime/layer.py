@@ -153,7 +153,7 @@ class MegaMoE(torch.nn.Module):
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
         if out is None:
-            y = new_output(tensors[0], plan.rows)
+            y = new_output(tensors[0], plan.rows, self.problem.hidden)
         else:
             y = out
             check_output("out", y, (plan.rows, self.problem.hidden))

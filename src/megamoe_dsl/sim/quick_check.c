@@ -218,10 +218,59 @@ static PyObject *py_pages(PyObject *self, PyObject *const *given, Py_ssize_t cou
     return pages;
 }
 
+PyDoc_STRVAR(locate_doc, "locate(starts, size, first, shifts, page) -> the records of accesses, or None where pages are to become finer");
+static PyObject *py_locate(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "five arguments");
+    long size = PyLong_AsLong(given[1]), page_shift = PyLong_AsLong(given[4]);
+    const npy_int64 *first = data_of(given[2], NPY_INT64);
+    const npy_uint8 *shifts = data_of(given[3], NPY_UINT8);
+    Places starts;
+    if (!first || !shifts || places_of(given[0], PyArray_SIZE((PyArrayObject *)given[3]) << page_shift, &starts)) return NULL;
+    if (!starts.count) Py_RETURN_NONE;
+    npy_uint8 shift = shifts[place(&starts, 0) >> page_shift];
+    npy_intp each = size >> shift, all = each * starts.count;
+    if (!each) Py_RETURN_NONE;
+    PyObject *index = PyArray_SimpleNew(1, &all, NPY_INT64);
+    if (!index) return NULL;
+    npy_int64 *to = PyArray_DATA((PyArrayObject *)index);
+    for (npy_intp i = 0; i < starts.count; i++) {
+        npy_int64 start = place(&starts, i), page = start >> page_shift;
+        if (shifts[page] != shift) {
+            Py_DECREF(index);
+            Py_RETURN_NONE;
+        }
+        npy_int64 record = first[page] + ((start & ((1L << page_shift) - 1)) >> shift);
+        for (npy_intp k = 0; k < each; k++) *to++ = record + k;
+    }
+    return index;
+}
+
+PyDoc_STRVAR(raise_to_doc, "raise_to(clock, rows, agents, value): rows of a clock know these agents up to a value at least");
+static PyObject *py_raise_to(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 4 || !PyTuple_Check(given[1])) return PyErr_Format(PyExc_TypeError, "four arguments, the second a tuple");
+    npy_int32 *clock = data_of(given[0], NPY_INT32), value = (npy_int32)PyLong_AsLong(given[3]);
+    Places agents;
+    if (!clock) return NULL;
+    npy_intp rows = PyArray_DIM((PyArrayObject *)given[0], 0), width = PyArray_SIZE((PyArrayObject *)given[0]) / rows;
+    if (places_of(given[2], width, &agents)) return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[1]); i++) {
+        long number = PyLong_AsLong(PyTuple_GET_ITEM(given[1], i));
+        if (number < 0 || number >= rows) return PyErr_Format(PyExc_IndexError, "a clock has no row %ld", number);
+        npy_int32 *row = clock + width * number;
+        for (npy_intp j = 0; j < agents.count; j++)
+            if (row[place(&agents, j)] < value) row[place(&agents, j)] = value;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {{"knows", (PyCFunction)(void (*)(void))py_knows, METH_FASTCALL, knows_doc},
                                 {"read", (PyCFunction)(void (*)(void))py_read, METH_FASTCALL, read_doc},
                                 {"access", (PyCFunction)(void (*)(void))py_access, METH_FASTCALL, access_doc},
                                 {"pages", (PyCFunction)(void (*)(void))py_pages, METH_FASTCALL, pages_doc},
+                                {"raise_to", (PyCFunction)(void (*)(void))py_raise_to, METH_FASTCALL, raise_to_doc},
+                                {"locate", (PyCFunction)(void (*)(void))py_locate, METH_FASTCALL, locate_doc},
                                 {"keep", (PyCFunction)(void (*)(void))py_keep, METH_FASTCALL, keep_doc},
                                 {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick_check", NULL, -1, methods, NULL, NULL, NULL, NULL};

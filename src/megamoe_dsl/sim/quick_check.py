@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, Records
-from .clock import HAPPENED, READS
+from .clock_rows import HAPPENED, READS
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
 NAME = "quick_check"
@@ -84,6 +85,15 @@ class QuickCheck(Protocol):
         """Records of an agent's reads beside others, in its row for the page from location `first` on."""
         ...
 
+    def locate(self, starts: Records, size: int, first: Records, shifts: NDArray[np.uint8], page: int) -> Records | None:
+        """Indices of the records of [start, start + size), of pages of 2 ** page bytes with the first record and log2 of a record's bytes
+        each. None where pages differ, or have too large ones."""
+        ...
+
+    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
+        """Rows of a clock know these agents up to a value at least."""
+        ...
+
 
 class Uncompiled:
     """What stands for the compiled functions: decides nothing."""
@@ -111,6 +121,15 @@ class Uncompiled:
         several = some[index] & ((before ^ new) & CODE_MASK != 0) & (before != 0)
         row[index - first] = np.where(several, new & ~CODE_MASK | ALIKE << CODE_SHIFT, new)
         some[index] = True
+
+    def locate(self, *_: object) -> None:
+        """Nobody can say."""
+
+    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
+        """See `QuickCheck`."""
+        for row in rows:
+            known = clock[row]
+            known[agents] = np.maximum(known[agents], value)
 
 
 def command(target: Path) -> list[str]:

@@ -199,7 +199,7 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 @cute.jit
 def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int32, lane: Int32, uses: Int32):
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
-    counts the rows that this warp has moved.  Lane 0 stores, by `store`."""
+    counts the rows that this warp has moved.  Whoever has 0 for `lane` stores, by `store`: each to a place of its own."""
     plan = ctx.config.smem
     problem = ctx.config.problem
     chunks = problem.formats.activations.row_bytes(problem.hidden) // plan.pull_chunk
