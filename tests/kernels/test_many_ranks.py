@@ -9,6 +9,7 @@ import pytest
 import sm90_runs
 from mega_moe_runs import Layer, artifact
 from sm90_runs import hopper_case
+from stage_runs import stages_of, unfused_layer
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.reference import dispatch_order
@@ -29,6 +30,15 @@ def test_one_launch(runs: ModuleType, ranks: int) -> None:
     assert max(int(idx.max()) for idx in case.topk_idx if idx.numel()) >= 32 and tokens.count(0) > ranks // 4
     found = Layer.of(artifact(runs.config(moe, num_sms=2, block_m=8 if runs is sm90_runs else 16)), case).check(case)
     assert [one.unequal for one in found] == [0] * ranks
+
+
+@pytest.mark.sweep
+def test_a_launch_per_stage() -> None:
+    """The unfused layer's dispatch has the same sets of ranks."""
+    moe = sm90_runs.problem(2, num_ranks=36, num_experts=36)
+    case = hopper_case(moe, [rank * 7 % 3 for rank in range(36)], 0, mask=0.1, target_expert=18)
+    found = unfused_layer(stages_of(sm90_runs.config(moe, num_sms=2, block_m=8)), case).check(case)
+    assert [one.unequal for one in found] == [0] * 36
 
 
 def test_ranks_take_turns() -> None:
