@@ -55,6 +55,8 @@ class Problem:
                           takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
     combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
     activation            what becomes of gate and up, by name (activation.py)
+    biases                every expert has a bias for each row of both linears: fc1_bias and fc2_bias among the weights
+    weigh_results         the top-k weight is applied to results, in combine; else to what Linear2 reads
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -71,6 +73,8 @@ class Problem:
     pool_rows: int | None = None
     combine: str = BF16
     activation: str = SILU
+    biases: bool = False
+    weigh_results: bool = False
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -97,7 +101,8 @@ class Problem:
         self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(clamp))
-        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        for field in ("fast_math", "biases", "weigh_results"):
+            self._require(field, isinstance(getattr(self, field), bool), "True or False")
         if self.pool_rows is not None:
             rows = as_integer(self.pool_rows)
             self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")

@@ -27,7 +27,8 @@ def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     if arch == PACKED:
         return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe="mxf4xmxf4"), TOKENS, block_m=block_m)
     if arch == "sm_90a":
-        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8"), TOKENS, block_m=block_m)
+        pairs = {"cluster": 2} if (preset, block_m) == ("pro", BLOCK_M[-1]) else {}
+        return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8"), TOKENS, block_m=block_m, **pairs)
     return Sm100Config.choose(shape.problem(MAX_TOKENS), TOKENS, block_m=block_m)
 
 

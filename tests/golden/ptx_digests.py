@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gemm.config import GemmConfig
@@ -70,6 +73,13 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
     return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
+EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
+
+
+def _activated(gate_up: str) -> Callable[[], KernelConfig]:
+    return lambda: GatherGemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
+
+
 def _packed(block_m: int) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
 
@@ -104,6 +114,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-situ-columns": lambda: _sm90(64, activation="situ"),
     "sm_90a-swigluoai-rows": lambda: _sm90(2048, activation="swigluoai"),
     "sm_100a-situ": lambda: _sm100(activation="situ"),
+    "sm_90a-biases-columns": lambda: _sm90(64, biases=True),
+    "sm_90a-biases-rows": lambda: _sm90(2048, biases=True, weigh_results=True),
+    "sm_100a-biases": lambda: _sm100(biases=True, weigh_results=True),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
@@ -124,6 +137,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
+    **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
+    "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132),
+    "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),

@@ -14,16 +14,18 @@ from typing import Any
 
 import torch
 
+from gather_runs import GATHER_RUNS, GatherRun
 from gemm_runs import RUNS, Run
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.bench.portable import dump
-from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from pair_gemm_runs import PAIR_RUNS
 
 SUFFIX = ".gemm.gz"
-SOURCES = source_digest(find_kernel("gemm"))
+BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
 SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 
 
@@ -31,7 +33,7 @@ SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 class Check:
     """A case of a GPU: exact numbers or normal ones."""
 
-    run: Run
+    run: Run | GatherRun
     exact: bool
 
     @property
@@ -45,10 +47,15 @@ class Check:
         return self.exact or self.run.config.problem.formats.promoted
 
 
+def sources(check: Check) -> str:
+    """Digest of what a case's kernel is made of."""
+    return source_digest(kernel_of(check.run.config))
+
+
 def checks(arch: Arch, small: bool = False) -> list[Check]:
     """Of a GPU of this architecture; `small` are those of SM100 that a simulated GPU does in seconds."""
     if arch == SM90:
-        return [Check(run, exact=False) for run in RUNS]
+        return [Check(run, exact=False) for run in (*RUNS, *GATHER_RUNS)]
     return [Check(run, exact) for run in PAIR_RUNS.values() for exact in (True, False) if not small or run.name in SMALL]
 
 
@@ -61,7 +68,8 @@ def prepare_check(folder: Path, check: Check) -> str:
     before = case.tensors.d.clone()
     ends = None if check.must_be_bits else case.ends(exact=False)
     simulate_gemm(store.get(check.run.config), case.tensors, race=False)
-    record = {"sources": SOURCES, "tensors": replace(case.tensors, d=before), "d": case.tensors.d, "ends": ends}
+    results = case.tensors.results()
+    record = {"sources": sources(check), "tensors": replace(case.tensors, d=before), "results": results, "ends": ends}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{check.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{check.name}: {case.tensors.d.numel()} elements"
@@ -73,20 +81,19 @@ def read(folder: Path, check: Check) -> dict[str, Any]:
     if not path.exists():
         raise LookupError(f"{folder} has no case {check.name}: run prepare.py where the DSL is")
     record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
-    if record["sources"] != SOURCES:
+    if record["sources"] != sources(check):
         raise LookupError(f"{folder}: {check.name} was prepared from other sources: run prepare.py again")
     return record
 
 
-def on_gpu(tensors: GemmTensors) -> GemmTensors:
+def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
     moved = {one.name: getattr(tensors, one.name) for one in fields(tensors)}
-    return GemmTensors(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
+    return type(tensors)(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
 
 
 def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:
     """Elements whose bits differ."""
-    kind = torch.int16 if d.dtype == torch.bfloat16 else torch.int32
-    return int((d.view(kind) != expected.view(kind)).sum())
+    return int((d.view(BITS[d.dtype]) != expected.view(BITS[d.dtype])).sum())
 
 
 def wrong(folder: Path, check: Check) -> tuple[int, int]:
@@ -100,7 +107,7 @@ def wrong(folder: Path, check: Check) -> tuple[int, int]:
         LoadedGemm(config, ArtifactStore(folder), tensors.a.device)(tensors)
     torch.cuda.synchronize()
     d = tensors.d.cpu()
-    others = other_bits(d, record["d"])
+    others = sum(other_bits(found.cpu(), record["results"][name]) for name, found in tensors.results().items())
     if record["ends"] is None:
         return others, others
     low, high = record["ends"]

@@ -19,6 +19,7 @@ import torch
 
 import engine_configs
 import gemm_silicon
+import gpt_oss_layer
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
@@ -42,6 +43,8 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
     soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
+    if options.arch == SM90 and not options.small:
+        layer += gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu))
     chosen = {"layer": layer, "soak": soak, "engines": engines}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -40,9 +39,6 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, GROUPED, SPLIT, Run, artifact, groups
-from megamoe_dsl.runtime.simulated_gather import simulate_gather_gemm
-from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
-from megamoe_dsl.sim import Report
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
@@ -61,7 +57,6 @@ class Subject:
 
     run: Run | GatherRun
     launches: int = 2
-    simulate: Callable[..., Report] = simulate_gemm
 
 
 SUBJECTS = {
@@ -71,7 +66,7 @@ SUBJECTS = {
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
     "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
-    "gathered": Subject(EVERYTHING_GATHERED, launches=1, simulate=simulate_gather_gemm),
+    "gathered": Subject(EVERYTHING_GATHERED, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100."""

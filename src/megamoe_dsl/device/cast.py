@@ -89,6 +89,11 @@ def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, power + Float32(1.0))
 
 
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+    return emit_to(Float32, "fma.rn.f32 {}, {}, {}, {};", a, b, c)
+
+
 def abs_max(a: Any, b: Any) -> Any:
     """The larger magnitude of two floats."""
     return emit_to(Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}", a, b)

@@ -22,6 +22,11 @@ def ballot(condition: Any) -> Any:
     return emit_to(Int32, "{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, {1}, 0;\n\tvote.sync.ballot.b32 {0}, p, 0xffffffff;\n\t}}", condition)
 
 
+def match_lanes(value: Any) -> Any:
+    """Mask of the lanes that have the same word."""
+    return emit_to(Int32, "match.any.sync.b32 {}, {}, 0xffffffff;", value)
+
+
 def lowest_bit(mask: Any) -> Any:
     """Index of the lowest set bit of a non-zero mask."""
     return emit_to(Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}", mask)

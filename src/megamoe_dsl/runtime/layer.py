@@ -21,7 +21,7 @@ from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import WEIGHT_NAMES, ExpertWeights, TransformedWeights, new_weights
+from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
@@ -212,7 +212,7 @@ class MegaMoE(torch.nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         weights = self.memory.checkpoint_weights()
-        destination.update({f"{prefix}{name}": getattr(weights, name) for name in WEIGHT_NAMES})
+        destination.update({f"{prefix}{name}": getattr(weights, name) for name in weight_names(self.problem)})
 
     def _load_from_state_dict(
         self,
@@ -224,7 +224,8 @@ class MegaMoE(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        keys = [f"{prefix}{name}" for name in WEIGHT_NAMES]
+        names = weight_names(self.problem)
+        keys = [f"{prefix}{name}" for name in names]
         missing = [key for key in keys if key not in state_dict]
         missing_keys += missing
         unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in keys]
@@ -234,7 +235,7 @@ class MegaMoE(torch.nn.Module):
         try:
             check_weights(self.problem, given)
             for index in range(self.problem.experts_per_rank):  # an expert at a time: they may come from another device
-                self.load_expert(index, ExpertWeights(*(getattr(given, name)[index : index + 1].to(self.device) for name in WEIGHT_NAMES)))
+                self.load_expert(index, given.expert(index).map(lambda tensor: tensor.to(self.device)))
         except ValueError as error:
             error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
 
