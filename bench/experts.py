@@ -2,6 +2,7 @@
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md
 
 SITE has unpacked wheels, deep_gemm among them.
 """
@@ -9,10 +10,12 @@ SITE has unpacked wheels, deep_gemm among them.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from megamoe_dsl.bench.experts.point import find_points
+from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import compile_points, run_points
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.problem import ProblemError
@@ -23,12 +26,15 @@ TARGET = Target.typical("sm_90a")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run"))
+    parser.add_argument("what", choices=("prepare", "run", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
+    if given.what == "table":
+        print(markdown(json.loads(given.folder.read_text())["records"]))
+        return
     try:
         points = find_points(given.points)
     except ProblemError as error:

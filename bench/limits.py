@@ -15,6 +15,7 @@ from typing import Any
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.variant import read_variant
+from megamoe_dsl.hardware.operand_tile import BLOCK_K
 from megamoe_dsl.kernels.mega_moe.sm90.config import NUM_SMS
 from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
@@ -23,7 +24,7 @@ from megamoe_dsl.predict.subject import Subject
 RESULTS = Path(__file__).parent / "results"
 POINTS = tuple(f"mega_moe_sm90-time-20261122-{name}" for name in ("075037", "075127", "163649", "163802", "165327", "165419"))
 """Every shape beside the baseline, 1 to 8192 tokens."""
-LINEARS = tuple(f"energy-20261122-{name}" for name in ("193005", "193055", "193144", "193218"))
+LINEARS = tuple(f"energy-20261122-{name}" for name in ("193005", "194610", "193055", "194643", "193144", "193218"))
 FEW_TOKENS = (8, 64)
 READ = f"""\
 | Shape | {" | ".join(f"{tokens} tokens: ours | 0.2.5 | reading | 0.2.5 / ours | at most" for tokens in FEW_TOKENS)} |
@@ -32,6 +33,9 @@ COMPUTED = """\
 | Shape, tokens | us: ours | 0.2.5 | linears | 0.2.5 / ours | at most | joules: ours | 0.2.5 | linears | 0.2.5 / ours | at most |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
+SHORT = """\
+| Shape, tokens | K blocks of Linear2 | its us | half of Linear1's | more, of the launch | its J | half of Linear1's | more, of the launch |
+|---|---|---|---|---|---|---|---|"""
 BUDGET = """\
 | Shape, tokens | multiplying | of which rows without a token | HBM read | HBM written | what is always there | sum | measured |
 |---|---|---|---|---|---|---|---|"""
@@ -75,6 +79,21 @@ def computing(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def short_k(records: Iterable[dict[str, Any]]) -> str:
+    """Linear2 has half of Linear1's multiplications and weights, in tiles of fewer K blocks: what it takes beyond half of Linear1, and
+    which share of the whole launch that is."""
+    lines = [SHORT]
+    for record in records:
+        point = Point(**record["point"])
+        cells = [f"{point.problem.intermediate // BLOCK_K}"]
+        for kind, unit, digits in (("graph_us", 1, 0), ("joules", point.ranks, 3)):
+            first, second = (record["linears"][name][kind]["ours"]["median"] / unit for name in ("moe_fc1", "moe_fc2"))
+            more = (second - first / 2) / (record[kind]["ours"]["median"] / unit)
+            cells += [f"{second:.{digits}f}", f"{first / 2:.{digits}f}", f"{more:.1%}"]
+        lines.append(f"| {label(record['point'])} {point.tokens} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def budget(records: Iterable[dict[str, Any]]) -> str:
     """Joules of a launch by the model of performance (docs/predict.md), beside those that were measured."""
     calibration, lines = calibration_of(GPU), [BUDGET]
@@ -96,7 +115,7 @@ def budget(records: Iterable[dict[str, Any]]) -> str:
 
 def main() -> None:
     found = list(records_of(LINEARS))
-    print(reading(records_of(POINTS)), computing(found), budget(found), sep="\n\n")
+    print(reading(records_of(POINTS)), computing(found), short_k(found), budget(found), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         *(Step(tool, (), (*once, *quantise, *gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
-        *([Step("unfused", *stages, 400)] if hopper else []),
+        Step("unfused", *stages, 400),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),

@@ -13,7 +13,7 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
@@ -92,8 +92,8 @@ def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
 
 
-def _ep(preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
-    return lambda: DispatchGemmConfig(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
+def _ep(kind: type[EpConfig], preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: kind(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
@@ -108,9 +108,6 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
-    "sm_90a-e4m3-results-columns": lambda: _sm90(64, combine="e4m3"),
-    "sm_90a-e4m3-results-rows": lambda: _sm90(2048, combine="e4m3"),
-    "sm_100a-e4m3-results": lambda: _sm100(combine="e4m3"),
     "sm_90a-situ-columns": lambda: _sm90(64, activation="situ"),
     "sm_90a-swigluoai-rows": lambda: _sm90(2048, activation="swigluoai"),
     "sm_100a-situ": lambda: _sm100(activation="situ"),
@@ -153,8 +150,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
-    "sm_90a-ep-dispatch": _ep("deepseek-v3"),
-    "sm_90a-ep-dispatch-all-pairs": _ep("pro", token_saving=False, block_m=64, block_n=128),
+    "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
+    "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
+    "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

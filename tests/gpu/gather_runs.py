@@ -33,6 +33,7 @@ class GatherRun:
 COUNTS = (70, 0, 1, 130)
 MANY = tuple(3 * (expert % 37 == 5) + (expert % 100 == 99) for expert in range(512))
 GATE_UP = {"n": 512, "output": "e4m3"}
+GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
@@ -47,7 +48,14 @@ GATHER_RUNS = (
     GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
     GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
     GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
-    GatherRun("interleaved", (0, 67), 64, 256, {**GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
+    GatherRun(
+        "interleaved",
+        (0, 67),
+        64,
+        256,
+        {**GPT_OSS, "source": "packed"},
+        {"warpgroups": 1},
+    ),
     GatherRun("gather-one-row", (0, 1), 64, 64),
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}

@@ -21,6 +21,7 @@ from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.gemm_scales import scales_by_column
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from pair_gemm_runs import PAIR_RUNS
 
@@ -68,8 +69,7 @@ def prepare_check(folder: Path, check: Check) -> str:
     before = case.tensors.d.clone()
     ends = None if check.must_be_bits else case.ends(exact=False)
     simulate_gemm(store.get(check.run.config), case.tensors, race=False)
-    results = case.tensors.results()
-    record = {"sources": sources(check), "tensors": replace(case.tensors, d=before), "results": results, "ends": ends}
+    record = {"sources": sources(check), "tensors": replace(case.tensors, d=before), "results": results(case.tensors), "ends": ends}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{check.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
     return f"{check.name}: {case.tensors.d.numel()} elements"
@@ -88,7 +88,16 @@ def read(folder: Path, check: Check) -> dict[str, Any]:
 
 def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
     moved = {one.name: getattr(tensors, one.name) for one in fields(tensors)}
-    return type(tensors)(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
+    here: dict[str, Any] = {name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()}
+    if here.get("d_sf") is not None:
+        here["d_sf"] = scales_by_column(here["d_sf"])  # a record has them without the rows between
+    return type(tensors)(**here)
+
+
+def results(tensors: GemmTensors | GatherTensors) -> dict[str, torch.Tensor]:
+    """D, and its scales where it has some."""
+    scales = getattr(tensors, "d_sf", None)
+    return {"d": tensors.d} if scales is None else {"d": tensors.d, "d_sf": scales.contiguous()}
 
 
 def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:
@@ -107,7 +116,7 @@ def wrong(folder: Path, check: Check) -> tuple[int, int]:
         LoadedGemm(config, ArtifactStore(folder), tensors.a.device)(tensors)
     torch.cuda.synchronize()
     d = tensors.d.cpu()
-    others = sum(other_bits(found.cpu(), record["results"][name]) for name, found in tensors.results().items())
+    others = sum(other_bits(found.cpu(), record["results"][name]) for name, found in results(tensors).items())
     if record["ends"] is None:
         return others, others
     low, high = record["ends"]

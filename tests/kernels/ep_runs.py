@@ -11,11 +11,13 @@ from unittest.mock import patch
 import torch
 from mega_moe_runs import artifact, inputs
 
+from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.reference import route
-from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
+from megamoe_dsl.reference import Accumulate
+from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, SimError
@@ -30,9 +32,12 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
     return Problem(**{**fields, "recipe": "fp8xfp8", **changes})
 
 
-def simulated(config: DispatchGemmConfig, case: Case, **options: Any) -> SimulatedEp:
-    """Ranks with the weights of `case`."""
-    return SimulatedEp(artifact(config), case.weights, **options)
+def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, int] | None = None, **options: Any) -> SimulatedEp:
+    """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
+    same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
+    return SimulatedEp(
+        artifact(config), artifact(GemmCombineConfig(config.problem, **{**same, **(combine or {})})), case.weights, **options
+    )
 
 
 def poison(ep: SimulatedEp) -> None:
@@ -41,19 +46,6 @@ def poison(ep: SimulatedEp) -> None:
         for placement in rank.region:
             if placement.field.name not in KEPT:
                 rank.view(placement.field.name).view(torch.uint8).fill_(0xFF)
-
-
-def linear1_rows(case: Case, rank: int, accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
-    """Of each local expert, Linear1 of its rows, BF16, in the order of (rank, token)."""
-    moe, routing = case.problem, route(case.problem, case.topk_idx)
-    found = []
-    for local in range(moe.experts_per_rank):
-        slots = routing.slots[rank * moe.experts_per_rank + local]
-        x, sf = (torch.cat([of[r][s[:, 0]] for r, s in enumerate(slots)]) for of in ([x.view(torch.uint8) for x in case.x], case.x_sf))
-        weights = case.weights[rank]
-        sums = promoted_matmul(x.view(torch.float8_e4m3fn), sf, weights.fc1[local], weights.fc1_sf[local], accumulate)
-        found.append(sums.bfloat16())
-    return found
 
 
 def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: Accumulate = torch.float64) -> int:
@@ -68,6 +60,39 @@ def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: A
             assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
             rows += len(expected)
     return rows
+
+
+def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowActivations]:
+    """Of every rank, drawn: small integers with scales that are powers of two, or normal numbers; NaN between experts."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for buffers in ep.ranks:
+        shape = (pool_rows(ep.problem), ep.problem.intermediate)
+        if exact:
+            values = torch.randint(-2, 3, shape, generator=generator).float().to(torch.float8_e4m3fn)
+            scales = torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float())
+            one = RowActivations(values, scales)
+        else:
+            one = RowActivations.of(torch.randn(shape, generator=generator).bfloat16())
+        there = torch.zeros(shape[0], dtype=torch.bool)
+        for place in buffers.expert_slices():
+            there[place] = True
+        one.values.view(torch.uint8)[~there] = 0x7F
+        one.scales[:, ~there] = float("nan")
+        found.append(one)
+    return found
+
+
+def check_combine(
+    ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
+) -> int:
+    """Launches, after a dispatch of the same case, whose y has the reference's bits, without a finding or a warning; how many tokens."""
+    for buffers in ep.ranks:
+        buffers.view("results").fill_(float("nan"))
+    ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
+    assert [str(one) for one in report.findings] == [] and not report.warnings
+    for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
+        assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
+    return sum(map(len, ys))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.problem import Problem, ProblemError
@@ -82,8 +82,11 @@ def test_a_rank_that_stays_away_is_named() -> None:
 
 def test_bad_arguments_are_named() -> None:
     case = random_case(MOE, (3, 2), 8)
-    with pytest.raises(ProblemError, match=r"dispatch = 'GemmConfig': must be an Artifact of dispatch_grouped_gemm"):
-        SimulatedEp(artifact(GemmConfig(GemmProblem(128, 128), 64, 64)), case.weights)
+    gemm, combine = artifact(GemmConfig(GemmProblem(128, 128), 64, 64)), artifact(GemmCombineConfig(MOE, 64, 128, num_sms=2))
+    with pytest.raises(ProblemError, match=r"dispatch = 'GemmConfig': must be an Artifact of a DispatchGemmConfig"):
+        SimulatedEp(gemm, combine, case.weights)
+    with pytest.raises(ProblemError, match=r"combine = 'GemmConfig': must be an Artifact of a GemmCombineConfig"):
+        SimulatedEp(artifact(SMALL), gemm, case.weights)
     with pytest.raises(ProblemError, match=r"len\(weights\) = 1"):
         simulated(SMALL, replace(case, weights=case.weights[:1]))
     with pytest.raises(ProblemError, match=r"len\(inputs\) = 1"):

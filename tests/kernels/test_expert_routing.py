@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gemm_runs import artifact
+from megamoe_dsl.bench.experts.point import LAYERS, find_points
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
@@ -23,7 +24,12 @@ from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 
 LAYER = ExpertLayer(256, 128, 8, 2)
-SHAPES = {"many experts": (40, 384, 512, 10), "two experts": (70, 256, 2, 1), "most experts": (9, 128, 1024, 3)}
+SHAPES = {
+    "many experts": (40, 384, 512, 10),
+    "two experts": (70, 256, 2, 1),
+    "most experts": (9, 128, 1024, 3),
+    "more slots than threads": (1100, 128, 3, 1),
+}
 
 
 def weights_of(layer: ExpertLayer, generator: torch.Generator) -> ExpertWeightsFp8:
@@ -100,6 +106,22 @@ def test_registers_are_enough_for_most_experts() -> None:
         assert compiled.resources.stack_bytes == 0
         assert compiled.resources.registers * config.num_threads <= config.arch.registers
         assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_models_have_configurations(name: str) -> None:
+    for tokens in (1, 64, 4096):
+        route, fc1, fc2, total = LAYERS[name].configs(Target.typical("sm_90a"), tokens)
+        assert (fc1.problem.n // 2, fc1.problem.k) == (fc2.problem.k, fc2.problem.n) and route.num_sms == total.num_sms
+        assert fc1.num_stages >= 4 and find_kernel("gather_gemm").dynamic_smem(fc1) <= fc1.arch.smem_bytes
+
+
+def test_points_are_models_and_tokens() -> None:
+    assert [str(point) for point in find_points(["deepseek-v3:64", "qwen3-next:4096"])] == ["deepseek-v3:64", "qwen3-next:4096"]
+    assert {point.name for point in find_points([])} == {"deepseek-v3", "qwen3-next"}
+    for text in ("deepseek-v9:64", "qwen3-next", "qwen3-next:0"):
+        with pytest.raises(ProblemError, match=f"points = '{text}': must be MODEL:TOKENS"):
+            find_points([text])
 
 
 def test_bad_layers_are_refused() -> None:

@@ -51,6 +51,7 @@ MUTANTS = (
         DISPATCH,
         "    await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)\n",
         "",
+        (f"{RUNS}::test_a_rank_that_stays_away_is_named",),
     ),
     mutant("a tile waits for its first row", "off by one", CONTEXT, "block), tile.valid_m,", "block), Int32(1),"),
     mutant("scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "    fence_async_global()\n", ""),
@@ -59,7 +60,7 @@ MUTANTS = (
         "communication warps are told of the end by tiles alone",
         "missing order",
         SCHEDULER,
-        "    if more_tasks != 0:\n        end_tasks(tasks)\n",
+        "    if (more != 0) | (not tasks_first):\n        end_tasks(tasks)\n",
         "",
     ),
     mutant(

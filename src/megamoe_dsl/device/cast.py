@@ -46,6 +46,13 @@ def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:
     return emit_to_many([Float32] * 2, template, pair, low, high)
 
 
+def add_weighted_bf16(low: Any, high: Any, pair: Any, weight: Any) -> tuple[Any, Any]:
+    """Both halves of a pair times a float, added to two floats: one rounding each."""
+    return tuple(
+        emit_to(Float32, "fma.rn.f32 {}, {}, {}, {};", x, weight, total) for x, total in zip(unpack_bf16(pair), (low, high), strict=True)
+    )
+
+
 def clamp_above_bf16(pair: Any, limit: float) -> Any:
     """min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
     return _with_bf16x2("min", pair, limit)
@@ -93,14 +100,13 @@ def abs_max(a: Any, b: Any) -> Any:
 
 
 def abs_max_bf16(a: Any, b: Any) -> Any:
-    """The larger magnitudes of two bf16x2, half by half."""
-    template = "{{\n\t.reg .b32 x, y;\n\tabs.bf16x2 x, {1};\n\tabs.bf16x2 y, {2};\n\tmax.bf16x2 {0}, x, y;\n\t}}"
-    return emit_to(Uint32, template, a, b)
+    """The larger magnitudes of two bf16x2, half by half, with signs that mean nothing: one instruction, where abs takes one each."""
+    return emit_to(Uint32, "max.xorsign.abs.bf16x2 {}, {}, {};", a, b)
 
 
 def larger_of_pair(pair: Any) -> Any:
-    """The larger half of a bf16x2, as a float."""
-    return emit_to(Float32, "max.f32 {}, {}, {};", *unpack_bf16(pair))
+    """The larger magnitude of a bf16x2's halves, as a float."""
+    return abs_max(*unpack_bf16(pair))
 
 
 def multiply_bf16(pair: Any, factors: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
-from .ep_moe.family import DispatchGroupedGemmKernel
+from .ep_moe.family import DispatchGroupedGemmKernel, GroupedGemmCombineKernel
 from .expert_routing.family import RouteKernel, SumKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
@@ -26,6 +26,7 @@ KERNELS: list[Kernel] = [
     SumKernel(),
     *STAGES,
     DispatchGroupedGemmKernel(),
+    GroupedGemmCombineKernel(),
 ]
 
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, ROWS
 from .quick_check import quick_check
 
+_QUICK = quick_check()
+
 
 class Clock:
     """A vector clock; widens by itself as agents appear. `rows` is for reading; who writes asks `own` for it."""
@@ -59,13 +61,13 @@ class Clock:
         out._shared = self._shared = True
         return out
 
-    def raise_to(self, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
-        """Let rows know these agents up to `value` at least."""
-        quick_check().raise_to(self.own(), rows, agents, value)
+    def raise_to(self, rows: Sequence[int], known: list[tuple[NDArray[np.int64], int]]) -> None:
+        """Let rows know these agents up to a time at least, each their own."""
+        _QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""
-        return int(self.rows[HAPPENED, agent])
+        return self.rows.item(HAPPENED, agent)
 
     def set(self, agent: int, value: int) -> None:
         """Let the clock know `agent` up to `value`, in every row (the agent is an engine of the async proxy itself)."""

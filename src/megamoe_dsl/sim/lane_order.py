@@ -153,6 +153,8 @@ class LaneOrder:
             strand.clock.fit(width)
         rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
         record = self.time << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | agent
+        if one:
+            return rows, record | (bits.bit_length() - 1 if code is None or code == ALIKE else code) << CODE_SHIFT
         mask = bits_of(self.warp.mask)
         if code is None:
             return rows, codes_of(mask, index) | record
@@ -265,7 +267,7 @@ class LaneOrder:
         entries = agents.of(bits)
         for strand in self._focus(bits):
             strand.clock.fit(self._width())
-            strand.clock.raise_to(EVERY, entries, until)
+            strand.clock.raise_to(EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
         """The executing lanes know what an agent has done, in either proxy."""
@@ -281,8 +283,7 @@ class LaneOrder:
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
             strand.clock.fit(self._width())
             strand.clock.publish_to_async(in_global, in_shared)
-            for entries, when in shown:  # HAPPENED says of whom the strand knows that much
-                strand.clock.raise_to(shown_to, entries, when)
+            strand.clock.raise_to(shown_to, shown)  # HAPPENED says of whom the strand knows that much
 
     def sync(self, bits: int) -> None:
         """`bar.warp.sync` of these lanes."""
@@ -309,8 +310,7 @@ class LaneOrder:
             over += [agents for kind, agents in self.late.items() if kind not in unused]
         told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
         clock.fit(self._width())
-        for entries, when in told:
-            clock.raise_to(rows, entries, when)
+        clock.raise_to(rows, told)
         self.time += 1
         self.met = self.time
 

@@ -246,21 +246,26 @@ static PyObject *py_locate(PyObject *self, PyObject *const *given, Py_ssize_t co
     return index;
 }
 
-PyDoc_STRVAR(raise_to_doc, "raise_to(clock, rows, agents, value): rows of a clock know these agents up to a value at least");
+PyDoc_STRVAR(raise_to_doc, "raise_to(clock, rows, known): rows of a clock know agents up to a time at least, of a list of (agents, time)");
 static PyObject *py_raise_to(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    if (count != 4 || !PyTuple_Check(given[1])) return PyErr_Format(PyExc_TypeError, "four arguments, the second a tuple");
-    npy_int32 *clock = data_of(given[0], NPY_INT32), value = (npy_int32)PyLong_AsLong(given[3]);
-    Places agents;
+    if (count != 3 || !PyTuple_Check(given[1]) || !PyList_Check(given[2])) return PyErr_Format(PyExc_TypeError, "a clock, a tuple and a list");
+    npy_int32 *clock = data_of(given[0], NPY_INT32);
     if (!clock) return NULL;
     npy_intp rows = PyArray_DIM((PyArrayObject *)given[0], 0), width = PyArray_SIZE((PyArrayObject *)given[0]) / rows;
-    if (places_of(given[2], width, &agents)) return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[1]); i++) {
-        long number = PyLong_AsLong(PyTuple_GET_ITEM(given[1], i));
-        if (number < 0 || number >= rows) return PyErr_Format(PyExc_IndexError, "a clock has no row %ld", number);
-        npy_int32 *row = clock + width * number;
-        for (npy_intp j = 0; j < agents.count; j++)
-            if (row[place(&agents, j)] < value) row[place(&agents, j)] = value;
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(given[2]); k++) {
+        PyObject *one = PyList_GET_ITEM(given[2], k);
+        Places agents;
+        if (!PyTuple_Check(one) || PyTuple_GET_SIZE(one) != 2) return PyErr_Format(PyExc_TypeError, "pairs of agents and a time");
+        if (places_of(PyTuple_GET_ITEM(one, 0), width, &agents)) return NULL;
+        npy_int32 when = (npy_int32)PyLong_AsLong(PyTuple_GET_ITEM(one, 1));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[1]); i++) {
+            long number = PyLong_AsLong(PyTuple_GET_ITEM(given[1], i));
+            if (number < 0 || number >= rows) return PyErr_Format(PyExc_IndexError, "a clock has no row %ld", number);
+            npy_int32 *row = clock + width * number;
+            for (npy_intp j = 0; j < agents.count; j++)
+                if (row[place(&agents, j)] < when) row[place(&agents, j)] = when;
+        }
     }
     Py_RETURN_NONE;
 }

@@ -1,22 +1,12 @@
-"""What most accesses are to the race detector, compiled: nothing to report, and a record to update.
+"""What most accesses are to the race detector: nothing to report, and a record to update. `quick_check.c` decides that.
 
-`quick_check.c` is compiled by the C compiler on first use and kept beside Python's own compiled files. Where that cannot be done, its
-functions know nothing, and `race` decides all by itself: the findings are the same, an access takes several times as long.
+Where it cannot be compiled, its functions know nothing, and `race` decides all by itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shlex
-import subprocess
-import sysconfig
-import tempfile
 from collections.abc import Sequence
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,10 +14,9 @@ from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, Records
 from .clock_rows import HAPPENED, READS
+from .compiled import compiled
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
-NAME = "quick_check"
-SOURCE = Path(__file__).with_name(f"{NAME}.c")
 FIELDS = {
     "AGENT_MASK": AGENT_MASK,
     "ASYNC_BIT": ASYNC_BIT,
@@ -90,8 +79,8 @@ class QuickCheck(Protocol):
         each. None where pages differ, or have too large ones."""
         ...
 
-    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
-        """Rows of a clock know these agents up to a value at least."""
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
+        """Rows of a clock know agents up to a time at least."""
         ...
 
 
@@ -125,60 +114,15 @@ class Uncompiled:
     def locate(self, *_: object) -> None:
         """Nobody can say."""
 
-    def raise_to(self, clock: Rows, rows: Sequence[int], agents: NDArray[np.int64], value: int) -> None:
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
         """See `QuickCheck`."""
         for row in rows:
-            known = clock[row]
-            known[agents] = np.maximum(known[agents], value)
-
-
-def command(target: Path) -> list[str]:
-    """What compiles the source."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    folders = [f"-I{folder}" for folder in (sysconfig.get_path("include"), np.get_include())]
-    return [
-        *compiler,
-        "-O2",
-        "-shared",
-        "-fPIC",
-        *folders,
-        *(f"-D{name}={value}" for name, value in FIELDS.items()),
-        str(SOURCE),
-        "-o",
-        str(target),
-    ]
-
-
-def build(folder: Path) -> Path:
-    """The compiled file in a folder, made if it is not there. Raises OSError or `subprocess.SubprocessError` when it cannot be."""
-    of = hashlib.sha256(SOURCE.read_bytes() + repr((FIELDS, np.__version__)).encode()).hexdigest()[:16]
-    target = folder / f"{NAME}-{of}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not target.exists():
-        folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as own:  # other processes may be at it
-            made = Path(own) / target.name
-            subprocess.run(command(made), check=True, capture_output=True)
-            made.replace(target)
-    return target
-
-
-def load(file: Path) -> QuickCheck:
-    """The functions of a compiled file."""
-    spec = spec_from_file_location(NAME, file, loader=ExtensionFileLoader(NAME, str(file)))
-    assert spec is not None and spec.loader is not None
-    module: Any = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module  # type: ignore[no-any-return]
+            for agents, when in known:
+                clock[row, agents] = np.maximum(clock[row, agents], when)
 
 
 @cache
 def quick_check() -> QuickCheck:
     """The compiled functions, or what stands for them."""
-    try:
-        return load(build(SOURCE.parent / "__pycache__"))
-    except (OSError, ImportError, subprocess.SubprocessError):
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                return load(build(Path(folder)))
-        except (OSError, ImportError, subprocess.SubprocessError):
-            return Uncompiled()
+    module: QuickCheck | None = compiled("quick_check", FIELDS)
+    return module or Uncompiled()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, pack, unordered
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, unordered
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
 from .chunks import CHUNK, Chunks
@@ -282,8 +282,7 @@ class Race:
         clock = actor.clock
         if clock.rows.shape[1] < self.width:
             clock.fit(self.width)
-        rows = clock.rows
-        return rows, pack(actor.agent, rows.item(HAPPENED, actor.agent), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
+        return clock.rows, actor.stamp()
 
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False

@@ -25,9 +25,6 @@ class Said(NamedTuple):
         """Into a clock, as lanes `bits` say it."""
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
         clock.fit(width())
-        for agents, when in self.read:
-            clock.raise_to((READS,), agents.whole, when)
-        for of_lanes, when in entries:
-            if len(of_lanes):
-                clock.raise_to((HAPPENED, READS), of_lanes, when)
+        clock.raise_to((READS,), [(agents.whole, when) for agents, when in self.read])
+        clock.raise_to((HAPPENED, READS), entries)
         return clock

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...kernels.expert_routing.layer import ExpertLayer
+from ...presets import PRESETS
 from ...problem import ProblemError
 
 LAYERS = {
-    "deepseek-v3": ExpertLayer(7168, 2048, 256, 8),
+    **{name: ExpertLayer(one.hidden, one.intermediate, one.num_experts, one.topk) for name, one in PRESETS.items()},
     "qwen3-next": ExpertLayer(2048, 512, 512, 10),
 }
-"""By model; Qwen3-Next-80B-A3B's numbers are those of its public `config.json`."""
+"""The shapes of presets with all experts on one GPU and SiLU; Qwen3-Next-80B-A3B's numbers are those of its public `config.json`."""
+MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
 FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})
 
@@ -41,9 +43,9 @@ class ExpertPoint:
 
 
 def find_points(texts: Sequence[str]) -> tuple[ExpertPoint, ...]:
-    """MODEL:TOKENS each, or all by default.  Raises `ProblemError`."""
+    """MODEL:TOKENS each, or those of `MEASURED` by default.  Raises `ProblemError`."""
     if not texts:
-        return tuple(ExpertPoint(name, tokens) for name in LAYERS for tokens in TOKENS)
+        return tuple(ExpertPoint(name, tokens) for name in MEASURED for tokens in TOKENS)
     points = []
     for text in texts:
         name, _, tokens = text.partition(":")

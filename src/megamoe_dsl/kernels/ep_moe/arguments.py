@@ -10,6 +10,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class GemmCombineArguments:
+    """As `DispatchGemmArguments`, with
+
+    acts        e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
+    acts_sf     f32 [intermediate / 128, P]
+    weights     e4m3 [El, hidden, intermediate]
+    weights_sf  f32 [El, hidden / 128, intermediate / 128]
+    y           bf16 [num_tokens, hidden]
+    num_tokens  tokens of this rank
+    """
+
+    sym: Int64
+    peers: Int64
+    acts: Int64
+    acts_sf: Int64
+    weights: Int64
+    weights_sf: Int64
+    y: Int64
+    num_tokens: Int32
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
 class DispatchGemmArguments:
     """P = pool rows (layouts/pool.py), El = local experts.
 

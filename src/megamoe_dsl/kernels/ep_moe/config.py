@@ -13,9 +13,11 @@ from ...problem import Problem
 from ...target import Target
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
+from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget
+from ..mega_moe.layouts.combine_plan import CombinePlan
 from ..mega_moe.sm90.smem_plan import pull_chunk
-from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
+from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
@@ -23,6 +25,7 @@ TILES = (64, 128)
 COLUMNS = (64, 128, 256)
 PULL_SLOTS = 4
 MOST_TASK_TOKENS = 128
+COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class EpConfig(ABC):
     group_m     row blocks that the order of tiles takes together
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    task_tokens tokens that are handed out together to the communication warps of a CTA
     """
 
     arch: ClassVar[Arch] = SM90
@@ -46,6 +50,7 @@ class EpConfig(ABC):
     group_m: int = 8
     num_sms: int = NUM_SMS
     num_stages: int = 0
+    task_tokens: int = 16
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -54,11 +59,12 @@ class EpConfig(ABC):
         require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages")
+        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "task_tokens")
         require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
         require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -135,9 +141,11 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
-        chunk = pull_chunk(self.problem.hidden)
-        gemm = self._gemm(2).smem_plan(num_stages)
-        return EpSmemPlan(gemm, chunk, min(PULL_SLOTS, self.problem.hidden // chunk))
+        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+
+    @abstractmethod
+    def plan_of(self, gemm: GemmSmemPlan) -> EpSmemPlan:
+        """With what the kernel's communication warps add to its GEMM's."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +154,39 @@ class DispatchGemmConfig(EpConfig):
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
-    task_tokens    tokens of one rank that are handed out together
     """
 
     token_saving: bool = True
     token_sorting: bool = True
-    task_tokens: int = 16
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
         for name in ("token_saving", "token_sorting"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        require_integers(self, "task_tokens")
-        require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+
+    def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
+        """With slots of rows."""
+        chunk = pull_chunk(self.problem.hidden)
+        return DispatchPlan(gemm, chunk, min(PULL_SLOTS, self.problem.hidden // chunk))
 
     @property
     def gemm_problem(self) -> GemmProblem:
         """Linear1: gate and up of every row."""
         return GemmProblem(2 * self.problem.intermediate, self.problem.hidden, MASKED, self.problem.experts_per_rank)
+
+
+@dataclass(frozen=True)
+class GemmCombineConfig(EpConfig):
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
+
+    def check_fields(self) -> None:
+        """Nothing is added."""
+
+    def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
+        """With slots of results."""
+        return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+
+    @property
+    def gemm_problem(self) -> GemmProblem:
+        """Linear2 of every row."""
+        return GemmProblem(self.problem.hidden, self.problem.intermediate, MASKED, self.problem.experts_per_rank)

@@ -14,7 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
+from ...blocks.rank_barrier import Group, await_ranks, signal
 from ...device.memory import load_u32, load_u64, reduce_add_u32, store_u32
 from ...device.tma import store_bytes, wait_group
 from ...device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
@@ -22,6 +22,7 @@ from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
 from .context import EpContext
+from .end import end_launch
 from .layouts.pool import pool_rows
 from .layouts.symmetric import EpBarrier
 from .scheduler import CommunicationTask, next_task
@@ -61,9 +62,7 @@ def dispatch(ctx: EpContext, group: Group):
     while task.valid():
         uses = fetch_tokens(ctx, task, warp, uses)
         task, tasks = next_task(tasks)
-    arrive(ctx, group, EpBarrier.READ)
-    if ctx.sm == 0:
-        end_launch(ctx, group)
+    end_launch(ctx, group)
 
 
 @cute.jit
@@ -72,16 +71,6 @@ def clear_arrivals(ctx: EpContext, group: Group):
     blocks = pool_rows(ctx.config.problem) // ctx.config.block_m
     for block in cutlass.range(ctx.sm * THREADS + group.thread, blocks, ctx.num_sms * THREADS, unroll=1):
         store_u32(ctx.at("arrivals", 1 - (ctx.epoch & 1), block), 0)
-
-
-@cute.jit
-def end_launch(ctx: EpContext, group: Group):
-    """SM 0: this rank's CTAs have read what they need of others; the launch ends when others have read what they need of this rank."""
-    collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)
-    signal(ctx, group, EpBarrier.READ)
-    await_ranks(ctx, group, EpBarrier.READ, ctx.epoch + 1)
-    if group.thread == 0:
-        store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)
 
 
 @cute.jit

@@ -15,9 +15,9 @@ from ..argument_spec import ArgumentSpec
 from ..gemm.family import GemmKernel
 from ..gemm.maps import GemmMap, map_fields
 from ..kernel import Kernel
-from .arguments import DispatchGemmArguments
-from .config import DispatchGemmConfig, EpConfig
-from .gemm_arguments import dispatch_gemm_arguments
+from .arguments import DispatchGemmArguments, GemmCombineArguments
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
 
 
@@ -102,3 +102,24 @@ class DispatchGroupedGemmKernel(EpKernel):
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
         return dispatch_gemm_arguments(config, args)
+
+
+class GroupedGemmCombineKernel(EpKernel):
+    """Linear2 of the received rows, and the sums of its results on the tokens' ranks, in one launch."""
+
+    name = "grouped_gemm_combine"
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig}
+
+    def launcher(self, config: EpConfig) -> Callable[..., Any]:
+        """Imports the DSL."""
+        from .kernel import grouped_gemm_combine
+
+        return grouped_gemm_combine
+
+    def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
+        """The same for all configurations."""
+        return GemmCombineArguments
+
+    def gemm_arguments(self, config: Any, args: Any) -> Any:
+        """Linear2 of the caller's activations."""
+        return combine_gemm_arguments(config, args)

@@ -7,11 +7,12 @@
 | 2      | scheduler: tasks, tiles | loader |
 | 3      | nothing                 | loader |
 | 4-11   | math, epilogues         | epilogue |
-| 12-15  | communication: dispatch | dispatch |
+| 12-15  | communication: dispatch, or combine | dispatch |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -31,16 +32,19 @@ from ..gemm.load import load_tokens, load_weights
 from ..gemm.maps import map_fields
 from ..gemm.math import math
 from ..gemm.setup import prefetch_maps
-from .arguments import DispatchGemmArguments
-from .config import DispatchGemmConfig
+from . import combine, dispatch
+from .arguments import DispatchGemmArguments, GemmCombineArguments
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .context import ArrivingGemm, EpContext
-from .dispatch import THREADS, count_tasks, dispatch
-from .gemm_arguments import dispatch_gemm_arguments
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import EpLaunch
-from .scheduler import TasksBefore, expert_table, fill_table, schedule_tasks
+from .scheduler import TasksAfter, TasksBefore, expert_table, fill_table, schedule_tasks
+from .smem_plan import COMMUNICATION_WARPS
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
-COMMUNICATION_BARRIER = 8  # named barrier; the GEMM has those below
+THREADS = 32 * COMMUNICATION_WARPS
+COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below
+Kind = type[TasksBefore] | type[TasksAfter]
 
 
 @cute.jit
@@ -56,6 +60,32 @@ def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
     cute.arch.sync_threads()
 
 
+@cute.jit
+def run_loader_warp(
+    ctx: EpContext, gemm: GemmContext, warp: Any, kind: cutlass.Constexpr[Kind], count: cutlass.Constexpr[Callable[[EpContext], Any]]
+):
+    """One of the four before the math warps; `count` says how many tasks the communication warps have, which with the tiles are in an order
+    of this kind."""
+    set_max_registers(ctx.config.registers.loader, grow=False)
+    if warp == TOKENS_WARP:
+        load_tokens(gemm)
+    elif warp == WEIGHTS_WARP:
+        load_weights(gemm)
+    elif warp == SCHEDULER_WARP:
+        fill_table(ctx, gemm)
+        schedule_tasks(ctx, gemm, kind.of(ctx.config.gemm, expert_table(gemm), count(ctx)))
+
+
+def first_communication_warp(config: EpConfig) -> int:
+    """The others follow."""
+    return LOADER_WARPS + config.math_warps
+
+
+def communication_group(config: EpConfig) -> Group:
+    """All communication warps of a CTA."""
+    return Group(COMMUNICATION_BARRIER, THREADS, cute.arch.thread_idx()[0] - 32 * first_communication_warp(config))
+
+
 @cute.kernel
 def dispatch_gemm_kernel(
     config: cutlass.Constexpr[DispatchGemmConfig],
@@ -68,28 +98,48 @@ def dispatch_gemm_kernel(
     args: DispatchGemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
-    warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
     # The GEMM's place in the grid and in a cluster is for its own scheduler, which is not here.
     gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, Int32(0), Int32(0), ctx)
     initialise(ctx, gemm, warp)
-    first_communication = LOADER_WARPS + config.math_warps
     if warp < LOADER_WARPS:
-        set_max_registers(config.registers.loader, grow=False)
-        if warp == TOKENS_WARP:
-            load_tokens(gemm)
-        elif warp == WEIGHTS_WARP:
-            load_weights(gemm)
-        elif warp == SCHEDULER_WARP:
-            fill_table(ctx, gemm)
-            schedule_tasks(ctx, gemm, TasksBefore(config.gemm, expert_table(gemm), count_tasks(ctx), 0))
-    elif warp < first_communication:
+        run_loader_warp(ctx, gemm, warp, TasksBefore, dispatch.count_tasks)
+    elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
         math(gemm, warp - LOADER_WARPS)
     else:
         set_max_registers(config.registers.dispatch, grow=False)
-        dispatch(ctx, Group(COMMUNICATION_BARRIER, THREADS, thread - 32 * first_communication))
+        dispatch.dispatch(ctx, communication_group(config))
+
+
+@cute.kernel
+def gemm_combine_kernel(
+    config: cutlass.Constexpr[GemmCombineConfig],
+    tokens: GridConstant[cuda.TensorMap],
+    tokens_part: GridConstant[cuda.TensorMap],
+    weights: GridConstant[cuda.TensorMap],
+    weights_part: GridConstant[cuda.TensorMap],
+    sfa: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
+    args: GemmCombineArguments,
+):
+    """One CTA, from set-up to tear-down."""
+    warp = cute.arch.warp_idx()
+    maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
+    ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
+    gemm = GemmContext(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), Int32(0))
+    initialise(ctx, gemm, warp)
+    if warp < LOADER_WARPS:
+        run_loader_warp(ctx, gemm, warp, TasksAfter, combine.count_tasks)
+    elif warp < first_communication_warp(config):
+        set_max_registers(config.registers.epilogue, grow=True)
+        math(gemm, warp - LOADER_WARPS)
+        combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
+    else:
+        set_max_registers(config.registers.dispatch, grow=False)
+        combine.combine(ctx, communication_group(config))
 
 
 @cute.jit
@@ -97,3 +147,10 @@ def dispatch_grouped_gemm(config: cutlass.Constexpr[DispatchGemmConfig], args: D
     """Makes the tensor maps and launches the kernel on one rank."""
     maps = [make_map(fields) for fields in map_fields(config.gemm, dispatch_gemm_arguments(config, args))]
     launch(dispatch_gemm_kernel(config, *maps, args), config, stream)
+
+
+@cute.jit
+def grouped_gemm_combine(config: cutlass.Constexpr[GemmCombineConfig], args: GemmCombineArguments, stream: Any):
+    """Makes the tensor maps and launches the kernel on one rank."""
+    maps = [make_map(fields) for fields in map_fields(config.gemm, combine_gemm_arguments(config, args))]
+    launch(gemm_combine_kernel(config, *maps, args), config, stream)

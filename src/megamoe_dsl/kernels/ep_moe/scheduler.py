@@ -37,6 +37,26 @@ class TasksBefore(TaskOrder):
     before: Int32
     after: cutlass.Constexpr[int]
 
+    @classmethod
+    def of(cls, config: GemmConfig, table: GroupTable, tasks: Any) -> TasksBefore:
+        """With so many tasks."""
+        return cls(config, table, tasks, 0)
+
+
+@dataclass(frozen=True)
+class TasksAfter(TaskOrder):
+    """That of a kernel whose tasks all come after its tiles."""
+
+    config: cutlass.Constexpr[GemmConfig]
+    table: GroupTable
+    before: cutlass.Constexpr[int]
+    after: Int32
+
+    @classmethod
+    def of(cls, config: GemmConfig, table: GroupTable, tasks: Any) -> TasksAfter:
+        """With so many tasks."""
+        return cls(config, table, 0, tasks)
+
 
 @dataclass(frozen=True)
 class CommunicationTask:
@@ -70,26 +90,32 @@ def fill_table(ctx: EpContext, gemm: GemmContext):
 
 
 @cute.jit
-def schedule_tasks(ctx: EpContext, gemm: GemmContext, order: TaskOrder):
-    """The first task of a CTA has its number; the others come from the counter.  The communication warps are told of their end as soon as
-    the CTA has a number of a tile: no higher one is for them."""
+def schedule_tasks(ctx: EpContext, gemm: GemmContext, order: TasksBefore | TasksAfter):
+    """The first task of a CTA has its number; the others come from the counter.  Who works on what comes first is told of its end as soon
+    as the CTA has a number of what comes after: no higher one is for it."""
+    tasks_first = isinstance(order, TasksBefore)
     walk = advance_to_valid(Walk.start(order, ctx.sm, ctx.num_sms, Int32))
-    tiles, tasks, number, more_tasks = gemm.first_tile, ctx.first_task, ctx.sm, Int32(1)
+    tiles, tasks, number, more = gemm.first_tile, ctx.first_task, ctx.sm, Int32(1)
     while walk.valid():
         task = walk.block()
         if task.kind == int(TaskKind.TILE):
-            if more_tasks != 0:
-                tasks, more_tasks = end_tasks(tasks), Int32(0)
+            if cutlass.const_expr(tasks_first):
+                if more != 0:
+                    tasks, more = end_tasks(tasks), Int32(0)
             tiles = publish_tile(gemm, task, tiles)
         else:
+            if cutlass.const_expr(not tasks_first):
+                if more != 0:
+                    tiles, more = end_tiles(tiles), Int32(0)
             tasks = publish_task(task, tasks)
         fetched = fetch_numbers(gemm.args.counter, 1) + ctx.num_sms
         walk, number = advance_to_valid(walk.forward(fetched - number)), fetched
         if walk.valid() == 0:
             reset_counter(gemm, number, number - walk.local)
-    end_tiles(tiles)
-    if more_tasks != 0:
+    if (more != 0) | (not tasks_first):
         end_tasks(tasks)
+    if (more != 0) | tasks_first:
+        end_tiles(tiles)
 
 
 @cute.jit

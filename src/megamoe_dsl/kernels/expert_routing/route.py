@@ -35,6 +35,8 @@ from .config import WARPS, RouteConfig
 LANES = 32
 CHUNK = LANES * PER_LANE
 MASKED = -1
+AT_A_TIME = 8
+"""Slots of a lane whose experts are on their way from memory together."""
 
 
 @cute.jit
@@ -53,15 +55,39 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
                 store_f32(args.x_sf + channel // SCALE_BLOCK * 4, scale)
 
 
+def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) -> list[Int32]:
+    """The experts of a lane's next slots, 32 apart, before the last; `MASKED` where there is none.  All are on their way from memory before
+    one is looked at."""
+    slots = [slot + LANES * i for i in range(AT_A_TIME)]
+    named = [load_constant_u64(args.topk_idx + Int64(cutlass.min(one, last - 1)) * 8) for one in slots]
+    found = []
+    for one, name in zip(slots, named, strict=True):
+        there = (one < last) & (name >= 0) & (name < config.problem.num_experts)
+        found.append(Int32(cutlass.select_(there, Int32(name), Int32(MASKED))))
+    return found
+
+
 @cute.jit
-def expert_of(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, slot: Int32, last: Int32):
-    """The expert of a slot before the last, or `MASKED`."""
-    expert = Int32(MASKED)
+def count_slot(counts: Int32, expert: Int32):
+    """Of the warp whose counts these are."""
+    if expert != MASKED:
+        reduce_add_shared(counts + expert * 4, 1)
+
+
+@cute.jit
+def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, counts: Int32, slot: Int32, last: Int32, expert: Int32):
+    """A slot of each lane gets its row, in the lanes' order; `counts` are the next rows of the warp's experts."""
+    same = match_lanes(expert)
+    before, position = popc(same & lanes_below()), Int32(MASKED)
+    if expert != MASKED:
+        position = load_shared_u32(counts + expert * 4) + before
+        store_u32(args.sources + Int64(position) * 4, div(slot, config.problem.topk))
     if slot < last:
-        named = load_constant_u64(args.topk_idx + Int64(slot) * 8)
-        if (named >= 0) & (named < config.problem.num_experts):
-            expert = Int32(named)
-    return expert
+        store_u32(args.positions + Int64(slot) * 4, position)
+    sync_warp()
+    if (expert != MASKED) & (before == 0):
+        store_shared_u32(counts + expert * 4, position + popc(same))
+    sync_warp()
 
 
 @cute.jit
@@ -76,27 +102,17 @@ def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, sme
     each = div(slots + (WARPS * LANES - 1), WARPS * LANES) * LANES
     first = cutlass.min(warp * each, slots)
     last = cutlass.min(first + each, slots)
-    for start in cutlass.range(first, last, LANES, unroll=1):
-        expert = expert_of(config, args, start + lane, last)
-        if expert != MASKED:
-            reduce_add_shared(counts + expert * 4, 1)
+    for start in cutlass.range(first, last, LANES * AT_A_TIME, unroll=1):
+        chosen = experts_of(config, args, start + lane, last)
+        for i in cutlass.range_constexpr(AT_A_TIME):
+            count_slot(counts, chosen[i])
     cute.arch.sync_threads()
     add_up(config, args, smem, thread)
     cute.arch.sync_threads()
-    for start in cutlass.range(first, last, LANES, unroll=1):
-        slot = start + lane
-        expert = expert_of(config, args, slot, last)
-        same = match_lanes(expert)
-        before, position = popc(same & lanes_below()), Int32(MASKED)
-        if expert != MASKED:
-            position = load_shared_u32(counts + expert * 4) + before
-            store_u32(args.sources + Int64(position) * 4, div(slot, config.problem.topk))
-        if slot < last:
-            store_u32(args.positions + Int64(slot) * 4, position)
-        sync_warp()
-        if (expert != MASKED) & (before == 0):
-            store_shared_u32(counts + expert * 4, position + popc(same))
-        sync_warp()
+    for start in cutlass.range(first, last, LANES * AT_A_TIME, unroll=1):
+        chosen = experts_of(config, args, start + lane, last)
+        for i in cutlass.range_constexpr(AT_A_TIME):
+            place_slot(config, args, counts, start + lane + LANES * i, last, chosen[i])
 
 
 @cute.jit

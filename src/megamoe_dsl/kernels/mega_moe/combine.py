@@ -147,18 +147,24 @@ def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set:
     first_scale = scales_of(plan, piece)
     while sums.mask != 0:
         sums = add_next(ctx, sums, slots, lane, first_scale, weight)
+    store_sum(ctx, warp, lane, piece.index, sums.values)
+
+
+@cute.jit
+def store_sum(ctx: Context, warp: Int32, lane: Int32, index: Int32, v: Any):
+    """A lane's sums of piece `index` to y, as BF16, by way of the warp's slot for them."""
+    problem, plan = ctx.config.problem, ctx.config.smem.combine
     out = ctx.shared("combine_slots", warp, plan.sets * problem.topk)
     if lane == 0:
         wait_group_read(0)
     # Two things are ordered here: the store before has read `out`, which is written next; and every lane has read the slots that the next
     # loads overwrite.
     sync_warp()
-    v = sums.values
     for j in cutlass.range_constexpr(len(v) // VECTOR):
         words = tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4))
         store_shared_v4(vector_address(out, lane, j), words)
     fence_async_shared()
     sync_warp()
     if lane == 0:
-        store_bytes(piece_address(ctx.args.y, piece.index, plan.chunk_bytes), out, plan.chunk_bytes)
+        store_bytes(piece_address(ctx.args.y, index, plan.chunk_bytes), out, plan.chunk_bytes)
         commit_group()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...artifact.artifact import Artifact
-from ...kernels.ep_moe.config import DispatchGemmConfig
+from ...kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
 from ...problem import ProblemError
 from ...quant import ExpertWeights
 from ...sim import GlobalMemory, Launch, Report, Simulator, load
 from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS
 from ..watchdog import naming_the_wait
-from .buffers import EpBuffers
+from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, Splits
 
 
@@ -22,6 +22,7 @@ class SimulatedEp:
     """Ranks of an expert-parallel layer; buffers persist over calls, as they do on GPUs.
 
     dispatch  the compiled `dispatch_grouped_gemm`
+    combine   the compiled `grouped_gemm_combine` of the same problem
     weights   per rank, the local experts'
     seed, race, watchdog_ns, progress  as `SimulatedMoE`
 
@@ -31,6 +32,7 @@ class SimulatedEp:
     def __init__(
         self,
         dispatch: Artifact,
+        combine: Artifact,
         weights: Sequence[ExpertWeights],
         *,
         seed: int = 0,
@@ -38,9 +40,13 @@ class SimulatedEp:
         watchdog_ns: int = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        if not isinstance(dispatch.config, DispatchGemmConfig):
-            raise ProblemError("dispatch", type(dispatch.config).__name__, "an Artifact of dispatch_grouped_gemm")
-        self.dispatch_kernel, self.problem, self.watchdog_ns = dispatch, dispatch.config.problem, watchdog_ns
+        for name, artifact, kind in (("dispatch", dispatch, DispatchGemmConfig), ("combine", combine, GemmCombineConfig)):
+            if not isinstance(artifact.config, kind):
+                raise ProblemError(name, type(artifact.config).__name__, f"an Artifact of a {kind.__name__}")
+        self.dispatch_kernel, self.combine_kernel = dispatch, combine
+        self.problem, self.watchdog_ns = dispatch.config.problem, watchdog_ns
+        if combine.config.problem != self.problem:
+            raise ProblemError("combine.config.problem", combine.config.problem, f"that of dispatch, {self.problem}")
         if len(weights) != self.problem.num_ranks:
             raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
         for one in weights:
@@ -69,6 +75,38 @@ class SimulatedEp:
             for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True))
         ]
         return outs, self._run(memory, [self._launch(kernel, one, rank) for rank, one in enumerate(arguments)] * launches)
+
+    def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
+        """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
+
+        Raises as `dispatch` does.
+        """
+        if len(acts) != self.problem.num_ranks:
+            raise ProblemError("len(acts)", len(acts), f"num_ranks = {self.problem.num_ranks}")
+        for rank, one in enumerate(acts):
+            one.check(self.problem, f"acts[{rank}].")
+        ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
+        memory, launched = self.visible(), []
+        for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
+            if len(y):
+                memory.add(y, name="y", rank=rank, initialised=False)
+            for name, tensor in {
+                "acts": one.values,
+                "acts_sf": one.scales,
+                "fc2": buffers.weights.fc2,
+                "fc2_sf": buffers.weights.fc2_sf,
+            }.items():
+                memory.add(tensor, name=name, rank=rank, read_only=True)
+            arguments = buffers.combine_arguments(self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
+            launched.append(self._launch(self.combine_kernel, arguments, rank))
+        return ys, self._run(memory, launched * launches)
+
+    def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
+        """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
+        rows, first = self.dispatch(inputs)
+        acts = [RowActivations.of(activation(one)) for one in rows]
+        y, second = self.combine(acts, [one.num_tokens for one in inputs])
+        return y, [first, second]
 
     def store(self, inputs: Sequence[Inputs]) -> None:
         """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
