@@ -2,7 +2,8 @@
 
     python bench/energy.py --artifacts FOLDER --ranks 2 --remote 0.875 --preset flash --experts-per-rank 32 --baseline SITE
 
-FOLDER has the kernels (bench/compile_artifacts.py makes them where the DSL is).  Energy is what NVML says each GPU has consumed.
+FOLDER has the kernels (bench/compile_artifacts.py makes them where the DSL is, with --unfused those of --linears).  Energy is what
+NVML says each GPU has consumed.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from megamoe_dsl.bench.energy_point import energy_point, line_of
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.options import add_options, naming_options, read_options
 from megamoe_dsl.bench.point import CurrentLayer, Point
-from megamoe_dsl.bench.point_options import BesideOptions
+from megamoe_dsl.bench.point_options import EnergyOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import heading, result_path, write
-from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
+from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.problem import ProblemError
 
 LIMIT_S = 60.0
 
 
-def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: BesideOptions, host: Host) -> None:
+def work(rank: int, points: list[Point], report: Callable[[int, dict[str, Any]], None], *, options: EnergyOptions, host: Host) -> None:
     """A worker process: points of one shape share their weights."""
     store, layers = ArtifactStore(options.artifacts), CurrentLayer(options.baseline)
     for index, point in enumerate(points):
-        config = Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu)
-        report(index, energy_point(point, layers.of(point), store, config, options.watchdog_ms * 1_000_000))
+        configs = configs_of(store, point, host, options.variants)
+        report(index, energy_point(point, layers.of(point), store, configs, options.watchdog_ms * 1_000_000, options.linears))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser.add_argument, BesideOptions)
-    options = read_options(BesideOptions, parser.parse_args())
+    add_options(parser.add_argument, EnergyOptions)
+    options = read_options(EnergyOptions, parser.parse_args())
     try:
-        with naming_options(BesideOptions):
+        with naming_options(EnergyOptions):
             points = points_of(options, options.remote, least_tokens=1)
             if options.baseline is not None:
                 find_baseline(Path(options.baseline))

@@ -163,13 +163,13 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     first = recipes[:1]
     once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1, only=first)
     quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
-    gemms = checked("test_gemm_on_gpu.py", on=1, only=first) if hopper else ()
+    gemms = checked("test_gemm_on_gpu.py", on=1, only=first)
     soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
     tuned = measured("tuned", ranks[-1], *traffic, "--variants", tokens=sizes.tuned_tokens)
     traced = measured("traced", ranks[-1], *traffic, "--trace")
     timed = measured("kernels", ranks[-1], *traffic, baselines=True)
     host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
-    bits = (*prepared("silicon", only=first), *(prepared("gemm", only=first) if hopper else ()))
+    bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
     stages = compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused")
     found = [
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
@@ -178,7 +178,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         *(Step(tool, (), (*once, *quantise, *gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
-        *([Step("unfused", *stages, 400)] if hopper else []),
+        Step("unfused", *stages, 400),
         Step("trace", compiled("traced", ranks[-1], "--set", "trace=1"), traced, 120),
         *([] if hopper else [Step("tune", candidates(), tuned, 400)]),
         Step("soak", compiled("kernels", ",".join(ranks)), measured("kernels", ",".join(ranks), "--soak", sizes.launches), 400),

@@ -12,6 +12,7 @@ import torch
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime import inputs_stage, layer, rank_kernel
 from megamoe_dsl.runtime.argument_block import ArgumentBlock
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
@@ -65,4 +66,4 @@ def visible(moe: layer.MegaMoE, **tensors: torch.Tensor) -> dict[str, torch.Tens
     kernels = [part for kernel in {id(k): k for k in moe.kernels.values()}.values() for part in getattr(kernel, "stages", [kernel])]
     found |= {f"maps{i}": kernel.buffers.maps for i, kernel in enumerate(kernels)}
     found["results"] = kernels[0].buffers.results  # of an unfused layer; else empty
-    return found | {name: getattr(weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")} | tensors
+    return found | {name: getattr(weights, name) for name in weight_names(moe.problem)} | tensors

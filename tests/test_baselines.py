@@ -114,8 +114,9 @@ def test_on_sm100_the_baseline_has_the_weights_of_the_layer(site: Path) -> None:
 
 
 def test_layers_that_baselines_do_not_compute_are_named(site: Path) -> None:
-    other = replace(MOE, activation="situ", activation_clamp=None)
     weights = random_weights(MOE, 0, 1)
-    for layer in (lambda: load_baseline(site, other, weights), lambda: TorchLayer(other, weights)):
-        with pytest.raises(ProblemError, match="activation = 'situ': must be silu: baselines have no other"):
-            layer()
+    for field, value, plain in (("activation", "swigluoai", "silu"), ("biases", True, "False"), ("weigh_results", True, "False")):
+        other = replace(MOE, **{field: value})
+        for layer in (load_baseline, lambda _, problem, given: TorchLayer(problem, given)):
+            with pytest.raises(ProblemError, match=f"{field} = {value!r}: must be {plain}: baselines have no other"):
+                layer(site, other, weights)

@@ -25,6 +25,12 @@ def test_a_line_has_joules_and_watts_of_one_rank() -> None:
     assert line == "flash: ours 200.0 us, 0.140 J, 700 W; baseline 400.0 us, 0.240 J, 600 W"
 
 
+def test_linears_alone_follow_in_the_line() -> None:
+    alone = {"graph_us": {"ours": {"median": 100.0}}, "joules": {"ours": {"median": 0.14}}}
+    line = line_of({**record(None), "linears": {"moe_fc1": alone, "moe_fc2": {**alone, "joules": None}}})
+    assert line == "flash: ours 200.0 us; baseline 400.0 us; moe_fc1 100.0 us, 0.070 J, 700 W; moe_fc2 100.0 us"
+
+
 def test_a_gpu_that_does_not_say_and_a_failure_are_lines_too() -> None:
     assert line_of(record(None)) == "flash: ours 200.0 us; baseline 400.0 us"
     assert line_of({"name": "flash", "error": "hung"}) == "flash: FAILED: hung"

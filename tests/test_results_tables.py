@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
 from results_table import share_table, short_table, spread_table, table
@@ -20,6 +21,7 @@ RESULTS = ROOT / "bench" / "results"
 TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
 OTHER_SHAPES = "time-20261122-163649", "time-20261122-163802", "time-20261122-165327", "time-20261122-165419"
 RINGS = "time-20261122-165242", "time-20261122-165304"
+EXPERTS = "20261122-201102", "20261122-201122"
 H100 = "time-20261122-155606", "time-20261122-155638"
 
 
@@ -43,6 +45,13 @@ def test_page_has_the_table(page: str, rows_of: Callable[[Sequence[Path]], str],
     rows = rows_of([RESULTS / f"mega_moe_sm90-{one}.json" for one in records])
     assert len(rows.splitlines()) == lines
     assert rows in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("record", EXPERTS)
+def test_page_has_the_table_of_a_layer_on_one_gpu(record: str) -> None:
+    records = json.loads((RESULTS / f"experts-{record}.json").read_text())["records"]
+    assert len(records) >= 2 and all(one["passed"] for one in records)
+    assert markdown(records) in (ROOT / "docs" / "gather_gemm.md").read_text()
 
 
 @pytest.mark.parametrize("rows_of", [table, spread_table, short_table])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import compile_artifacts
+import gemm_silicon
 import silicon
 import validate
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.bench.passed import passed
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.bench.results import Results, ResultsError
 from megamoe_dsl.sim import Launch
 from stand_in.gpu import VARIABLE, environment
@@ -37,10 +41,27 @@ def test_silicons_bits_come_through_the_driver(tmp_path: Path) -> None:
     (point,) = [one for one in silicon.points(SM100, small=True) if one.name == f"{RECIPE}_once"]
     (tmp_path / "checks").mkdir()
     silicon.prepare_point(tmp_path / "checks", point)
-    (command,) = step("silicon", tmp_path, tmp_path).run
-    outcome = run([*command, "-k", point.name])
+    (command, _) = step("silicon", tmp_path, tmp_path).run
+    outcome = run([*command, "-k", point.name + "]"])
     assert outcome.well, outcome.said
     assert any("ok: 4608 elements, all bits equal" in line for line in outcome.said), outcome.said
+
+
+def test_a_gemms_wrong_bit_is_noticed(tmp_path: Path) -> None:
+    """Exact numbers, one of whose results is changed after it was simulated, and normal ones."""
+    exact, normal = [one for one in gemm_silicon.checks(SM100, small=True) if "masked" in one.name]
+    folder = tmp_path / "checks"
+    for one in (exact, normal):
+        gemm_silicon.prepare_check(folder, one)
+    record = gemm_silicon.read(folder, exact)
+    record["results"]["d"].view(torch.int16).flatten()[0] ^= 1
+    (folder / f"{exact.name}{gemm_silicon.SUFFIX}").write_bytes(gzip.compress(dump(record), 1))
+    (_, command) = step("silicon", tmp_path, tmp_path).run
+    outcome = run([*command, "-k", "masked"])
+    told = "elements have other bits than the simulator's"
+    assert not outcome.well
+    assert any(f"{exact.name}: 1 {told}, 1 are wrong" in line for line in outcome.said), outcome.said
+    assert any(f"{normal.name}: 0 {told}, 0 are wrong" in line for line in outcome.said), outcome.said
 
 
 def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import gemm_silicon
 import prepare
 import validate
-from gemm_runs import BY_NAME
 from gpu_options import GpuOptions
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.options import options_of
 from megamoe_dsl.bench.point_options import TuneOptions
 from megamoe_dsl.kernels.mega_moe.sm90.config import PACKED_BLOCK_M, Sm90Config
@@ -66,7 +67,7 @@ def test_checks_under_the_sanitizer_are_there() -> None:
     assert found == [
         [f"test_all_ranks_on_one_gpu[once_{case}]" for case in cases],
         ["test_layer[1-pre_dispatch_bytes]"],
-        [f"test_bits_are_the_simulators[{run}]" for run in BY_NAME],
+        [f"test_d_is_the_simulators[{check.name}]" for check in gemm_silicon.checks(SM90)],
     ]
 
 

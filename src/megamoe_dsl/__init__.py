@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .problem import Problem, ProblemError
     from .quant import ExpertWeights
     from .runtime.buffers import Inputs
+    from .runtime.experts import moe
     from .runtime.gemm import gemm, grouped_gemm
     from .runtime.gemm_scales import scale_words, scales_by_column
     from .runtime.gemm_weights import gemm_weights
@@ -51,6 +52,7 @@ _PUBLIC = {
     "gemm_weights": "runtime.gemm_weights",
     "grouped_gemm": "runtime.gemm",
     "mega_moe": "runtime.layer",
+    "moe": "runtime.experts",
     "random_case": "cases",
     "random_inputs": "cases",
     "random_weights": "cases",
@@ -83,6 +85,7 @@ __all__ = [
     "gemm_weights",
     "grouped_gemm",
     "mega_moe",
+    "moe",
     "random_case",
     "random_inputs",
     "random_weights",

@@ -11,7 +11,7 @@ from .integer import as_integer
 from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
-MAX_RANKS = 32  # one lane of a warp per rank
+MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
 MAX_INTERMEDIATE = 16384
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
@@ -45,7 +45,7 @@ class Problem:
     intermediate          channels between the two linears (multiple of 128, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
-    num_ranks             GPUs of the NVLink domain, 1 to 32
+    num_ranks             GPUs of the NVLink domain, 1 to 128
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
     recipe                number formats, by name (recipe.py)
     activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None is
@@ -55,6 +55,8 @@ class Problem:
                           takes if that is less, used again when the Linear2 of their tokens is done (schedule/ring.py)
     combine               element in which results travel back to their token's rank: bf16, or e4m3 with a UE8M0 scale per 128 channels
     activation            what becomes of gate and up, by name (activation.py)
+    biases                every expert has a bias for each row of both linears: fc1_bias and fc2_bias among the weights
+    weigh_results         the top-k weight is applied to results, in combine; else to what Linear2 reads
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -71,6 +73,8 @@ class Problem:
     pool_rows: int | None = None
     combine: str = BF16
     activation: str = SILU
+    biases: bool = False
+    weigh_results: bool = False
 
     def __post_init__(self) -> None:
         for field in ("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank"):
@@ -97,7 +101,8 @@ class Problem:
         self._require("activation_clamp", clamp is None or self.activates.clampable, f"None: {self.activation} limits gate and up itself")
         if clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(clamp))
-        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        for field in ("fast_math", "biases", "weigh_results"):
+            self._require(field, isinstance(getattr(self, field), bool), "True or False")
         if self.pool_rows is not None:
             rows = as_integer(self.pool_rows)
             self._require("pool_rows", rows is not None and rows > 0 and rows % POOL_GRANULE == 0, f"None or a multiple of {POOL_GRANULE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,14 @@ def test_biases(tmp_path: Path) -> None:
     weights = random_weights(FP4, 0, 1)
     bias = f"model.layers.{LAYER}.mlp.experts.gate_up_proj_bias"
     folder = write(tmp_path, {**gpt_oss(weights), bias: torch.zeros(4, 256, dtype=torch.bfloat16)})
-    assert refused(folder, FP4, "a MegaMoE has no biases").tensor == bias
+    assert refused(folder, FP4, "the layer has biases = False: must be True, or the bias").tensor == bias
     assert torch.equal(read_experts(FP4, folder, LAYER, ignore_biases=True).fc1, weights.fc1)
+    biased = replace(FP4, biases=True)
+    assert "down_proj_bias" in str(refused(folder, biased, "no such tensor"))
+    short = {f"model.layers.{LAYER}.mlp.experts.down_proj_bias": torch.zeros(4, 128)}
+    folder = write(tmp_path / "short", {**gpt_oss(weights), bias: torch.zeros(4, 256), **short})
+    refused(folder, biased, r"shape \(128,\): must be \(256,\)")
+    refused(write(tmp_path / "v4", v4()), biased, "layout deepseek-v4 has no biases, and the layer has biases = True")
 
 
 def test_fp4_that_is_no_fp8(tmp_path: Path) -> None:

@@ -121,6 +121,24 @@ def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
     assert not loaded[1][:, hidden:].any() and not loaded[1][:, :, intermediate:].any()
 
 
+def test_biases_are_those_of_the_rows(tmp_path: Path) -> None:
+    """Gate in even rows and up in odd ones, BF16; filled up with zeros as the rows are."""
+    hidden, intermediate = 192, 96
+    generator = torch.Generator().manual_seed(0)
+    fc1 = quantize_e2m1(torch.randn(4, 2 * intermediate, hidden, generator=generator))
+    fc2 = quantize_e2m1(torch.randn(4, hidden, intermediate, generator=generator))
+    gate, up, down = (torch.randn(4, n, generator=generator).bfloat16() for n in (intermediate, intermediate, hidden))
+    stem = f"model.layers.{LAYER}.mlp.experts"
+    biases = {f"{stem}.gate_up_proj_bias": torch.stack([gate, up], dim=2).flatten(1), f"{stem}.down_proj_bias": down}
+    folder = write(tmp_path, {**gpt_oss(ExpertWeights(*fc1, *fc2)), **biases})
+    found = read_experts(Problem(256, 128, 4, 2, 2, 16, biases=True), folder, LAYER, rank=1)
+    assert found.fc1_bias is not None and found.fc2_bias is not None
+    assert torch.equal(found.fc1_bias[:, :intermediate], gate[2:].float())
+    assert torch.equal(found.fc1_bias[:, 128 : 128 + intermediate], up[2:].float())
+    assert torch.equal(found.fc2_bias[:, :hidden], down[2:].float())
+    assert not found.fc1_bias.unflatten(1, (2, 128))[..., intermediate:].any() and not found.fc2_bias[:, hidden:].any()
+
+
 @pytest.mark.parametrize("ranks", RANKS)
 def test_the_kernel_gives_the_references_result(tmp_path: Path, ranks: int) -> None:
     case = random_case(problem_of(ranks, "fp8xfp8"), [3, 0, 2, 1, 0, 1, 0, 2][:ranks], 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import golden_figures as figures
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gemm.config import GemmConfig
@@ -69,6 +73,13 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
     return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
+EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
+
+
+def _activated(gate_up: str) -> Callable[[], KernelConfig]:
+    return lambda: GatherGemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, dealt=True)
+
+
 def _packed(block_m: int) -> Sm90Config:
     return Sm90Config.choose(PRESETS["flash"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=block_m)
 
@@ -79,6 +90,10 @@ def _stage(number: int) -> Callable[[], KernelConfig]:
 
 def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
+
+
+def _ep(kind: type[EpConfig], preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: kind(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
@@ -93,12 +108,12 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-traced-rows": lambda: _sm90(2048, trace=True),
     "sm_90a-traced-columns": lambda: _sm90(8, trace=True),
     "sm_90a-tuned-8192": lambda: _sm90(8192),
-    "sm_90a-e4m3-results-columns": lambda: _sm90(64, combine="e4m3"),
-    "sm_90a-e4m3-results-rows": lambda: _sm90(2048, combine="e4m3"),
-    "sm_100a-e4m3-results": lambda: _sm100(combine="e4m3"),
     "sm_90a-situ-columns": lambda: _sm90(64, activation="situ"),
     "sm_90a-swigluoai-rows": lambda: _sm90(2048, activation="swigluoai"),
     "sm_100a-situ": lambda: _sm100(activation="situ"),
+    "sm_90a-biases-columns": lambda: _sm90(64, biases=True),
+    "sm_90a-biases-rows": lambda: _sm90(2048, biases=True, weigh_results=True),
+    "sm_100a-biases": lambda: _sm100(biases=True, weigh_results=True),
     "sm_90a-packed-m8": lambda: _packed(8),
     "sm_90a-packed-m64": lambda: _packed(64),
     "sm_90a-packed-m128": lambda: _packed(128),
@@ -115,10 +130,17 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
     "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
+    "sm_90a-gemm-decoded": _gemm(256, 128, FP4),
+    "sm_90a-gemm-decoded-halves": _gemm(
+        128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), halves=True, dealt=True, boxes=1
+    ),
     "sm_90a-gemm-decoding-packed": _gemm(32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dealt=True),
     "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
+    **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
+    "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132),
+    "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
@@ -132,6 +154,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-moe-swiglu": _stage_sm100("mxf4xmxf4", 2),
     "sm_90a-moe-fc1-packed": lambda: stage_configs(_packed(16))[1],
     "sm_90a-moe-fc2-columns": lambda: stage_configs(_sm90(8))[3],
+    "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
+    "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
+    "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -32,19 +32,31 @@ class GatherRun:
 
 COUNTS = (70, 0, 1, 130)
 MANY = tuple(3 * (expert % 37 == 5) + (expert % 100 == 99) for expert in range(512))
+GATE_UP = {"n": 512, "output": "e4m3"}
+GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
     *(
-        GatherRun(f"{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dealt": True})
+        GatherRun(f"gather-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dealt": True})
         for source, result in LAYOUTS
     ),
-    GatherRun("wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
-    GatherRun("rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
-    GatherRun("swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
-    GatherRun("swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
-    GatherRun("many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
-    GatherRun("one-row", (0, 1), 64, 64),
+    GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
+    GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
+    GatherRun("gather-swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
+    GatherRun("gather-swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
+    GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
+    GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
+    GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
+    GatherRun(
+        "interleaved",
+        (0, 67),
+        64,
+        256,
+        {**GPT_OSS, "source": "packed"},
+        {"warpgroups": 1},
+    ),
+    GatherRun("gather-one-row", (0, 1), 64, 64),
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}
 EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 384, "result": "blocked"}, {"num_stages": 2})

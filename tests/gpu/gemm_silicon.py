@@ -1,67 +1,126 @@
-"""The GEMM's simulator results, made where the DSL is, for comparison with a GPU's bits."""
+"""The GEMM's simulator results, made where the DSL is, for comparison with a GPU's.
+
+On Hopper every bit has to agree, with normal numbers.  How a Blackwell tensor core aligns and cuts products nobody has told: bits have to
+agree where every sum is exact, and normal numbers have to be within the reference's ends.
+"""
 
 from __future__ import annotations
 
 import gzip
 import pickle
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gather_runs import GATHER_RUNS, GatherRun
 from gemm_runs import RUNS, Run
+from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.bench.portable import dump
-from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.gemm_scales import scales_by_column
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
+from pair_gemm_runs import PAIR_RUNS
 
 SUFFIX = ".gemm.gz"
-SOURCES = source_digest(find_kernel("gemm"))
+BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
+SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 
 
-def prepare_run(folder: Path, run: Run) -> str:
-    """Compiles, simulates on normal data and writes a case; a line about it."""
+@dataclass(frozen=True)
+class Check:
+    """A case of a GPU: exact numbers or normal ones."""
+
+    run: Run | GatherRun
+    exact: bool
+
+    @property
+    def name(self) -> str:
+        """Also of its file."""
+        return f"{self.run.name}-{'exact' if self.exact else 'normal'}"
+
+    @property
+    def must_be_bits(self) -> bool:
+        """Whether D is known to the bit."""
+        return self.exact or self.run.config.problem.formats.promoted
+
+
+def sources(check: Check) -> str:
+    """Digest of what a case's kernel is made of."""
+    return source_digest(kernel_of(check.run.config))
+
+
+def checks(arch: Arch, small: bool = False) -> list[Check]:
+    """Of a GPU of this architecture; `small` are those of SM100 that a simulated GPU does in seconds."""
+    if arch == SM90:
+        return [Check(run, exact=False) for run in (*RUNS, *GATHER_RUNS)]
+    return [Check(run, exact) for run in PAIR_RUNS.values() for exact in (True, False) if not small or run.name in SMALL]
+
+
+def prepare_check(folder: Path, check: Check) -> str:
+    """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 
     torch.set_num_threads(1)
-    store, case = ArtifactStore(folder), run.case(exact=False)
+    store, case = ArtifactStore(folder), check.run.case(exact=check.exact)
     before = case.tensors.d.clone()
-    simulate_gemm(store.get(run.config), case.tensors, race=False)
-    record = {"sources": SOURCES, "tensors": replace(case.tensors, d=before), "d": case.tensors.d}
+    ends = None if check.must_be_bits else case.ends(exact=False)
+    simulate_gemm(store.get(check.run.config), case.tensors, race=False)
+    record = {"sources": sources(check), "tensors": replace(case.tensors, d=before), "results": results(case.tensors), "ends": ends}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{run.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
-    return f"{run.name}: {case.tensors.d.numel()} elements"
+    (folder / f"{check.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
+    return f"{check.name}: {case.tensors.d.numel()} elements"
 
 
-def read(folder: Path, run: Run) -> dict[str, Any]:
+def read(folder: Path, check: Check) -> dict[str, Any]:
     """A case.  Raises LookupError where it was not prepared, or from other sources."""
-    path = folder / f"{run.name}{SUFFIX}"
+    path = folder / f"{check.name}{SUFFIX}"
     if not path.exists():
-        raise LookupError(f"{folder} has no case {run.name}: run prepare.py where the DSL is")
+        raise LookupError(f"{folder} has no case {check.name}: run prepare.py where the DSL is")
     record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
-    if record["sources"] != SOURCES:
-        raise LookupError(f"{folder}: {run.name} was prepared from other sources: run prepare.py again")
+    if record["sources"] != sources(check):
+        raise LookupError(f"{folder}: {check.name} was prepared from other sources: run prepare.py again")
     return record
 
 
-def on_gpu(tensors: GemmTensors) -> GemmTensors:
+def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
     moved = {one.name: getattr(tensors, one.name) for one in fields(tensors)}
-    return GemmTensors(**{name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()})
+    here: dict[str, Any] = {name: None if tensor is None else tensor.cuda() for name, tensor in moved.items()}
+    if here.get("d_sf") is not None:
+        here["d_sf"] = scales_by_column(here["d_sf"])  # a record has them without the rows between
+    return type(tensors)(**here)
 
 
-def differing(folder: Path, run: Run) -> int:
-    """Elements of D whose bits on this GPU are not the simulator's."""
+def results(tensors: GemmTensors | GatherTensors) -> dict[str, torch.Tensor]:
+    """D, and its scales where it has some."""
+    scales = getattr(tensors, "d_sf", None)
+    return {"d": tensors.d} if scales is None else {"d": tensors.d, "d_sf": scales.contiguous()}
+
+
+def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:
+    """Elements whose bits differ."""
+    return int((d.view(BITS[d.dtype]) != expected.view(BITS[d.dtype])).sum())
+
+
+def wrong(folder: Path, check: Check) -> tuple[int, int]:
+    """Elements of D that this GPU has wrong: other bits than the simulator's, or outside of the ends; and those with other bits."""
     from megamoe_dsl.runtime.device_gemm import LoadedGemm
 
-    record = read(folder, run)
+    record, config = read(folder, check), check.run.config
     tensors = on_gpu(record["tensors"])
-    tensors.check(run.config.problem)
+    tensors.check(config.problem)
     if tensors.rows:
-        LoadedGemm(run.config, ArtifactStore(folder), tensors.a.device)(tensors)
+        LoadedGemm(config, ArtifactStore(folder), tensors.a.device)(tensors)
     torch.cuda.synchronize()
-    kind = torch.int16 if tensors.d.dtype == torch.bfloat16 else torch.int32
-    return int((tensors.d.cpu().view(kind) != record["d"].view(kind)).sum())
+    d = tensors.d.cpu()
+    others = sum(other_bits(found.cpu(), record["results"][name]) for name, found in results(tensors).items())
+    if record["ends"] is None:
+        return others, others
+    low, high = record["ends"]
+    return int((~((low <= d) & (d <= high))).sum()), others
 
 
-__all__ = ["RUNS", "differing", "prepare_run"]
+__all__ = ["Check", "checks", "prepare_check", "wrong"]

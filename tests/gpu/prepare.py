@@ -2,7 +2,7 @@
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
     python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`
-    python tests/gpu/prepare.py silicon layer soak --gpus 4 --recipe fp8xfp4        the same for Blackwell, which has no other checks yet
+    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4   the same for Blackwell, which has no `engines`
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -19,6 +19,7 @@ import torch
 
 import engine_configs
 import gemm_silicon
+import gpt_oss_layer
 import layer_checks
 import silicon
 from gpu_options import SOAK_RANKS, GpuOptions
@@ -33,7 +34,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
 WHAT = ("silicon", "layer", "soak", "engines", "gemm")
-HOPPER_ONLY = ("engines", "gemm")
+HOPPER_ONLY = ("engines",)
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -42,6 +43,8 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
     soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
+    if options.arch == SM90 and not options.small:
+        layer += gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu))
     chosen = {"layer": layer, "soak": soak, "engines": engines}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
@@ -74,7 +77,7 @@ def main() -> None:
         compile_into(options.kernels, missing, given.jobs)
     if "gemm" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for line in pool.map(partial(gemm_silicon.prepare_run, options.kernels), gemm_silicon.RUNS):
+            for line in pool.map(partial(gemm_silicon.prepare_check, options.kernels), gemm_silicon.checks(options.arch, options.small)):
                 print(line, flush=True)
     if "silicon" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from megamoe_dsl.activation import ACTIVATIONS, SILU
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.bench.portable import dump
@@ -58,6 +59,9 @@ class Point:
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
     pool_rows: int | None = None
     unfused: bool = False  # a launch per stage
+    activation: str = SILU
+    biases: bool = False
+    weigh_results: bool = False
 
     @property
     def ranks(self) -> int:
@@ -67,7 +71,9 @@ class Point:
     def problem(self) -> Problem:
         ranks, most = len(self.counts[0]), max(max(one) for one in self.counts)
         experts = self.experts_per_rank * ranks
-        given = {"recipe": self.recipe, "activation_clamp": 7.0, "combine": self.combine, "pool_rows": self.pool_rows}
+        clamp = 7.0 if ACTIVATIONS[self.activation].clampable else None
+        names = ("recipe", "combine", "pool_rows", "activation", "biases", "weigh_results")
+        given = {"activation_clamp": clamp, **{name: getattr(self, name) for name in names}}
         return Problem(self.hidden, self.intermediate, experts, self.topk, ranks, most, **given)  # type: ignore[arg-type]
 
 
@@ -80,7 +86,7 @@ def points(arch: Arch, small: bool = False) -> list[Point]:
 
 def points_of_blackwell() -> list[Point]:
     """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; results that
-    travel as E4M3; one for the sanitizer."""
+    travel as E4M3; the layer in a launch per stage; `once`, a launch of each, for the sanitizer too."""
     found = []
     eight = ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0))
     for recipe in Sm100Config.recipes:
@@ -96,13 +102,15 @@ def points_of_blackwell() -> list[Point]:
                     found.append(Point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
         found.append(Point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
         found.append(Point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
-        found.append(Point(f"{recipe}_once", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe))
+        for name, unfused in (("once", False), ("once_stages", True)):
+            found.append(Point(f"{recipe}_{name}", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe, unfused=unfused))
     return found
 
 
 def points_of_hopper() -> list[Point]:
     """Every tile size with one rank, three with two ranks, one with four and with eight; pairs of CTAs with one rank and two; results that
-    travel as E4M3; `once_...`, one launch of every main loop, of a ring and of stages, for the sanitizer too."""
+    travel as E4M3; other activations, biases and top-k weights that combine applies; `once_...`, one launch of every main loop, of a ring
+    and of stages, for the sanitizer too."""
     found = []
     for exact in (True, False):
         kind = "exact" if exact else "random"
@@ -124,6 +132,12 @@ def points_of_hopper() -> list[Point]:
     found.append(Point("e4m3_results_packed_r1_m64", 64, ((69,), (3,)), False, recipe="fp8xmxfp4", combine="e4m3"))
     found.append(Point("exact_r4_m16", 16, ((16, 0, 9, 3), (1, 20, 0, 5)), num_sms=3, topk=3))
     found.append(Point("exact_r8_m128", 128, ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0)), num_sms=3, topk=3))
+    gpt_oss = {"activation": "swigluoai", "biases": True}
+    for m in (8, 128):
+        found.append(Point(f"gpt_oss_exact_r1_m{m}", m, ((m + 5,), (3,)), **gpt_oss))  # type: ignore[arg-type]
+        found.append(Point(f"gpt_oss_packed_r2_m{m}", m, ((m + 3, 9), (7, m)), False, **packed, **gpt_oss))  # type: ignore[arg-type]
+        found.append(Point(f"situ_r1_m{m}", m, ((m + 5,), (3,)), False, activation="situ"))
+        found.append(Point(f"weighed_in_combine_r2_m{m}", m, ((m + 3, 9), (7, m)), False, biases=True, weigh_results=True))
     tiny = {"hidden": 256, "intermediate": 256, "experts_per_rank": 2, "topk": 1, "num_sms": 2}
 
     def once(name: str, block_m: int, tokens: int, **fields: Any) -> Point:
@@ -214,7 +228,7 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def on_gpu(weights: ExpertWeights) -> ExpertWeights:
-    return ExpertWeights(*(getattr(weights, name).cuda() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")))
+    return weights.map(lambda tensor: tensor.cuda())
 
 
 def inputs_on_gpu(one: Inputs) -> Inputs:

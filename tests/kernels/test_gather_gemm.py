@@ -18,38 +18,50 @@ from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
-from megamoe_dsl.runtime.simulated_gather import simulate_gather_gemm
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely
 
-TWINS = ("packed-packed", "packed-blocked", "blocked-packed", "swapped-8")
-TWICE = ("gathered-blocked", "many-experts")
+ACTIVATED = ("gate-first", "up-first", "interleaved")
+TWINS = ("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8")
+TWICE = ("gather-gathered-blocked", "gather-many-experts")
+ACTIVATING = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
 WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME])
+@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME if name not in ACTIVATED])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
     run = GATHER_BY_NAME[name]
     case = run.case(exact=True)
     expected = case.reference()
-    report = simulate_gather_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
+    report = simulate_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
     assert not report.findings
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize("name", ["rows-64-ahead", "swapped-24"])
+@pytest.mark.parametrize("name", ["gather-rows-64-ahead", "gather-swapped-24"])
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
     expected = case.reference("hopper")
-    assert not simulate_gather_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
     assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize("name", ACTIVATED)
+def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
+    run = GATHER_BY_NAME[name]
+    case = run.case(exact=False)
+    expected, scales = case.activated("hopper")
+    assert not simulate_gemm(artifact(run.config), case.tensors).findings
+    assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
+    assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
     """A list with numbers of no token reads none beyond the tokens; ends beyond the list are cut off."""
-    run = GATHER_BY_NAME["rows-64-ahead"]
+    run = GATHER_BY_NAME["gather-rows-64-ahead"]
     case = run.case(exact=True)
     t = case.tensors
     assert t.sources is not None
@@ -58,11 +70,13 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     own = replace(case.packed.tensors, a=t.a.view(torch.uint8)[clamped].view(t.a.dtype), a_sf=t.a_sf[clamped])
     expected = replace(case.packed, tensors=own).reference()
     t.ends[-1] += 100
-    assert not simulate_gather_gemm(artifact(run.config), t).findings
+    assert not simulate_gemm(artifact(run.config), t).findings
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, GATHER_BY_NAME["rows-64-ahead"].config, GATHER_BY_NAME["blocked-blocked"].config])
+@pytest.mark.parametrize(
+    "config", [WIDE, ACTIVATING, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config]
+)
 def test_registers_are_enough(config: GatherGemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
@@ -91,7 +105,7 @@ def test_bad_problems_and_configurations_are_refused() -> None:
         GatherGemmProblem(256, 256, result="gathered")
     with pytest.raises(ProblemError, match="kind = 'masked': must be packed"):
         GatherGemmProblem(256, 256, kind="masked")
-    with pytest.raises(ProblemError, match="output = 'f32': must be bf16"):
+    with pytest.raises(ProblemError, match="output = 'f32': must be one of bf16, e4m3"):
         GatherGemmProblem(256, 256, output="f32")
     with pytest.raises(ProblemError, match="num_groups = 1025: must be at most 1024"):
         GatherGemmProblem(256, 256, num_groups=1025)
@@ -99,6 +113,17 @@ def test_bad_problems_and_configurations_are_refused() -> None:
         GatherGemmConfig(problem, 128, 128, cluster=2)
     with pytest.raises(ConfigError, match="block_m = 192: must be at most 128 where rows are gathered"):
         GatherGemmConfig(problem, 192, 128)
+    with pytest.raises(ProblemError, match="output = 'bf16': must be e4m3 of gate and up"):
+        GatherGemmProblem(256, 256, gate_up="gate_first")
+    with pytest.raises(ProblemError, match="n = 384: must be a multiple of 256: gate and up of whole blocks"):
+        GatherGemmProblem(384, 256, gate_up="gate_first", output="e4m3")
+    with pytest.raises(ProblemError, match="gate_up = 'both': must be one of gate_first, up_first, interleaved, or empty"):
+        GatherGemmProblem(256, 256, gate_up="both", output="e4m3")
+    gate_up = GatherGemmProblem(256, 256, gate_up="interleaved", output="e4m3")
+    with pytest.raises(ConfigError, match="block_n = 128: must be 256 for gate and up"):
+        GatherGemmConfig(gate_up, 128, 128)
+    with pytest.raises(ConfigError, match="block_m = 64: must be 64 for each warpgroup"):
+        GatherGemmConfig(gate_up, 64, 256)
     assert GatherGemmConfig(replace(problem, source="packed"), 192, 128).gather_warps == 0
 
 

@@ -16,6 +16,7 @@ from sm90_faults import Sm90Fault
 
 from first_finding import assert_noticed
 from gemm_runs import artifact
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
@@ -33,7 +34,7 @@ def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | N
     case = chosen.run.case(exact=True)
     expected = case.reference()
     try:
-        report = chosen.simulate(compiled, case.tensors, launches=chosen.launches, seed=seed)
+        report = simulate_gemm(compiled, case.tensors, launches=chosen.launches, seed=seed)
     except Deadlock as error:
         return f"deadlock: {error}"
     except SimError as error:

@@ -62,6 +62,31 @@ def test_every_tile(block_m, block_k):
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
 
+ON_RANKS = [(block_m, block_k, ranks) for block_m, block_k in EVERY for ranks in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(("block_m", "block_k", "ranks"), sampled(ON_RANKS, {(64, 256, 4)}))
+def test_every_tile_on_ranks(block_m, block_k, ranks):
+    """Exact data, then random data within its bound: skewed routing, masked slots, a rank without tokens where there are several."""
+    moe = problem(block_m + 5, num_ranks=ranks)
+    kernel = config(moe, block_m=block_m, block_k=block_k, num_sms=2)
+    tokens = {1: (block_m + 5,), 2: (0, block_m + 5), 4: (block_m // 2, 0, 3, 9)}[ranks]
+    for exact in (True, False):
+        prove(kernel, [tokens], seed=ranks, mask=0.1, skew=True, exact=exact)
+
+
+@pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 128)}))
+def test_launches_without_a_pause(block_m, block_k):
+    """Three in a stream: a rank begins the next one while its peer may still be busy with the last."""
+    counts = [(20, 11), (3, 20), (0, 9)]
+    case = random_case(problem(20), (20, 20), 1)
+    layer = Layer.of(config(case.problem, block_m=block_m, block_k=block_k, num_sms=2), case, seed=1)
+    ranks, report = layer.stream(case, counts)
+    assert [str(finding) for finding in report.findings] == []
+    assert [(one.tokens, one.violations) for one in ranks] == [(tokens, 0) for both in counts for tokens in both]
+    layer.check_workspace()
+
+
 def outputs(kernel: Sm100Config, case: Case) -> list[torch.Tensor]:
     """y of a launch that is within the reference's bound and leaves nothing to report."""
     layer = Layer.of(kernel, case)

@@ -76,9 +76,9 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the second row of a warpgroup's scales is its first",
         "wrong base",
-        "math.py",
-        "cutlass.min(first + i, problem.scale_rows - 1)",
-        "cutlass.min(first, problem.scale_rows - 1)",
+        "context.py",
+        "cutlass.min(first + index, self.config.problem.scale_rows - 1)",
+        "cutlass.min(first, self.config.problem.scale_rows - 1)",
     ),
     mutant(
         "a packed group begins where the one before it begins",

@@ -44,8 +44,8 @@ PACKED_MUTANTS = (
         "both blocks of a warpgroup have the codes of the first",
         "wrong base",
         SHARE,
-        "(self.group * 2 + block) * (2 * HALF_BYTES)",
-        "(self.group * 2) * (2 * HALF_BYTES)",
+        "(self.group * self.blocks + block) * (2 * HALF_BYTES)",
+        "(self.group * self.blocks) * (2 * HALF_BYTES)",
         UP_TO_64,
     ),
     mutant(
@@ -77,7 +77,7 @@ PACKED_MUTANTS = (
     mutant(
         "the table has no entry of the last shift",
         "off by one",
-        "kernels/mega_moe/sm90/math.py",
+        E2M1,
         "if lane < SHIFTS:",
         "if lane < SHIFTS - 1:",
         f"{FAR_APART}[8]",
@@ -176,8 +176,8 @@ PACKED_MUTANTS = (
         "the second block's sums are added before they are there",
         "missing order",
         SHARE,
-        "wgmma.wait(other, 0, second)",
-        "wgmma.wait(other, 1, second)",
+        "wgmma.wait(started[b], me.blocks - 1 - b, fragments[b])",
+        "wgmma.wait(started[b], me.blocks - b, fragments[b])",
         UP_TO_64,
     ),
     mutant(

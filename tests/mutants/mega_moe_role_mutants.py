@@ -73,10 +73,19 @@ SM100_ROLES = (
     Mutant(
         "the arrival bit of intermediate channels computed in 32 bits",
         "too narrow",
-        f"{SM100}/epilogue_fc1.py",
-        "Int64(1) << Int64(n_block)",
-        "Int64(cutlass.Int32(1) << n_block)",
+        "kernels/mega_moe/arrival.py",
+        "Int64(1) << Int64(part)",
+        "Int64(cutlass.Int32(1) << part)",
         (f"{SM100_RUNS}::test_more_than_a_warp_or_a_word_holds[34 arrival bits]",),
+        archs=ON_SM100,
+    ),
+    Mutant(
+        "parts of the activations beyond the 64th are to have a bit",
+        "too narrow",
+        "kernels/mega_moe/arrival.py",
+        "MASK_BITS = 64",
+        "MASK_BITS = 128",
+        (f"{SM100_RUNS}::test_more_than_a_warp_or_a_word_holds[66 parts]",),
         archs=ON_SM100,
     ),
     Mutant(
@@ -181,9 +190,9 @@ SM90_ROLES = (
     Mutant(
         "Linear1's tile is said to be there without a release",
         "missing order",
-        f"{SM90}/store.py",
-        'bit, "release", "gpu")',
-        'bit, "relaxed", "gpu")',
+        "kernels/mega_moe/arrival.py",
+        'reduce_or_u64(arrival, mark, "release", "gpu")',
+        'reduce_or_u64(arrival, mark, "relaxed", "gpu")',
         archs=ON_SM90,
     ),
     Mutant(

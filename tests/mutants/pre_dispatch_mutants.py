@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 KERNEL = "kernels/pre_dispatch/kernel.py"
+QUANTISE = "blocks/quantise.py"
 BYTES = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",)
 PACKED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-False]",)
 COPIED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-True]",)
@@ -29,9 +30,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a maximum leaves out half of the lanes that share a scale",
         "wrong number",
-        KERNEL,
-        "range(config.lanes_per_scale.bit_length() - 1)",
-        "range(config.lanes_per_scale.bit_length() - 2)",
+        QUANTISE,
+        "range(lanes.bit_length() - 1)",
+        "range(lanes.bit_length() - 2)",
         BYTES,
     ),
     Mutant(
@@ -69,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "blocks of zeros have a scale of their own",
         "wrong number",
-        KERNEL,
+        QUANTISE,
         "SMALLEST_AMAX = 1e-4",
         "SMALLEST_AMAX = 1e-5",
         BYTES,

@@ -24,6 +24,7 @@ def machine(workers: int = 1, **changes: object) -> Machine:
     one = Machine(
         stages=4,
         handed_out=True,
+        places=1,
         overlaps=False,
         groups=1,
         hbm=FAST,
@@ -46,8 +47,10 @@ def machine(workers: int = 1, **changes: object) -> Machine:
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
-def launch(tiles: int, one: Machine, is_fc2: object = 0, shared: bool = False, multiply: object = MULTIPLY, **costs: float) -> Run:
-    """So many tiles of one block of the pool, each with weights of its own unless they are shared."""
+def launch(
+    tiles: int, one: Machine, is_fc2: object = 0, shared: bool = False, multiply: object = MULTIPLY, pulled: float = 0.0, **costs: float
+) -> Run:
+    """So many tiles of one block of the pool, each with weights of its own unless they are shared; `pulled` bytes fill the block."""
     phase = np.broadcast_to(np.asarray(is_fc2, np.int64), tiles)
     each = np.zeros(tiles) if shared else np.arange(tiles) * K_BLOCKS
     none, first = np.full(tiles, -1), tiles * K_BLOCKS
@@ -69,7 +72,7 @@ def launch(tiles: int, one: Machine, is_fc2: object = 0, shared: bool = False, m
         written=every("written", 0.0),
         energy=every("energy", 1.0),
     )
-    pool = PoolTable(np.array([START]), np.array([0.0]), np.array([int((phase == 0).sum())]), first, 2 * K_BLOCKS, K_BLOCKS)
+    pool = PoolTable(np.array([START]), np.array([pulled]), np.array([int((phase == 0).sum())]), first, 2 * K_BLOCKS, K_BLOCKS)
     return Engine(table, pool, one, START).run()
 
 
@@ -111,11 +114,21 @@ def test_linear2_waits_for_all_of_linear1() -> None:
 
 
 def test_tiles_handed_out_go_to_who_is_free() -> None:
+    """With a place in its queue a worker has its next tile as soon as it begins with one: that waits behind a slow one."""
     slow = [10.0, *[1.0] * 5]
     dealt = launch(6, machine(workers=2, handed_out=False), multiply=slow, epilogue=0.0)
-    free = launch(6, machine(workers=2), multiply=slow, epilogue=0.0)
+    free, one_ahead = (launch(6, machine(workers=2, places=places), multiply=slow, epilogue=0.0) for places in (0, 1))
     assert dealt.worker.tolist() == [0, 1, 0, 1, 0, 1] and dealt.end == pytest.approx(START + 12 * K_BLOCKS)
     assert free.worker.tolist() == [0, 1, 1, 1, 1, 1] and free.end == pytest.approx(START + 10 * K_BLOCKS)
+    assert one_ahead.worker.tolist() == [0, 1, 0, 1, 1, 1] and one_ahead.end == pytest.approx(START + 11 * K_BLOCKS)
+
+
+def test_rows_that_no_token_fills_come_from_hbm_once() -> None:
+    """A tile's tokens are fetched with all its rows; what was pulled is in L2."""
+    tiles, tokens, filled = 8, 100.0, 60.0
+    runs = [launch(tiles, machine(workers=8), tokens=tokens, pulled=part * K_BLOCKS) for part in (tokens, filled)]
+    weights = tiles * K_BLOCKS * BYTES
+    assert [run.hbm_bytes for run in runs] == pytest.approx([weights, weights + K_BLOCKS * (tokens - filled)], rel=1e-9)
 
 
 def test_results_leave_over_nvlink() -> None:

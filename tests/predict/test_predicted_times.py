@@ -10,7 +10,7 @@ from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.presets import preset
-from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, points_table, published, rms
+from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, published, rms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
 MOST_RMS, MOST_RMS_SM100 = 0.06, 0.10
@@ -23,9 +23,10 @@ def test_points_of_the_readme() -> None:
     assert all(row in PAGE for row in points_table(found).splitlines())
 
 
-def test_pairs_that_the_model_tells_apart_are_in_the_right_order() -> None:
-    """Of few tokens and of 64; between them the model prefers neither of any pair."""
-    found = pairs([*measured(VARIANTS, most_tokens=8), *measured(VARIANTS, most_tokens=64, least_tokens=64)])
+def test_pairs_of_some_points() -> None:
+    """Of 16, 32 and 128 tokens: in the right order, and so are those that the model tells apart.  The sweep has all."""
+    found = pairs([one for tokens in (16, 32, 128) for one in measured(VARIANTS, tokens, tokens)])
+    assert found.all >= 30 and found.right >= LEAST_RIGHT * found.all
     assert found.preferred >= 10 and found.right_preferred >= LEAST_RIGHT * found.preferred
 
 
@@ -38,8 +39,18 @@ def test_published_times(fitted: bool) -> None:
 def test_the_page_is_within_bounds() -> None:
     points, *sm100 = [float(one) / 100 for one in re.findall(r"\brms (\d+\.\d)%", PAGE)]
     assert points <= MOST_RMS and len(sm100) == 2 and max(sm100) <= MOST_RMS_SM100
-    told_apart = [tuple(map(int, one)) for one in re.findall(r"\| (\d+) of (\d+) \|$", PAGE, re.MULTILINE)]
-    assert len(told_apart) == 5 and all(right >= LEAST_RIGHT * every for right, every in told_apart)
+    rows = [tuple(map(int, one)) for one in re.findall(r"\| (\d+) of (\d+) \| (\d+) of (\d+) \|$", PAGE, re.MULTILINE)]
+    right, every, *_ = (sum(column) for column in zip(*rows[:2], strict=True))
+    assert len(rows) == 4 and right >= LEAST_RIGHT * every and every > 200
+    assert all(right >= LEAST_RIGHT * every for *_, right, every in rows)
+
+
+@pytest.mark.sweep
+def test_pairs_of_all_configurations() -> None:
+    """Every configuration that was recorded beside others, at every point; some minutes."""
+    found = list(measured(VARIANTS))
+    assert pairs(found).right >= LEAST_RIGHT * pairs(found).all
+    assert all(row in PAGE for row in pairs_table(found).splitlines())
 
 
 def test_weights_of_4_bits() -> None:

@@ -1,7 +1,7 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +12,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights, quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.reference import error_bound
 from megamoe_dsl.reference import mega_moe as reference
 from megamoe_dsl.runtime import inputs_stage, rank_kernel
@@ -228,7 +228,7 @@ def test_weights_elsewhere_are_refused(moe: MegaMoE, case: Case, gpu: type[Simul
     away = replace(case.weights[0], fc1_sf=case.weights[0].fc1_sf.to("meta"))
     with pytest.raises(ProblemError, match=r"weights\.fc1_sf\.device = .*meta.*: must be cpu, where weights\.fc1 is"):
         moe.load_weights(away)
-    gone = ExpertWeights(*(getattr(case.weights[0], field.name).to("meta") for field in fields(ExpertWeights)))
+    gone = case.weights[0].map(lambda tensor: tensor.to("meta"))
     with pytest.raises(ProblemError, match=r"weights\.device = .*meta.*: must be cpu, where the symmetric buffer is"):
         MegaMoE(PROBLEM, gone, store=store, symmetric=moe.symmetric)
     with pytest.raises(ProblemError, match="weights = 'tuple': must be an ExpertWeights"):

@@ -82,6 +82,20 @@ def test_packed_halves(kind, torch_type, operation):
     same(lanes(f"{operation}.{kind}x2 %r3, %r1, %r2;", *words, result="%r3", dtype=np.uint32), want)
 
 
+@pytest.mark.parametrize("operation", ["min", "max"])
+def test_magnitudes_with_the_sign_of_the_product(operation):
+    """.xorsign.abs, of FP32 and of halves; of NaN and a number it is the number."""
+    extreme = {"min": np.fmin, "max": np.fmax}[operation]
+    with np.errstate(all="ignore"):
+        want = extreme(np.abs(A), np.abs(MIXED)) * np.where(np.signbit(A) == np.signbit(MIXED), 1, -1).astype(np.float32)
+    same(lanes(f"{operation}.xorsign.abs.f32 %f3, %r1, %r2;", A, MIXED, result="%f3", dtype=np.float32), want)
+    x, y = (torch.from_numpy(RNG.normal(size=64)).bfloat16() for _ in range(2))
+    both = {"min": torch.minimum, "max": torch.maximum}[operation](x.abs(), y.abs()) * (x.sign() * y.sign())
+    words = [t.view(torch.uint16).numpy().view(np.uint32) for t in (x, y, both)]
+    got = lanes(f"{operation}.xorsign.abs.bf16x2 %r3, %r1, %r2;", *words[:2], result="%r3", dtype=np.uint32)
+    same(got, words[2])
+
+
 @pytest.mark.parametrize(("kind", "torch_type"), [("bf16x2", torch.bfloat16), ("f16x2", torch.float16)])
 def test_cvt_to_packed_halves_puts_the_first_source_on_top(kind, torch_type):
     got = lanes(f"cvt.rn.{kind}.f32 %r3, %r1, %r2;", MIXED, A, result="%r3", dtype=np.uint32).view(np.uint16).reshape(-1, 2)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
+from c_compiler import require_compiler
 
-from megamoe_dsl.sim import quick_check as module
 from megamoe_dsl.sim.access_record import pack
 from megamoe_dsl.sim.accessor import Actor
 from megamoe_dsl.sim.lane_codes import ALIKE, CODE_SHIFT
 from megamoe_dsl.sim.memory import GlobalMemory
 from megamoe_dsl.sim.parser import ParsedKernel
-from megamoe_dsl.sim.quick_check import QuickCheck, Uncompiled, build, load, quick_check
+from megamoe_dsl.sim.quick_check import QuickCheck, Uncompiled, quick_check
 from megamoe_dsl.sim.race import SHARED, Race
 from megamoe_dsl.sim.shadow import Shadow
 
@@ -28,8 +25,7 @@ class Somewhere:
 
 @pytest.fixture(scope="module")
 def compiled() -> QuickCheck:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    require_compiler()
     quick = quick_check()
     assert not isinstance(quick, Uncompiled)
     return quick
@@ -97,19 +93,3 @@ def test_an_index_beyond_the_records_is_refused(compiled: QuickCheck, index: np.
 def test_other_types_are_refused(compiled: QuickCheck) -> None:
     with pytest.raises(TypeError, match="array"):
         compiled.knows(np.zeros(64, np.int32), slice(0, 4), np.zeros((4, 8), np.int32), 0)  # type: ignore[arg-type]
-
-
-def test_it_is_compiled_once(compiled: QuickCheck, tmp_path: Path) -> None:
-    file = build(tmp_path)
-    made = file.stat().st_mtime_ns
-    assert build(tmp_path) == file and file.stat().st_mtime_ns == made
-    assert load(file).pages(np.array([1, 2, 9]), 3) == [0, 1]
-
-
-def test_without_a_compiler_numpy_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", str(tmp_path / "none"))
-    monkeypatch.setattr(module, "SOURCE", tmp_path / "quick_check.c")
-    (tmp_path / "quick_check.c").write_text("")
-    quick_check.cache_clear()
-    assert isinstance(quick_check(), Uncompiled)
-    quick_check.cache_clear()

@@ -1,8 +1,8 @@
-"""Time and energy of a point: the fused kernel and the baseline, in turns, long enough for the GPU's power to settle."""
+"""Time and energy of a point: fused kernels and the baseline, in turns, long enough for the GPU's power to settle; the linears alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from ..artifact.store import ArtifactStore
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
+from ..runtime.unfused_kernel import UnfusedKernel
 from .energy_per_call import joules_of
 from .history import run_earlier_batches
 from .point import BASELINE, SEED, Layer, Point
@@ -23,43 +24,89 @@ TURNS = 3
 OURS = "ours"
 
 
-def energy_point(point: Point, layer: Layer, store: ArtifactStore, config: MegaMoeConfig, watchdog_ns: int) -> dict[str, Any]:
-    """All ranks together; the record is complete on rank 0.  `joules` are of all ranks, per call: the median, least and most of the turns;
-    None where NVML does not say."""
+def energy_point(
+    point: Point, layer: Layer, store: ArtifactStore, configs: Sequence[MegaMoeConfig], watchdog_ns: int, linears: bool = False
+) -> dict[str, Any]:
+    """All ranks together; the record is complete on rank 0.  The first kernel is `OURS`, others have the names of their variants; with
+    `linears` the record has those of the first one's tile alone."""
     problem, inputs = point.problem, point.draw(SEED)
-    symmetric = SymmetricBuffer.allocate(problem, config.arch)
-    kernel = layer.bind(store, config, symmetric, watchdog_ns)
+    symmetric = SymmetricBuffer.allocate(problem, configs[0].arch)
+    kernels = {name: layer.bind(store, config, symmetric, watchdog_ns) for name, config in named(configs).items()}
+    buffers = kernels[OURS].buffers
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-    candidates: dict[str, Callable[[], None]] = {OURS: partial(kernel, y)}
-    run_earlier_batches(point.draw, lambda batch: kernel.buffers.load(Inputs(*batch)), candidates.values())
-    kernel.buffers.load(Inputs(*inputs))
+    candidates: dict[str, Callable[[], None]] = {name: partial(kernel, y) for name, kernel in kernels.items()}
+    run_earlier_batches(point.draw, lambda batch: buffers.load(Inputs(*batch)), candidates.values())
+    buffers.load(Inputs(*inputs))
+    alone = {}
+    if linears:
+        unfused = layer.bind_stages(store, configs[0], symmetric, watchdog_ns)
+        alone = {"linears": energy_of_linears(unfused, y)}
     if layer.baseline is not None:
         layer.baseline.allocate(problem)
         candidates[BASELINE] = partial(layer.baseline, torch.empty_like(y))
         run_earlier_batches(point.draw, layer.baseline.load, [candidates[BASELINE]])
         layer.baseline.load(inputs)
-    synchronize()
-    graphs = time_graphs(candidates)
-    turns = [joules_of(candidates, {name: one.median for name, one in graphs.items()}) for _ in range(TURNS)]
-    known = [one for one in turns if one is not None]
-    joules = {name: asdict(Times.of([one[name] for one in known])) for name in candidates} if known else None
-    kernel.synchronize()
+    found = measure(candidates, TURNS)
+    kernels[OURS].synchronize()
     if layer.baseline is not None:
         layer.baseline.free()
     candidates.clear()
     symmetric.close()
     more = {"baseline_error": layer.baseline_error} if layer.baseline_error else {}
-    graph_us = {name: asdict(one) for name, one in graphs.items()}
-    return {"point": asdict(point), "variant": variant_name(config), "graph_us": graph_us, "joules": joules, **more}
+    return {"point": asdict(point), "variant": variant_name(configs[0]), **found, **alone, **more}
+
+
+def named(configs: Sequence[MegaMoeConfig]) -> dict[str, MegaMoeConfig]:
+    """Kernels as a record names them."""
+    return {OURS if config is configs[0] else variant_name(config): config for config in configs}
+
+
+def measure(candidates: Mapping[str, Callable[[], None]], turns: int) -> dict[str, Any]:
+    """Microseconds per call in a graph, and joules of all ranks per call: the median, least and most of the turns; None where NVML does
+    not say."""
+    synchronize()
+    graphs = time_graphs(candidates)
+    us = {name: one.median for name, one in graphs.items()}
+    known = [one for one in (joules_of(candidates, us) for _ in range(turns)) if one is not None]
+    joules = {name: asdict(Times.of([one[name] for one in known])) for name in candidates} if known else None
+    return {"graph_us": {name: asdict(one) for name, one in graphs.items()}, "joules": joules}
+
+
+def energy_of_linears(unfused: UnfusedKernel, y: torch.Tensor) -> dict[str, Any]:
+    """Each linear again and again on the tokens that the stages before it have left: what its multiplications and its reading of weights
+    take without dispatch, exchange and combine.  Sums leave as BF16, Linear1's too."""
+    counter = unfused.buffers.view("tile_counter")
+    found: dict[str, Any] = {}
+
+    def again(stage: Callable[[torch.Tensor], None]) -> None:
+        counter.zero_()
+        stage(y)
+
+    for stage in unfused.stages:
+        if stage.kernel.artifact.config.linear:
+            found[stage.kernel.artifact.kernel.name] = measure({OURS: partial(again, stage)}, TURNS)
+            counter.zero_()
+        stage(y)
+    synchronize()
+    return found
 
 
 def line_of(record: dict[str, Any]) -> str:
     """A record in a line: us per call, joules of a rank, and the watts that they make."""
     if "error" in record:
         return f"{record['name']}: FAILED: {record['error']}"
-    ranks, parts = record["point"]["ranks"], []
-    for name, times in record["graph_us"].items():
-        joules = None if record["joules"] is None else record["joules"][name]["median"] / ranks
+    ranks = record["point"]["ranks"]
+    parts = parts_of(record, ranks)
+    for name, found in record.get("linears", {}).items():
+        parts += [part.replace(OURS, name) for part in parts_of(found, ranks)]
+    return f"{record['name']}: {'; '.join(parts)}"
+
+
+def parts_of(found: dict[str, Any], ranks: int) -> list[str]:
+    """What was measured of each candidate."""
+    parts = []
+    for name, times in found["graph_us"].items():
+        joules = None if found["joules"] is None else found["joules"][name]["median"] / ranks
         energy = "" if joules is None else f", {joules:.3f} J, {joules / times['median'] * 1e6:.0f} W"
         parts.append(f"{name} {times['median']:.1f} us{energy}")
-    return f"{record['name']}: {'; '.join(parts)}"
+    return parts

@@ -19,7 +19,7 @@ from ..kernels.mega_moe.work import Load
 from ..kernels.moe_stages.family import stage_configs
 from ..presets import preset
 from ..problem import Problem
-from ..quant import WEIGHT_NAMES, ExpertWeights, expand_e2m1
+from ..quant import ExpertWeights, expand_e2m1, weight_names
 from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
@@ -264,7 +264,7 @@ def name_of(config: MegaMoeConfig, point: Point) -> str:
 
 def weight_bytes(buffers: RankBuffers) -> int:
     """What a rank's weights take in kernel order, scales included."""
-    return sum(getattr(buffers.weights, name).nbytes for name in WEIGHT_NAMES)
+    return sum(getattr(buffers.weights, name).nbytes for name in weight_names(buffers.problem))
 
 
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:

@@ -61,10 +61,23 @@ class BesideOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class BenchOptions(BesideOptions):
-    """`megamoe bench`, which is bench/mega_moe.py."""
+class VariantOptions(BesideOptions):
+    """Of a run that may take all kernels that there are."""
 
     variants: bool = option(False, "Time every kernel in the folder that fits a point.")
+
+
+@dataclass(frozen=True)
+class EnergyOptions(VariantOptions):
+    """bench/energy.py."""
+
+    linears: bool = option(False, "Also Linear1 and Linear2 alone, the stages of the unfused layer.")
+
+
+@dataclass(frozen=True)
+class BenchOptions(VariantOptions):
+    """`megamoe bench`, which is bench/mega_moe.py."""
+
     no_graphs: bool = option(False, "Back-to-back launches only.")
     soak: int = option(0, "Compare so many consecutive launches instead of timing.")
     check: str | None = option(None, "unfused: compare every element of y with the layer in one launch per stage, to the bit.")

@@ -80,7 +80,7 @@ class Session:
 def configs_of(
     store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False, other_sources: bool = False
 ) -> list[MegaMoeConfig]:
-    """Kernels to run: the chosen configuration; with `variants` all that are there, those of FP8 weights too; all traced or none.
+    """Kernels to run: the chosen configuration; with `variants` all that are there, it first, those of FP8 weights too; all traced or none.
 
     Where the DSL is, the chosen one is made if need be.  Where it is not, the first one in the store stands in for it.  Raises
     `ArtifactError` when there is none, or none but of other sources, which are taken only with `other_sources`."""
@@ -96,7 +96,7 @@ def configs_of(
         store.get(chosen)
         return [chosen]
     if variants:
-        return [*there]
+        return sorted(there, key=lambda one: one != chosen)
     return [chosen] if chosen in there else [there[0]]
 
 

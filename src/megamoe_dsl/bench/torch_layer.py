@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from ..cases import TokenInputs
 from ..problem import Problem
 from ..quant import ExpertWeights, dequantize_e4m3_f32, dequantize_weight_e4m3
-from .baselines.baseline import require_silu
+from .baselines.baseline import require_plain
 
 
 class TorchLayer:
     """One rank's share; weights are of fp8xfp8, expanded to BF16.  Routing has no masked slots."""
 
     def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
-        require_silu(problem)
+        require_plain(problem)
         self.problem = problem
         self.fc1 = expand(weights.fc1, weights.fc1_sf).transpose(-2, -1)
         self.fc2 = expand(weights.fc2, weights.fc2_sf).transpose(-2, -1)

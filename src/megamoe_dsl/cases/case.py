@@ -42,7 +42,7 @@ class Case:
         def moved(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             return [one.to(device) for one in tensors]
 
-        weights = [ExpertWeights(w.fc1.to(device), w.fc1_sf.to(device), w.fc2.to(device), w.fc2_sf.to(device)) for w in self.weights]
+        weights = [one.map(lambda tensor: tensor.to(device)) for one in self.weights]
         x, x_sf, topk_idx, topk_weights = moved(self.x), moved(self.x_sf), moved(self.topk_idx), moved(self.topk_weights)
         return Case(self.problem, x, x_sf, topk_idx, topk_weights, weights, self.exact)
 

@@ -1,6 +1,7 @@
 """Random cases, and random weights and tokens of single ranks of large layers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import NamedTuple, SupportsIndex
 
@@ -11,7 +12,7 @@ from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
-from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, input_layout
+from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
 from megamoe_dsl.reference import activate, linear1, requantize, route
 from megamoe_dsl.reference.moe import ExpertInputs, expert_inputs
 
@@ -62,7 +63,7 @@ def random_case(
     weights = []
     for rank in range(problem.num_ranks):
         tell(f"weights of rank {rank} of {problem.num_ranks}")
-        weights.append(make_weights(problem, generator))
+        weights.append(_with_biases(problem, make_weights(problem, generator), generator))
     topk_weights = [_topk_weights(idx.shape, generator) for idx in topk_idx]
     case = Case(problem, list(x), list(x_sf), topk_idx, topk_weights, weights, exact)
     if exact:
@@ -85,6 +86,14 @@ def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: Supports
     return integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1")
 
 
+def _with_biases(problem: Problem, weights: ExpertWeights, generator: torch.Generator) -> ExpertWeights:
+    """The same weights, with normal biases if the layer has any."""
+    if not problem.biases:
+        return weights
+    layout, device = checkpoint_layout(problem), generator.device
+    return replace(weights, **{name: torch.randn(layout[name][1], generator=generator, device=device) for name in BIAS_NAMES})
+
+
 def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, generator=generator, device=generator.device) * 0.75 + 0.25
 
@@ -94,13 +103,18 @@ def _jobs(case: Case) -> Iterator[ExpertInputs]:
 
 
 def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Redraw the top-k weights of fragile rows in `case`; returns the Linear1 activations and scales of the job's rows."""
-    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf)
+    """Redraw the top-k weights of fragile rows in `case`, or mask their slots where these weights have nothing to do with them; returns the
+    Linear1 activations and scales of the job's rows."""
+    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias)
     weight = job.weight.clone()
     for _ in range(_MAX_REDRAWS):
-        values = activate(case.problem, gate_up, weight)
+        values = activate(case.problem, gate_up, None if job.hidden_weight is None else weight)
         rows = fragile(values, input_layout(case.problem)[1], MICRO_SCALING[case.problem.formats.hidden.element]).nonzero().flatten()
         if not len(rows):
+            break
+        if case.problem.weigh_results:
+            for rank, token, slot in job.rows[rows.cpu()].tolist():
+                case.topk_idx[rank][token, slot] = -1
             break
         weight[rows] = _topk_weights([len(rows)], generator)
     else:
@@ -151,7 +165,7 @@ def random_weights(
     """
     make = _generators(problem)
     generator = _rank_generator(problem, rank, _check_seed(seed), device)
-    return (make.exact_weights if exact else make.normal_weights)(problem, generator)
+    return _with_biases(problem, (make.exact_weights if exact else make.normal_weights)(problem, generator), generator)
 
 
 def random_inputs(

@@ -97,6 +97,10 @@ class PublishedExperts:
         kinds = (False,) if self.layout.scales is None else (False, True)
         return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
 
+    def bias_names(self, expert: int) -> list[str]:
+        """Of the biases that an expert of a layer with biases needs."""
+        return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
+
     def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:
         """Raises `CheckpointError` unless these can be the experts of `problem`; reads headers only.
 
@@ -113,12 +117,12 @@ class PublishedExperts:
             raise self._error(f"weights of layout {layout.name}, which recipe {problem.recipe} cannot have: {layout.format} to {wanted}")
         if (layout.format, wanted) == DOUBLES and not expand:
             raise self._error(f"weights in E2M1, and recipe {problem.recipe} takes E4M3, twice the bytes: must be asked for with expand")
-        for ending in () if ignore_biases else layout.refused:
-            for stem in (*layout.fc1, layout.fc2):
-                name = f"{stem.format(layer=self.layer, expert=0)}{ending}"
-                if name in self.checkpoint:
-                    what = "a MegaMoE has no biases: must not be there, or be left out on purpose with ignore_biases"
-                    raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
+        for name in () if layout.biases is None or ignore_biases or problem.biases else self.bias_names(0):
+            if name in self.checkpoint:
+                what = "the layer has biases = False: must be True, or the bias be left out on purpose with ignore_biases"
+                raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
+        if problem.biases and layout.biases is None:
+            raise self._error(f"layout {layout.name} has no biases, and the layer has biases = True")
 
     def check_tensors(self, expert: int) -> None:
         """Raises `CheckpointError` for the first tensor of an expert that is missing, or of another dtype or shape; reads headers only."""
@@ -150,7 +154,22 @@ class PublishedExperts:
                 raise CheckpointError(str(error), file=self.checkpoint.files[name], tensor=name) from None
             assert scales is not None  # every recipe's weights have them
             found += [codes.unsqueeze(0), scales.unsqueeze(0)]
-        return ExpertWeights(*found)
+        return ExpertWeights(*found, *(self._biases(expert, problem, device) if problem.biases else ()))
+
+    def _biases(self, expert: int, problem: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of both linears, FP32 [1, 2I], gate and then up, and [1, H]; zeros beyond the published ones."""
+        hidden, intermediate = self.shape
+        both = 2 if len(self.layout.fc1) == 1 else 1
+        *fc1, fc2 = (self._bias(name, expert, device) for name in self.bias_names(expert))
+        for name, bias, rows in zip(self.bias_names(expert), (*fc1, fc2), (*[both * intermediate] * len(fc1), hidden), strict=True):
+            if tuple(bias.shape) != (rows,):
+                raise CheckpointError(f"shape {tuple(bias.shape)}: must be {(rows,)}", file=self.checkpoint.files[name], tensor=name)
+        halves = fc1 if len(fc1) == 2 else [half for half, _ in _split(fc1[0], None, interleaved=self.layout.interleaved)]
+        grown = [_grow(half[None], 1, problem.intermediate, 0) for half in halves]
+        return torch.cat(grown, dim=1), _grow(fc2[None], 1, problem.hidden, 0)
+
+    def _bias(self, name: str, expert: int, device: torch.device) -> torch.Tensor:
+        return self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
 
     def _error(self, what: str) -> CheckpointError:
         name = self.name(self.layout.fc2, 0)

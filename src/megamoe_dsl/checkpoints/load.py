@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, weight_names
 from .error import CheckpointError
 from .experts import PublishedExperts
 from .files import Checkpoint
@@ -57,7 +57,7 @@ def load_experts(
     rank           whose experts: [rank * experts_per_rank, (rank + 1) * experts_per_rank)
     start          local expert to begin with: the `expert` of an earlier `CheckpointError`
     expand         E2M1 may become E4M3 for a recipe with FP8 weights: twice the bytes, the same values or an error (quant/expansion.py)
-    ignore_biases  leave out the biases of gpt-oss, whose layer a `MegaMoE` then does not compute
+    ignore_biases  leave out the biases of gpt-oss, whose layer a `MegaMoE` without biases then does not compute
     progress       called with experts that are in place and experts of the rank; besides, `logging` has a line at INFO per tenth
 
     Raises `CheckpointError` that names tensor and file, with the local expert as `expert`, and `ProblemError` for rank and start.
@@ -119,4 +119,5 @@ class _Gathered:
         self.experts.append(weights)
 
     def weights(self) -> ExpertWeights:
-        return ExpertWeights(*(torch.cat([getattr(one, name) for one in self.experts]) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")))
+        names = weight_names(self.problem)
+        return ExpertWeights(**{name: torch.cat([getattr(one, name) for one in self.experts]) for name in names})

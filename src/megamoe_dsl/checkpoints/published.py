@@ -36,7 +36,7 @@ class PublishedLayout:
     stacked       a tensor has all experts in its first dimension; else every expert has its own, and stems name it
     interleaved   rows of gate and up alternate in the one tensor of Linear1; else gate comes first
     blocked       codes are [rows, K / channels, bytes of a scale's channels] rather than [rows, bytes of K]
-    refused       endings of tensors beside fc1 and fc2 that a `MegaMoE` has no place for
+    biases        ending of the name of a bias, of as many values as fc1 or fc2 has rows; None where there are none
 
     Stems have {layer} and, unless stacked, {expert}.
     """
@@ -52,7 +52,7 @@ class PublishedLayout:
     stacked: bool = False
     interleaved: bool = False
     blocked: bool = False
-    refused: tuple[str, ...] = ()
+    biases: str | None = None
 
     @property
     def code_dtypes(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ PUBLISHED = {
             stacked=True,
             interleaved=True,
             blocked=True,
-            refused=("_bias",),
+            biases="_bias",
         ),
         PublishedLayout(
             "qwen3-moe",

@@ -34,6 +34,10 @@ def either(values: Sequence[object]) -> str:
 
 
 OTHERS = " or ".join(one.name for one in KERNELS if not is_layer(one))
+OF_LAYERS = (
+    *("hidden", "intermediate", "experts", "topk", "pool_rows", "combine"),
+    *("ranks", "clamp", "activation", "biases", "weigh_results"),
+)
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
@@ -46,6 +50,8 @@ class ConfigOptions(ShapeOptions):
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
     activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
+    biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
+    weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
     block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
@@ -65,10 +71,8 @@ class ConfigOptions(ShapeOptions):
     def problem(self, max_tokens_per_rank: int) -> Problem:
         """The problem, in the usual number formats of the architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
-        given = {
-            **given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation}),
-            "activation_clamp": self.clamp,
-        }
+        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation})
+        given |= {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
         given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture)
         if self.preset is not None:
             return with_pool_rows(find_preset(self.preset).problem(max_tokens_per_rank, **given), self.pool_rows)
@@ -104,14 +108,9 @@ class KernelOptions(ConfigOptions):
         """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
         option that does not go with it."""
         layer = is_layer(find_kernel(self.kernel))
-        names = (
-            ("fields", "choices")
-            if layer
-            else ("hidden", "intermediate", "experts", "topk", "pool_rows", "combine", "ranks", "clamp", "activation", *TILE)
-        )
-        for name in names:
-            if getattr(self, name) is not None:
-                raise ProblemError(f"--{name.replace('_', '-')}", getattr(self, name), f"left out with --kernel {self.kernel}")
+        for name in ("fields", "choices") if layer else (*OF_LAYERS, *TILE):
+            if (value := getattr(self, name)) is not None and value is not False:
+                raise ProblemError(f"--{name.replace('_', '-')}", value, f"left out with --kernel {self.kernel}")
         return layer
 
     def other(self, rows: int, num_sms: int | None) -> Any:

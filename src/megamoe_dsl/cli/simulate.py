@@ -80,10 +80,8 @@ def simulate(
             return
         if given.kernel == PreDispatchKernel.name:
             tile = {name: getattr(given, name) for name in TILE}
-            leave_out(
-                {"clamp": given.clamp, "activation": given.activation, "random": random or None, **tile, "launches": launches},
-                f"--kernel {given.kernel}",
-            )
+            numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
+            leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
         ranks = asked_ranks(given)
         counts = parse_tokens(tokens, ranks)
         problem = replace(given, ranks=ranks).problem(max(1, *counts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -14,9 +14,7 @@ from ..kernels.gather_gemm.config import GatherGemmConfig
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
-from ..runtime.simulated_gather import simulate_gather_gemm
 from ..runtime.simulated_gemm import simulate_gemm
-from ..sim import Report
 from .config_options import KernelOptions
 from .simulator_output import counting, print_outcome, print_reports
 from .tables import artifact_table, config_table, problem_table, ruled
@@ -44,13 +42,11 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
     return rows * problem.num_groups if len(rows) == 1 else rows
 
 
-def subject(
-    config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool
-) -> tuple[GemmCase | GatherCase, Callable[..., Report]]:
-    """Data, and what runs them.  Raises `ProblemError` for rows that do not fit."""
+def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase:
+    """Data.  Raises `ProblemError` for rows that do not fit."""
     if isinstance(config, GatherGemmConfig):
-        return gather_case(config.problem, counts, seed, exact=exact), simulate_gather_gemm
-    return gemm_case(config.problem, counts, seed, exact=exact), simulate_gemm
+        return gather_case(config.problem, counts, seed, exact=exact)
+    return gemm_case(config.problem, counts, seed, exact=exact)
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
@@ -60,7 +56,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     """
     if config.problem.accumulate:
         launches = 1
-    case, simulate = subject(config, counts, seed, exact=exact)
+    case = case_of(config, counts, seed, exact=exact)
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     with console.status("compiling"):
         artifact = compile_kernel(config, line_info=True)  # findings and faults then name Python lines
@@ -68,7 +64,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
     with console.status("making the reference"):
         low, high = case.ends(exact=exact, k_blocks=config.most_k_blocks)
     with counting(console) as show:
-        report = simulate(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
+        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
     d = case.tensors.d
     wrong = d.numel() - int(((low <= d) & (d <= high)).sum())
     table = ruled("D against the reference", "rows", "elements", "right", "verdict")

@@ -38,6 +38,12 @@ def ruled(title: str, first: str, *others: str) -> Table:
     return table
 
 
+def extras_of(problem: Problem) -> list[str]:
+    """What a layer has that most have not."""
+    said = {"biases": problem.biases, "top-k weights applied in combine": problem.weigh_results}
+    return [name for name, has in said.items() if has]
+
+
 def problem_table(problem: Any) -> Table:
     """A problem, one fact a row: of a MoE layer, or the fields of another one."""
     if not isinstance(problem, Problem):
@@ -51,7 +57,7 @@ def problem_table(problem: Any) -> Table:
             ("experts, top-k", f"{problem.num_experts} ({problem.experts_per_rank} per rank), {problem.topk}"),
             ("tokens per rank", f"up to {problem.max_tokens_per_rank}"),
             *([] if problem.combine == BF16 else [("results travel as", problem.combine)]),
-            ("activation", problem.activation),
+            ("activation", ", ".join((problem.activation, *extras_of(problem)))),
             ("recipe", f"{problem.recipe}, activation clamp {clamp}, {'fast' if problem.fast_math else 'precise'} math"),
         ],
     )

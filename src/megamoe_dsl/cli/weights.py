@@ -48,7 +48,7 @@ def convert(
     recipe: Annotated[str, typer.Option(help=f"Formats of the layer that will load it: {either(list(RECIPES))}.")],
     layers: Annotated[str | None, typer.Option(help="Of the model, as in 3-5,8; all by default.")] = None,
     expand: Annotated[bool, typer.Option(help="FP4 may become FP8: twice the bytes, the same values or an error.")] = False,
-    ignore_biases: Annotated[bool, typer.Option(help="Leave out the biases of gpt-oss, which a MegaMoE does not have.")] = False,
+    ignore_biases: Annotated[bool, typer.Option(help="Leave out the biases of gpt-oss, which converted files have no place for.")] = False,
     device: Annotated[str, typer.Option(help="Where experts are converted: cpu, cuda, cuda:1.")] = "cpu",
 ) -> None:
     """Write the experts in the format of a recipe; what is there already from the same source is kept."""

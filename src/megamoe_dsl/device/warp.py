@@ -22,6 +22,11 @@ def ballot(condition: Any) -> Any:
     return emit_to(Int32, "{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, {1}, 0;\n\tvote.sync.ballot.b32 {0}, p, 0xffffffff;\n\t}}", condition)
 
 
+def match_lanes(value: Any) -> Any:
+    """Mask of the lanes that have the same word."""
+    return emit_to(Int32, "match.any.sync.b32 {}, {}, 0xffffffff;", value)
+
+
 def lowest_bit(mask: Any) -> Any:
     """Index of the lowest set bit of a non-zero mask."""
     return emit_to(Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}", mask)
@@ -37,6 +42,11 @@ def lanes_below() -> Any:
     return Int32(cute.arch.lanemask_lt())
 
 
+def warp_max_u32(value: Any) -> Any:
+    """The largest value of the 32 lanes, unsigned."""
+    return emit_to(Int32, "redux.sync.max.u32 {}, {}, 0xffffffff;", value)
+
+
 def warp_min_u32(value: Any) -> Any:
     """The smallest value of the 32 lanes, unsigned."""
     return emit_to(Int32, "redux.sync.min.u32 {}, {}, 0xffffffff;", value)
@@ -45,6 +55,13 @@ def warp_min_u32(value: Any) -> Any:
 def shuffle(value: Any, lane: Any) -> Any:
     """The value that `lane` holds."""
     return emit_to(Int32, "shfl.sync.idx.b32 {}, {}, {}, 31, 0xffffffff;", value, lane)
+
+
+def inclusive_sum(value: Any) -> Any:
+    """The sum of an integer over this lane and those below."""
+    for distance in range(5):
+        value = value + shuffle_up(value, 1 << distance)
+    return value
 
 
 def shuffle_f32(value: Any, lane: Any) -> Any:

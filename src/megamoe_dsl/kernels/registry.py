@@ -8,6 +8,8 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
+from .ep_moe.family import DispatchGroupedGemmKernel, GroupedGemmCombineKernel
+from .expert_routing.family import RouteKernel, SumKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
@@ -20,7 +22,11 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    RouteKernel(),
+    SumKernel(),
     *STAGES,
+    DispatchGroupedGemmKernel(),
+    GroupedGemmCombineKernel(),
 ]
 
 

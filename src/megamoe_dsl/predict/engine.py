@@ -3,6 +3,8 @@
 A worker (a CTA on SM90, a pair of them on SM100) has a weight loader and a token loader that fill a ring of stages, a tensor core that
 empties it, and epilogue warps; all workers share L2, HBM and NVLink (server.py).  An operand of a K block that was in L2 a short while
 ago comes from there, any other from HBM: bytes into L2 are counted, and what was touched less than `l2_kept` of them ago still is there.
+Rows of the pool that no token fills are fetched with the others of their block, and nothing of the launch has brought them into L2.  A
+worker has a tile `places` before its epilogue warps begin with it, so that tiles wait behind a slow one.
 
 Times follow from one another by maxima and sums, so nothing waits in a queue of events: in rounds, all workers whose next step lies within
 `window` after the earliest one take it together, as arrays.
@@ -34,17 +36,18 @@ class Engine:
         workers, stages = len(machine.spread), machine.stages
         self.hbm, self.l2, self.nvlink = (Server(rate, start) for rate in (machine.hbm, machine.l2, machine.nvlink))
         self.into_l2 = 0.0
-        # --- operands: when their bytes were last touched, counted in bytes into L2, and when they came
+        # --- operands: when their bytes were last touched, counted in bytes into L2, when they came, and what was not written meanwhile
         keys = pool.weight_keys + len(pool) * pool.key_blocks
         self.touched = np.full(keys, -NEVER)
         self.came = np.zeros(keys)
         self.seen = np.zeros(keys, bool)
         self.claimed = np.zeros(keys, np.int64)
+        self.stale = np.zeros(keys)
+        self.stale[pool.weight_keys :].reshape(len(pool), -1)[:, : pool.fc1_keys] = self._stale_bytes()[:, None]
         # --- tiles
         self.next_number = 0
         self.history = np.zeros((workers, HISTORY), np.int64)
         self.fetched = np.zeros(workers, np.int64)
-        self.done = np.zeros(workers, bool)
         # --- [weights, tokens, tensor core]: tile of the worker, K block of the tile, K blocks so far; time of the last step
         self.position = np.zeros((3, workers), np.int64)
         self.k = np.zeros((3, workers), np.int64)
@@ -73,6 +76,8 @@ class Engine:
 
     def run(self) -> Run:
         """All of it."""
+        for _ in range(self.machine.places + self.machine.groups):
+            self._fetch(self.every)
         while True:
             weights, tokens, stores = self._due_weights(), self._due_tokens(), self._due_stores()
             earliest = min(weights.min(), tokens.min(), stores.min())
@@ -103,6 +108,14 @@ class Engine:
             self.energy,
         )
 
+    def _stale_bytes(self) -> Floats:
+        """Of a Linear1 K block of each pool block: rows that are fetched although no token of this launch fills them."""
+        tiles, pool = self.tiles, self.pool
+        fetched, fc1 = np.zeros(len(pool)), tiles.is_fc2 == 0
+        for blocks in tiles.pools[fc1].T:
+            fetched[blocks] = tiles.hbm_bytes[fc1, 1]
+        return np.maximum(fetched - pool.num_bytes / pool.fc1_keys, 0.0)
+
     # --- when the next step of each worker can be
     def _slot(self, role: int) -> Floats:
         """When the stage that a loader fills next is free, never while it is not known."""
@@ -111,7 +124,7 @@ class Engine:
         return np.where(self.count[role] - self.count[2] < stages, free, NEVER)
 
     def _due_weights(self) -> Floats:
-        return np.where(self.done, NEVER, self._slot(0))
+        return np.where(self.position[0] < self.fetched, self._slot(0), NEVER)
 
     def _due_tokens(self) -> Floats:
         known = self.position[1] < self.fetched
@@ -168,6 +181,7 @@ class Engine:
         self.stamps[tile, 3], self.stamps[tile, 4] = begin, end
         self.epilogue_time += float((end - begin).sum())
         self.end = max(self.end, float(end.max()))
+        self._fetch(who[np.argsort(end, kind="stable")])
         fc1 = tiles.is_fc2[tile] == 0
         if fc1.any():
             self._fill_pool(tile[fc1], end[fc1])
@@ -184,27 +198,21 @@ class Engine:
         self.ready[1, full] = self.filled[full]
         self._touch_pool(full, self.pool.fc1_keys, self.pool.key_blocks)
 
-    def _fetch(self, who: Ints) -> Ints:
-        """The next tile of workers, in the order in which they ask; returns those that got one."""
+    def _fetch(self, who: Ints) -> None:
+        """The next tile of workers, in the order in which they ask."""
         if self.machine.handed_out:
             number = np.where(self.fetched[who] == 0, who, len(self.every) + self.next_number + np.cumsum(self.fetched[who] > 0) - 1)
             self.next_number += int((self.fetched[who] > 0).sum())
         else:
             number = who + self.fetched[who] * len(self.every)
         there = number < len(self.tiles)
-        self.done[who[~there]] = True
         who, number = who[there], number[there]
         self.history[who, self.fetched[who] % HISTORY] = number
         self.worker[number] = who
         self.fetched[who] += 1
-        return who
 
     def _load(self, weights: Ints, weights_due: Floats, tokens: Ints, tokens_due: Floats) -> None:
         """A K block of the weights for some workers, and one of the tokens for some."""
-        new = self.position[0, weights] == self.fetched[weights]
-        if new.any():
-            order = weights[new][np.argsort(weights_due[weights[new]], kind="stable")]
-            weights = np.concatenate([weights[~new], self._fetch(order)])
         who = np.concatenate([weights, tokens])
         if not len(who):
             return
@@ -234,16 +242,19 @@ class Engine:
         first = self.claimed[keys] == np.arange(len(keys))  # of those who ask for the same at once
         miss = first & (self.into_l2 - self.touched[keys] >= machine.l2_kept)
         cold = miss & ~self.seen[keys] & (keys < self.pool.weight_keys)
-        read = np.where(miss, whole * np.where(cold, 1 - machine.kept, 1.0), 0.0)
+        stale = np.where(first, self.stale[keys], 0.0)
+        self.stale[keys] = 0.0
+        read = np.where(miss, whole * np.where(cold, 1 - machine.kept, 1.0), stale)
         in_l2 = self.l2.serve(times, amount + machine.fill * read)
         self.l2.served -= machine.fill * float(read.sum())
         port = np.maximum(self.port_free[who], times) + amount / machine.port
         np.maximum.at(self.port_free, who, port)
         in_l2 = np.maximum(in_l2, port)
-        if miss.any():
-            from_hbm = np.maximum(self.hbm.serve(times[miss], read[miss]), in_l2[miss]) + machine.hbm_latency
-            self.came[keys[miss]] = from_hbm
-            self.into_l2 += float(whole[miss].sum())
+        missing = read > 0
+        if missing.any():
+            from_hbm = np.maximum(self.hbm.serve(times[missing], read[missing]), in_l2[missing]) + machine.hbm_latency
+            self.came[keys[missing]] = from_hbm
+            self.into_l2 += float(np.where(miss, whole, stale).sum())
             self.seen[keys] = True
         self.touched[keys] = self.into_l2
         return np.maximum(in_l2 + machine.l2_latency, self.came[keys])

@@ -13,6 +13,7 @@ class Machine:
 
     stages          of the ring
     handed_out      whether tiles are handed out at run time, rather than every so-many-th to a worker
+    places          of a worker's tile queue: it fetches a tile when its epilogue warps begin with the one that many before
     overlaps        whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
     groups          of epilogue warps, which take alternate tiles
     hbm, l2, nvlink, port    bandwidths; `port` is one worker's
@@ -28,6 +29,7 @@ class Machine:
 
     stages: int
     handed_out: bool
+    places: int
     overlaps: bool
     groups: int
     hbm: float

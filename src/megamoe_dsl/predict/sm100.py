@@ -147,7 +147,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
         pools=np.stack([tiles.pool_block] * 2, 1),
         arrivals=np.ones_like(valid),
         l2_bytes=np.stack([weight_bytes, np.full(len(valid), shape.block_m * row + 2 * atoms_bytes)], 1),
-        hbm_bytes=np.stack([weight_bytes, valid * row + atoms_bytes], 1),
+        hbm_bytes=np.stack([weight_bytes, np.full(len(valid), shape.block_m * row + atoms_bytes)], 1),
         multiply=np.maximum(tensor, instructions.mma * kernel["warp_clocks"]) * us,
         epilogue=issued * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
         nvlink=tiles.by_phase(0.0, valid * result * load.remote),
@@ -163,6 +163,7 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
     return Machine(
         stages=shape.num_stages,
         handed_out=shape.handed_out,
+        places=2,
         overlaps=True,
         groups=shape.groups,
         hbm=calibration.hbm,

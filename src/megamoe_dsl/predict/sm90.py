@@ -67,14 +67,20 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
     kernel, us = calibration.kernel, 1e-3 / clock
     if config.block_m < ROWS:
         shape = np.shape(first)
-        columns = kernel["packed_columns"] + kernel["packed_token"] * config.block_m if config.packed else kernel["columns"]
-        return np.full(shape, columns * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
+        return np.full(shape, column_clocks(config, kernel) * us), np.full(shape, LEAST_ENERGY + config.block_m / ROWS)
     half = np.maximum(first, second) <= HALF
     clocks = kernel["rows"] + kernel["rows_token"] * np.where(half, HALF, ROWS)
     if config.decoded:
         clocks = np.maximum(clocks, kernel["decode"])
     energy = np.where(first <= HALF, 0.5, 1.0) + np.where(second > HALF, 1.0, np.where(second > 0, 0.5, 0.0))
     return clocks * us, energy
+
+
+def column_clocks(config: Sm90Config, kernel: dict[str, float]) -> float:
+    """Of a K block whose tokens are the wgmma's columns: the tensor core takes as long for each as for one that is a row."""
+    if config.packed:
+        return kernel["packed_columns"] + kernel["packed_token"] * config.block_m
+    return kernel["columns"] + (kernel["rows_token"] + kernel["columns_token"]) * config.block_m
 
 
 def fetched(config: Sm90Config, valid: Ints) -> Floats:
@@ -88,6 +94,7 @@ def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock:
     return Machine(
         stages=config.num_stages,
         handed_out=True,
+        places=1,
         overlaps=False,
         groups=1,
         hbm=calibration.hbm,

@@ -39,9 +39,11 @@ from megamoe_dsl.quant.formats import (
 )
 from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
-from megamoe_dsl.quant.placement import WEIGHT_NAMES, new_weights, place_expert, single_expert, transform_expert
+from megamoe_dsl.quant.placement import new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
+    BIAS_NAMES,
     INDEX_DTYPES,
+    WEIGHT_NAMES,
     ExpertWeights,
     TransformedWeights,
     checkpoint_layout,
@@ -57,9 +59,11 @@ from megamoe_dsl.quant.weights import (
     tile_sm90,
     transform_weights,
     utccp_scale_order,
+    weight_names,
 )
 
 __all__ = [
+    "BIAS_NAMES",
     "E4M3_MAX",
     "FP32_SCALE_BLOCK",
     "INDEX_DTYPES",
@@ -112,5 +116,6 @@ __all__ = [
     "unpack_e2m1",
     "unpack_tiles",
     "utccp_scale_order",
+    "weight_names",
     "weight_scale_rows",
 ]

@@ -5,14 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megamoe_dsl.quant.weights import ExpertWeights, TransformedWeights, checkpoint_layout, transform_weights
+from megamoe_dsl.quant.weights import ExpertWeights, TransformedWeights, checkpoint_layout, transform_weights, weight_names
 
 if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
     from megamoe_dsl.problem import Problem
-
-WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
-"""Fields of `ExpertWeights` and of `TransformedWeights`."""
 
 
 def single_expert(problem: "Problem") -> "Problem":
@@ -22,14 +19,14 @@ def single_expert(problem: "Problem") -> "Problem":
 
 def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) -> TransformedWeights:
     """One expert, El = 1, in kernel order.  Raises ValueError that names the field when it does not fit `problem`."""
-    return transform_weights(single_expert(problem), arch, *(getattr(expert, name) for name in WEIGHT_NAMES))
+    return transform_weights(single_expert(problem), arch, *(getattr(expert, name) for name in weight_names(problem)))
 
 
 def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:
     """Memory for a rank's weights in kernel order, zero, on a device."""
     zeros = {n: torch.zeros(shape, dtype=dtype, device="cpu") for n, (dtype, shape) in checkpoint_layout(single_expert(problem)).items()}
     one, count = transform_expert(problem, arch, ExpertWeights(**zeros)), problem.experts_per_rank
-    tensors = {name: getattr(one, name) for name in WEIGHT_NAMES}
+    tensors = {name: getattr(one, name) for name in weight_names(problem)}
     return TransformedWeights(
         **{n: torch.zeros((count * t.shape[0], *t.shape[1:]), dtype=t.dtype, device=device) for n, t in tensors.items()}
     )
@@ -37,7 +34,9 @@ def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) ->
 
 def place_expert(weights: TransformedWeights, index: int, count: int, expert: TransformedWeights) -> None:
     """Copies one expert in kernel order over the one at `index` of `count`."""
-    for name in WEIGHT_NAMES:
-        target, source = getattr(weights, name), getattr(expert, name)
+    for name, source in vars(expert).items():
+        if source is None:
+            continue
+        target = getattr(weights, name)
         rows = target.shape[0] // count
         target[index * rows : (index + 1) * rows].copy_(source)

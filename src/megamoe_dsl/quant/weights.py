@@ -9,7 +9,8 @@ SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason a
 """
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
     from megamoe_dsl.problem import Problem
 
+WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
+"""Fields of `ExpertWeights` and of `TransformedWeights` that every layer has."""
+BIAS_NAMES = ("fc1_bias", "fc2_bias")
+"""Those of a layer with biases."""
 GATE_UP_GROUP = 8
 TORCH_DTYPES: dict[str | None, torch.dtype] = {E4M3: torch.float8_e4m3fn, E2M1: torch.uint8, UE8M0: torch.uint8, F32: torch.float32}
 """Of a recipe's elements and scales; two E2M1 share a byte."""
@@ -44,7 +49,14 @@ def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[
     for name, rows, k in (("fc1", 2 * i, h), ("fc2", h, i)):
         found[name] = code, (el, rows, k * weights.element_bits // 8)
         found[f"{name}_sf"] = scale, (el, rows // weights.rows, k // weights.channels)
+    if problem.biases:
+        found |= {"fc1_bias": (torch.float32, (el, 2 * i)), "fc2_bias": (torch.float32, (el, h))}
     return found
+
+
+def weight_names(problem: "Problem") -> tuple[str, ...]:
+    """Fields of `ExpertWeights` and of `TransformedWeights` that a layer has."""
+    return (*WEIGHT_NAMES, *(BIAS_NAMES if problem.biases else ()))
 
 
 INDEX_DTYPES = (torch.int64, torch.int32)
@@ -72,6 +84,7 @@ class ExpertWeights:
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales:
         fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2I/128, H/128]; fc2 [El, H, I]; fc2_sf [El, H/128, I/128].
+    With biases fc1_bias [El, 2I], rows [gate | up], and fc2_bias [El, H], float32; bfloat16 is converted, which is exact.
 
     NaN and infinities are not looked for (`finite`); see `runtime.buffers.check_weights`.
     """
@@ -80,15 +93,33 @@ class ExpertWeights:
     fc1_sf: torch.Tensor
     fc2: torch.Tensor
     fc2_sf: torch.Tensor
+    fc1_bias: torch.Tensor | None = None
+    fc2_bias: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("fc1_sf", "fc2_sf"):
             object.__setattr__(self, name, ue8m0_bytes(getattr(self, name)))
+        for name in BIAS_NAMES:
+            bias = getattr(self, name)
+            if bias is not None and bias.dtype == torch.bfloat16:
+                object.__setattr__(self, name, bias.float())
 
     def validate(self, problem: "Problem") -> None:
-        """Raise ValueError naming the field when a dtype or a shape does not fit `problem`."""
-        for name, (dtype, shape) in checkpoint_layout(problem).items():
+        """Raise ValueError naming the field when it is missing or not the problem's, or a dtype or a shape does not fit `problem`."""
+        layout = checkpoint_layout(problem)
+        for name in BIAS_NAMES:
+            if (getattr(self, name) is None) == (name in layout):
+                raise ValueError(f"{name}: {'missing' if name in layout else 'given'}, allowed: with biases = {not problem.biases}")
+        for name, (dtype, shape) in layout.items():
             _require_shape(name, getattr(self, name), dtype, shape)
+
+    def expert(self, index: int) -> "ExpertWeights":
+        """One of them."""
+        return self.map(lambda tensor: tensor[index : index + 1])
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":
+        """What `change` makes of every tensor that is there."""
+        return ExpertWeights(**{name: change(tensor) for name, tensor in vars(self).items() if tensor is not None})
 
 
 @dataclass(frozen=True)
@@ -106,12 +137,15 @@ class TransformedWeights:
     fp8xmxfp4:
         fc1 uint8 [El, 2I/256, H/128, 17408] and fc2 uint8 [El, H/256, I/128, 17408]: tiles (`packed_tiles`), of fc1 in `order_rows_sm90`
         order; fc1_sf and fc2_sf uint8 [0]: the tiles have the scales.
+    Biases are float32: fc1_bias [El, 2I] in the order of fc1's rows, fc2_bias [El, H].
     """
 
     fc1: torch.Tensor
     fc1_sf: torch.Tensor
     fc2: torch.Tensor
     fc2_sf: torch.Tensor
+    fc1_bias: torch.Tensor | None = None
+    fc2_bias: torch.Tensor | None = None
 
 
 def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2) -> torch.Tensor:
@@ -274,14 +308,21 @@ def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> 
 
 
 def transform_weights(
-    problem: "Problem", arch: "Arch", fc1: torch.Tensor, fc1_sf: torch.Tensor, fc2: torch.Tensor, fc2_sf: torch.Tensor
+    problem: "Problem",
+    arch: "Arch",
+    fc1: torch.Tensor,
+    fc1_sf: torch.Tensor,
+    fc2: torch.Tensor,
+    fc2_sf: torch.Tensor,
+    fc1_bias: torch.Tensor | None = None,
+    fc2_bias: torch.Tensor | None = None,
 ) -> TransformedWeights:
     """Checkpoint weights of one rank to the layout of an architecture's kernel (module docstring).
 
     Args:
-        problem: gives the recipe, El, H and I.
+        problem: gives the recipe, El, H and I, and whether there are biases.
         arch: of the kernel.
-        fc1, fc1_sf, fc2, fc2_sf: as the fields of `ExpertWeights`.
+        fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias: as the fields of `ExpertWeights`.
 
     Returns:
         The `TransformedWeights`; tensors that do not change are passed through.
@@ -289,17 +330,21 @@ def transform_weights(
     Raises:
         ValueError: naming the field, its shape or dtype and what `problem` asks for.
     """
-    given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
+    given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias)
     given.validate(problem)
     fc1_sf, fc2_sf = given.fc1_sf, given.fc2_sf
+    biases: dict[str, torch.Tensor | None] = {}
+    if given.fc1_bias is not None:
+        rows = given.fc1_bias.unsqueeze(-1)
+        ordered = interleave_gate_up(rows) if arch.has_tensor_memory else order_rows_sm90(rows)
+        biases = {"fc1_bias": ordered.squeeze(-1), "fc2_bias": given.fc2_bias}
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         tiles = pack_tiles(fc1, fc1_sf, "fc1", rows_sm90(problem)), pack_tiles(fc2, fc2_sf, "fc2")
-        return TransformedWeights(fc1=tiles[0], fc1_sf=fc1_sf.new_empty(0), fc2=tiles[1], fc2_sf=fc2_sf.new_empty(0))
+        return TransformedWeights(tiles[0], fc1_sf.new_empty(0), tiles[1], fc2_sf.new_empty(0), **biases)
     if not arch.has_tensor_memory:
-        return TransformedWeights(fc1=tile_sm90(order_rows_sm90(fc1)), fc1_sf=fc1_sf, fc2=tile_sm90(fc2), fc2_sf=fc2_sf)
-    return TransformedWeights(
-        fc1=interleave_gate_up(fc1), fc1_sf=utccp_scale_order(interleave_gate_up(fc1_sf)), fc2=fc2, fc2_sf=utccp_scale_order(fc2_sf)
-    )
+        return TransformedWeights(tile_sm90(order_rows_sm90(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, **biases)
+    scales = utccp_scale_order(interleave_gate_up(fc1_sf)), utccp_scale_order(fc2_sf)
+    return TransformedWeights(interleave_gate_up(fc1), scales[0], fc2, scales[1], **biases)
 
 
 def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
@@ -318,5 +363,9 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
         fc1 = deinterleave_gate_up(weights.fc1)
         fc1_sf = deinterleave_gate_up(inverse_utccp_scale_order(weights.fc1_sf, experts))
         plain = ExpertWeights(fc1, fc1_sf, weights.fc2, inverse_utccp_scale_order(weights.fc2_sf, experts))
+    if weights.fc1_bias is not None:
+        rows = weights.fc1_bias.unsqueeze(-1)
+        ordered = deinterleave_gate_up(rows) if arch.has_tensor_memory else inverse_order_rows_sm90(rows)
+        plain = replace(plain, fc1_bias=ordered.squeeze(-1), fc2_bias=weights.fc2_bias)
     plain.validate(problem)
     return plain

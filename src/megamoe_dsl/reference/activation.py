@@ -24,7 +24,7 @@ def linear(form: Activation, up: torch.Tensor) -> torch.Tensor:
     return limited(up, form.up_limit) + form.up_offset
 
 
-def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     """Activated gate * up * weight as the Linear1 epilogue computes it: with `silu`, silu(gate) * up * weight.
 
     gate and up are rounded to BF16, then clamped in BF16 by BF16(activation_clamp): gate from above, up on both sides. In FP32, each step
@@ -38,7 +38,7 @@ def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor) -> t
     Args:
         problem: says activation, clamp and which of the two formulas.
         gate_up: float32 [n, 2I], columns [gate | up], of any I.
-        weight: float32 [n], the top-k weight of each row.
+        weight: float32 [n], the top-k weight of each row; None where combine applies it.
 
     Returns:
         float32 [n, I].
@@ -48,7 +48,7 @@ def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor) -> t
     """
     if gate_up.dtype != torch.float32 or gate_up.ndim != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up: {gate_up.dtype} {tuple(gate_up.shape)}, allowed: torch.float32 (n, 2I)")
-    if weight.dtype != torch.float32 or tuple(weight.shape) != (gate_up.shape[0],):
+    if weight is not None and (weight.dtype != torch.float32 or tuple(weight.shape) != (gate_up.shape[0],)):
         raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: torch.float32 ({gate_up.shape[0]},)")
     form, clamp = problem.activates, problem.activation_clamp
     gate, up = gate_up.to(torch.bfloat16).chunk(2, dim=1)
@@ -66,4 +66,5 @@ def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor) -> t
     else:
         value = value / (1.0 + (-form.slope * gate.double()).exp().float())
     factor = limited(up, form.up_limit).float() + form.up_offset
-    return (value * factor) * weight.unsqueeze(1)
+    product = value * factor
+    return product if weight is None else product * weight.unsqueeze(1)

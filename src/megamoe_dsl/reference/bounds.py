@@ -55,7 +55,7 @@ from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
-from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel
+from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel, with_bias
 
 _UNIT = 2.0**-24  # half an ulp of FP32
 _GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid changes where, a limit makes it less
@@ -131,6 +131,15 @@ class _Sums:
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate).double()
         return self.activations(x, x_sf) @ self.weights(w, w_sf).T
 
+    def biased(
+        self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums with a bias added, and their errors with the rounding of that."""
+        if bias is None:
+            return total, error
+        total = with_bias(total.float(), bias, factor).double()
+        return total, error if self.exact else error + 2 * _UNIT * total.abs()
+
     def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         if self.exact:
             return torch.zeros_like(total)
@@ -200,14 +209,15 @@ def error_bound(
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf)
         total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf), total)
+        total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
         up, up_error = _clamped_ends(up_sum, up_error, None if clamp is None else -clamp, clamp)
-        values = activate(problem, total.float(), job.weight).double()
+        values = activate(problem, total.float(), job.hidden_weight).double()
         factor = linear(problem.activates, up)
         product_error = gated(problem.activates, gate).abs() * up_error + _GATE_SLOPE * gate_error * (factor.abs() + up_error)
-        error = product_error * job.weight.double().abs().unsqueeze(1)
+        error = product_error if job.hidden_weight is None else product_error * job.hidden_weight.double().abs().unsqueeze(1)
         error = error + _SFU_ERROR * (values.abs() + error)
 
         codes = requantize(values.float(), problem.recipe)
@@ -218,6 +228,7 @@ def error_bound(
         if not rigorous:
             out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out)
+        out, out_error = sums.biased(out, out_error, job.fc2_bias, job.hidden_weight)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
         if (form := problem.formats.combine).scale:
@@ -225,14 +236,17 @@ def error_bound(
         for row, (rank, token, slot) in enumerate(job.rows.tolist()):
             outputs[rank][slot, token] = sent[row]
             slot_error[rank][slot, token] = out_error[row]
-    return [_combine_error(*arguments) for arguments in zip(outputs, slot_error, topk_idx, strict=True)]
+    weigh = topk_weights if problem.weigh_results else [None] * problem.num_ranks
+    return [_combine_error(*arguments) for arguments in zip(outputs, slot_error, topk_idx, weigh, strict=True)]
 
 
-def _combine_error(outputs: torch.Tensor, slot_error: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
-    total = outputs.double().sum(dim=0)
-    roundings = outputs.shape[0] * _UNIT * (outputs.double().abs() + slot_error).sum(dim=0)
+def _combine_error(outputs: torch.Tensor, slot_error: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    factor = torch.where(topk_idx < 0, 0.0, 1.0 if weights is None else weights.double()).T.unsqueeze(2)
+    weighed, slot_error = outputs.double() * factor, slot_error * factor.abs()
+    total = weighed.sum(dim=0)
+    roundings = outputs.shape[0] * _UNIT * (weighed.abs() + slot_error).sum(dim=0)
     error = slot_error.sum(dim=0) + roundings
-    reference = combine(outputs, topk_idx).double()
+    reference = combine(outputs, topk_idx, weights).double()
     return torch.maximum((_bf16(total - error) - reference).abs(), (_bf16(total + error) - reference).abs())
 
 

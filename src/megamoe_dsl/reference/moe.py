@@ -68,7 +68,10 @@ def travel_dtype(problem: Problem) -> torch.dtype:
 
 @dataclass(frozen=True)
 class ExpertInputs:
-    """What one expert works on: rows int64 [n, 3] (rank, token, slot), x and x_sf of those rows, top-k weight per row, its weights."""
+    """What one expert works on: rows int64 [n, 3] (rank, token, slot), x and x_sf of those rows, top-k weight per row, its weights.
+
+    hidden_weight  of what Linear2 reads: the top-k weight, or None where combine applies that
+    """
 
     expert: int
     rows: torch.Tensor
@@ -79,6 +82,9 @@ class ExpertInputs:
     fc1_sf: torch.Tensor
     fc2: torch.Tensor
     fc2_sf: torch.Tensor
+    fc1_bias: torch.Tensor | None
+    fc2_bias: torch.Tensor | None
+    hidden_weight: torch.Tensor | None
 
 
 def expert_inputs(
@@ -101,16 +107,20 @@ def expert_inputs(
         owner, local = divmod(expert, problem.experts_per_rank)
         own = weights[owner]
         source, slot = ((first[rows[:, 0]] + rows[:, 1]).to(all_x.device), rows[:, 2].to(all_x.device))
+        weight = all_weights[source, slot]
         yield ExpertInputs(
             expert=expert,
             rows=rows,
             x=all_x[source].view(x[0].dtype),
             x_sf=all_sf[source],
-            weight=all_weights[source, slot],
+            weight=weight,
+            hidden_weight=None if problem.weigh_results else weight,
             fc1=own.fc1[local],
             fc1_sf=own.fc1_sf[local],
             fc2=own.fc2[local],
             fc2_sf=own.fc2_sf[local],
+            fc1_bias=None if own.fc1_bias is None else own.fc1_bias[local],
+            fc2_bias=None if own.fc2_bias is None else own.fc2_bias[local],
         )
 
 
@@ -133,9 +143,10 @@ def mega_moe_stages(
     acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
-        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate)
-        values, values_sf = requantize(activate(problem, gate_up, job.weight), problem.recipe)
-        out = travel(linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate), problem.combine)
+        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias)
+        values, values_sf = requantize(activate(problem, gate_up, job.hidden_weight), problem.recipe)
+        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate, job.fc2_bias, job.hidden_weight)
+        out = travel(out, problem.combine)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank
             token, slot = job.rows[mine, 1].to(device), job.rows[mine, 2].to(device)
@@ -143,7 +154,8 @@ def mega_moe_stages(
             acts[rank][token, slot] = values.view(torch.uint8)[chosen]
             acts_sf[rank][token, slot] = values_sf[chosen]
             outputs[rank][slot, token] = out[chosen]
-    y = [combine(out, idx) for out, idx in zip(outputs, topk_idx, strict=True)]
+    weigh = topk_weights if problem.weigh_results else [None] * problem.num_ranks
+    y = [combine(*one) for one in zip(outputs, topk_idx, weigh, strict=True)]
     return MoeResult(y, [a.view(x[0].dtype) for a in acts], acts_sf, outputs, routing)
 
 

@@ -54,14 +54,20 @@ def scaled_matmul(
 
 
 def linear1(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
+    x: torch.Tensor,
+    x_sf: torch.Tensor,
+    w: torch.Tensor,
+    w_sf: torch.Tensor,
+    accumulate: Accumulate = torch.float64,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """FP32 accumulators of Linear1 for one expert.
+    """FP32 accumulators of Linear1 for one expert, with the bias added if it has one.
 
     Args:
         x, x_sf: activations, K = H, as in `scaled_matmul`.
         w, w_sf: weights, 2I rows [gate | up].
         accumulate: see `scaled_matmul`.
+        bias: None, or float32 [2I].
 
     Returns:
         float32 [n, 2I], columns [gate | up].
@@ -69,7 +75,15 @@ def linear1(
     Raises:
         ValueError: see `scaled_matmul`.
     """
-    return scaled_matmul(x, x_sf, w, w_sf, accumulate)
+    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias)
+
+
+def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None) -> torch.Tensor:
+    """total + factor * bias, rounded to FP32 once: float32 [n, rows]; bias float32 [rows], factor float32 [n] or 1."""
+    if bias is None:
+        return total
+    scaled = bias.double() if factor is None else factor.double()[:, None] * bias.double()
+    return (total.double() + scaled).float()
 
 
 def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,16 +104,24 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
 
 
 def linear2(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
+    x: torch.Tensor,
+    x_sf: torch.Tensor,
+    w: torch.Tensor,
+    w_sf: torch.Tensor,
+    accumulate: Accumulate = torch.float64,
+    bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16.
 
-    The top-k weight is not applied here: it went into the activations before they were quantised.
+    The top-k weight is not applied to sums here: it went into the activations before they were quantised.  A bias is multiplied with it.
 
     Args:
         x, x_sf: activations, K = I, as in `scaled_matmul`.
         w, w_sf: weights, H rows.
         accumulate: see `scaled_matmul`.
+        bias: None, or float32 [H], added in FP32.
+        weight: what the bias is multiplied with, float32 [n], the top-k weight of each row; None where combine applies that.
 
     Returns:
         bfloat16 [n, H].
@@ -107,7 +129,7 @@ def linear2(
     Raises:
         ValueError: see `scaled_matmul`.
     """
-    return scaled_matmul(x, x_sf, w, w_sf, accumulate).to(torch.bfloat16)
+    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias, weight).to(torch.bfloat16)
 
 
 def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
@@ -130,12 +152,13 @@ def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
     return dequantize_e4m3(codes, sf, form.channels).float()
 
 
-def combine(outputs: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
+def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """Sum the slots of each token: FP32 from zero, ascending slots, masked slots skipped, rounded to BF16 once.
 
     Args:
         outputs: bfloat16 or float32 [topk, T, H], from `travel`: the combine buffer of one rank; masked slots may hold anything.
         topk_idx: int64 [T, topk], negative entries masked.
+        weights: None, or float32 [T, topk]: what results are multiplied with, in one rounding with the addition (an fma).
 
     Returns:
         bfloat16 [T, H]; zeros for a token whose slots are all masked.
@@ -147,5 +170,8 @@ def combine(outputs: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")
     total = torch.zeros(outputs.shape[1:], dtype=torch.float32, device=outputs.device)
     for slot in range(outputs.shape[0]):
-        total = torch.where(topk_idx[:, slot, None] >= 0, total + outputs[slot].float(), total)
+        added = total + outputs[slot].float()
+        if weights is not None:
+            added = (total.double() + outputs[slot].double() * weights[:, slot, None].double()).float()
+        total = torch.where(topk_idx[:, slot, None] >= 0, added, total)
     return total.to(torch.bfloat16)

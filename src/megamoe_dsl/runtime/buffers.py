@@ -18,7 +18,6 @@ from ..layouts.stamps import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import (
     INDEX_DTYPES,
-    WEIGHT_NAMES,
     ExpertWeights,
     TransformedWeights,
     input_layout,
@@ -30,6 +29,7 @@ from ..quant import (
     transform_expert,
     transform_weights,
     ue8m0_bytes,
+    weight_names,
 )
 from ..recipe import E2M1
 from .watchdog import new_record
@@ -148,10 +148,10 @@ def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = Fa
     if not isinstance(weights, ExpertWeights):
         raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
     weights.validate(problem)
-    for name in ("fc1_sf", "fc2", "fc2_sf"):
+    for name in weight_names(problem)[1:]:
         if getattr(weights, name).device != weights.fc1.device:
             raise ProblemError(f"weights.{name}.device", getattr(weights, name).device, f"{weights.fc1.device}, where weights.fc1 is")
-    for name in WEIGHT_NAMES if finite else ():
+    for name in weight_names(problem) if finite else ():
         values = getattr(weights, name)
         if values.dtype != torch.uint8 or name.endswith("_sf"):  # packed E2M1 has neither
             check_finite(f"weights.{name}", values)
@@ -159,7 +159,7 @@ def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = Fa
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
     """Transformed weights that share no memory with the given ones, for `load_weights` writes into them; contiguous whatever those were."""
-    tensors = {name: getattr(new, name) for name in WEIGHT_NAMES}
+    tensors = {name: tensor for name, tensor in vars(new).items() if tensor is not None}
     kept = {name: tensor.data_ptr() != getattr(given, name).data_ptr() for name, tensor in tensors.items()}
     return TransformedWeights(**{n: t if kept[n] else t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()})
 
@@ -191,8 +191,8 @@ class RankBuffers:
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         if isinstance(weights, ExpertWeights):
-            given = [getattr(weights, name) for name in WEIGHT_NAMES]
-            weights = own(transform_weights(config.problem, config.arch, *given), weights)
+            given = {name: getattr(weights, name) for name in weight_names(config.problem)}
+            weights = own(transform_weights(config.problem, config.arch, **given), weights)
         self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
@@ -208,7 +208,7 @@ class RankBuffers:
     @property
     def weight_addresses(self) -> dict[str, int]:
         """By name, in kernel order."""
-        return {name: getattr(self.weights, name).data_ptr() for name in WEIGHT_NAMES}
+        return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
         """Of the tensor that the argument of this name points to."""
@@ -246,8 +246,9 @@ class RankBuffers:
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        new = transform_weights(self.config.problem, self.config.arch, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
-        for name in WEIGHT_NAMES:
+        names = weight_names(self.problem)
+        new = transform_weights(self.problem, self.config.arch, **{name: getattr(weights, name) for name in names})
+        for name in names:
             getattr(self.weights, name).copy_(getattr(new, name))
 
     @property

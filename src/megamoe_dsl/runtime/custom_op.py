@@ -36,11 +36,11 @@ def layer_of(number: int) -> Launchable:
     return _LAYERS[number]
 
 
-def new_output(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has."""
-    if rows < 0 or rows == len(x):
+def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
+    """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has.  Packed tokens have narrower rows."""
+    if x.shape[1] == hidden and (rows < 0 or rows == len(x)):
         return torch.empty_like(x, dtype=torch.bfloat16)
-    return torch.empty((rows, x.shape[1]), dtype=torch.bfloat16, device=x.device)
+    return torch.empty((len(x) if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
 
 
 def is_plain_call(x: torch.Tensor) -> bool:
@@ -65,8 +65,8 @@ def _mega_moe(
 
 
 def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
-    *_, padded_tokens = others
-    return new_output(x, padded_tokens)
+    *_, layer, _, padded_tokens = others
+    return new_output(x, padded_tokens, layer_of(layer).problem.hidden)
 
 
 def _mega_moe_out(

@@ -8,12 +8,15 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
+from ..kernels.gather_gemm.family import GatherGemmKernel
+from ..kernels.gather_gemm.problem import GatherGemmProblem
 from ..kernels.gemm.base_config import BaseGemmConfig
+from ..kernels.gemm.family import GemmKernel
 from ..kernels.gemm.problem import GemmProblem
-from ..kernels.registry import find_kernel
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import CudaKernel, encode_tensor_map
+from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 from .symmetric_memory import device_arch
 from .tile_counters import TileCounters, tile_counters
@@ -34,7 +37,7 @@ class LoadedGemm:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def __call__(self, tensors: GemmTensors) -> None:
+    def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
         scales = tensors.scales()
         counter = self._counters.address() if self._counters else 0
@@ -50,6 +53,12 @@ def check_current(device: torch.device) -> None:
         raise ProblemError("torch.cuda.current_device()", torch.cuda.current_device(), f"{device.index}, where a is")
 
 
+def gpu_target(device: torch.device) -> Target:
+    """A device as configurations are chosen for it."""
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return Target(device_arch(device), sms, torch.cuda.get_device_name(device))
+
+
 class DeviceGemm:
     """All kernels of a problem on a device, by number of rows."""
 
@@ -61,10 +70,9 @@ class DeviceGemm:
     @cached_property
     def target(self) -> Target:
         """The device as configurations are chosen for it."""
-        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
-        return Target(device_arch(self.device), sms, torch.cuda.get_device_name(self.device))
+        return gpu_target(self.device)
 
-    def __call__(self, tensors: GemmTensors) -> None:
+    def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Checks the tensors and launches.  Raises `ProblemError` before anything is launched."""
         tensors.check(self.problem)
         check_current(self.device)
@@ -74,7 +82,8 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            config = find_kernel("gemm").choose(self.problem, self.target, rows)
+            kernel = GatherGemmKernel() if isinstance(self.problem, GatherGemmProblem) else GemmKernel()
+            config = kernel.choose(self.problem, self.target, rows)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..kernels.gemm.problem import ROW_BLOCK
+from ..kernels.gemm.problem import ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ..problem import ProblemError
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import KernelScales, scales_by_column
+from .gemm_scales import KernelScales, has_kernel_strides, scales_by_column
 from .gemm_tensors import TMA_ALIGNMENT
 
 
@@ -23,8 +23,9 @@ class GatherTensors:
     b        float8_e4m3fn [num_groups, n, k]
     b_sf     float32 [num_groups, ceil(n / 128), k / 128]
     ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
-    d        bfloat16 [rows of the result layout, n]; rows of no expert are left alone
+    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn [.., n / 2]; rows of no expert are left alone
     sources  int32 [m], the row of a of each row, where they are gathered; None else
+    d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; None else
     """
 
     a: torch.Tensor
@@ -34,10 +35,13 @@ class GatherTensors:
     ends: torch.Tensor
     d: torch.Tensor
     sources: torch.Tensor | None = None
+    d_sf: torch.Tensor | None = None
 
-    def check(self, problem: GatherGemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+    def check(self, problem: GemmProblem) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
         p = problem
+        if not isinstance(p, GatherGemmProblem):
+            raise ProblemError("problem", type(p).__name__, "a GatherGemmProblem")
         for name, tensor in (("a", self.a), ("out", self.d)):
             if tensor.dim() != 2:
                 raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
@@ -48,15 +52,28 @@ class GatherTensors:
         check_tensor("b", self.b, torch.float8_e4m3fn, (p.num_groups, p.n, p.k))
         check_tensor("b_sf", self.b_sf, torch.float32, (p.num_groups, p.scale_rows, p.k_blocks))
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
-        check_tensor("out", self.d, torch.bfloat16, (len(self.d), p.n))
+        check_tensor("out", self.d, torch.float8_e4m3fn if p.gate_up else torch.bfloat16, (len(self.d), p.d_columns))
+        self._check_d_sf(p)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
-        self._check_sources(problem)
+        self._check_sources(p)
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
             check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
         for name in ("a", "b", "d"):
             check_aligned("out" if name == "d" else name, getattr(self, name), TMA_ALIGNMENT)
+
+    def _check_d_sf(self, problem: GatherGemmProblem) -> None:
+        if not problem.gate_up:
+            if self.d_sf is not None:
+                raise ProblemError("out_sf", "a tensor", "None without gate_up")
+            return
+        shape = (len(self.d), problem.d_columns // SCALE_BLOCK)
+        if self.d_sf is None or self.d_sf.dtype != torch.float32 or tuple(self.d_sf.shape) != shape:
+            raise ProblemError("out_sf", None if self.d_sf is None else (self.d_sf.dtype, tuple(self.d_sf.shape)), f"float32 {shape}")
+        check_device("out_sf", self.d_sf, self.a.device)
+        if not has_kernel_strides(self.d_sf):
+            raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
 
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         if not problem.gathers:
@@ -78,11 +95,22 @@ class GatherTensors:
         """An upper bound of the rows of all experts together."""
         return min(len(self.a), len(self.d)) if self.sources is None else self.sources.numel()
 
-    def scales(self, problem: GatherGemmProblem) -> KernelScales:
+    def scales(self) -> KernelScales:
         """As the kernel reads them."""
-        return KernelScales(self.a_sf if problem.gathers else scales_by_column(self.a_sf), self.b_sf)
+        return KernelScales(scales_by_column(self.a_sf) if self.sources is None else self.a_sf, self.b_sf)
 
-    def arguments(self, problem: GatherGemmProblem, scales: KernelScales, counter: int) -> dict[str, int]:
+    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+        """What a launch reads, by name."""
+        read = {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b}
+        if self.sources is None:
+            return {**read, "a_sf": scales.a_storage}
+        return {**read, "a_sf": scales.a, "sources": self.sources}
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What a launch writes, by name."""
+        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage})}
+
+    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
         return {
             "a": self.a.data_ptr(),
@@ -93,7 +121,9 @@ class GatherTensors:
             "groups": self.ends.data_ptr(),
             "counter": counter,
             "m": self.rows,
-            "a_sf_ld": scales.a.shape[1] if problem.gathers else scales.a_ld,
+            "a_sf_ld": scales.a_ld if self.sources is None else scales.a.shape[1],
+            "d_sf": 0 if self.d_sf is None else self.d_sf.data_ptr(),
+            "d_sf_ld": 0 if self.d_sf is None else self.d_sf.stride(1),
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),

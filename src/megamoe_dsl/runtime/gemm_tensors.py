@@ -87,6 +87,15 @@ class GemmTensors:
         """As the kernel reads them."""
         return kernel_scales(self.a_sf, self.b_sf)
 
+    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+        """What a launch reads, by name."""
+        groups = {} if self.groups is None else {"groups": self.groups}
+        return {"a": self.a, "b": self.b, **groups, "a_sf": scales.a_storage, "b_sf": scales.b}
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What a launch writes, by name."""
+        return {"d": self.d}
+
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
         return {

@@ -6,9 +6,13 @@ from typing import Protocol
 
 import torch
 
+from ..problem import Problem
+
 
 class Launchable(Protocol):
     """A layer whose calls are operators."""
+
+    problem: Problem
 
     def launch(
         self,

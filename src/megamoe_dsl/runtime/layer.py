@@ -21,7 +21,7 @@ from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..integer import as_integer
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import WEIGHT_NAMES, ExpertWeights, TransformedWeights, new_weights
+from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
@@ -53,10 +53,10 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantising BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
-    shared_experts  of each rank, beside the routed ones (shared_experts.py): the last of its `weights`; `problem` and the routing of a
-                  call are without them
     fused         False: every stage of the layer in a launch of its own (docs/moe_stages.md), with the same y to the bit, slower and with
                   more memory; to compare with
+    shared_experts  of each rank, beside the routed ones (docs/shared_experts.md): the last of its `weights`; `problem` and the routing of a
+                  call are without them
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 
@@ -159,7 +159,7 @@ class MegaMoE(torch.nn.Module):
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
         if out is None:
-            y = new_output(tensors[0], plan.rows)
+            y = new_output(tensors[0], plan.rows, self.problem.hidden)
         else:
             y = out
             check_output("out", y, (plan.rows, self.problem.hidden))
@@ -224,7 +224,7 @@ class MegaMoE(torch.nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         weights = self.memory.checkpoint_weights()
-        destination.update({f"{prefix}{name}": getattr(weights, name) for name in WEIGHT_NAMES})
+        destination.update({f"{prefix}{name}": getattr(weights, name) for name in weight_names(self.problem)})
 
     def _load_from_state_dict(
         self,
@@ -236,7 +236,8 @@ class MegaMoE(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        keys = [f"{prefix}{name}" for name in WEIGHT_NAMES]
+        names = weight_names(self.problem)
+        keys = [f"{prefix}{name}" for name in names]
         missing = [key for key in keys if key not in state_dict]
         missing_keys += missing
         unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in keys]
@@ -246,7 +247,7 @@ class MegaMoE(torch.nn.Module):
         try:
             check_weights(self.shared.whole, given)
             for index in range(self.shared.whole.experts_per_rank):  # an expert at a time: they may come from another device
-                self.load_expert(index, ExpertWeights(*(getattr(given, name)[index : index + 1].to(self.device) for name in WEIGHT_NAMES)))
+                self.load_expert(index, given.expert(index).map(lambda tensor: tensor.to(self.device)))
         except ValueError as error:
             error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
 

@@ -11,7 +11,7 @@ from ..artifact.artifact import Artifact
 from ..integer import as_integer
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..problem import ProblemError
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .watchdog import check_watchdog_ns, naming_the_wait
@@ -106,7 +106,7 @@ class SimulatedMoE:
             memory.add(rank.maps, name="maps", rank=index, read_only=True)
             if rank.config.trace:
                 memory.add(rank.trace, name="trace", rank=index)
-            for name in ("fc1", "fc1_sf", "fc2", "fc2_sf"):
+            for name in weight_names(self.problem):
                 memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
             memory.add(out, name="y", rank=index, initialised=False)
         return memory

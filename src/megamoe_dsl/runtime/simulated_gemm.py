@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -10,12 +11,13 @@ from ..artifact.artifact import Artifact
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..problem import ProblemError
 from ..sim import GlobalMemory, Launch, Report, Simulator
+from .gather_tensors import GatherTensors
 from .gemm_tensors import GemmTensors
 
 
 def simulate_gemm(
     artifact: Artifact,
-    tensors: GemmTensors,
+    tensors: GemmTensors | GatherTensors,
     *,
     launches: int = 1,
     seed: int = 0,
@@ -31,26 +33,33 @@ def simulate_gemm(
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
     tensors.check(config.problem)
     scales, counter = tensors.scales(), torch.zeros(1, dtype=torch.int32)
-    memory = GlobalMemory()
-    read = {"a": tensors.a, "b": tensors.b, "groups": tensors.groups, "a_sf": scales.a_storage, "b_sf": scales.b}
-    for name, tensor in read.items():
-        if tensor is not None and tensor.numel():
-            memory.add(tensor, name=name, rank=0, read_only=True)
-    memory.add(tensors.d, name="d", rank=0)
-    memory.add(counter, name="counter", rank=0)
-    simulator = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=progress)
-    report = simulator.run([launch_of(artifact, tensors.arguments(scales, counter.data_ptr()))] * launches)
+    arguments = tensors.arguments(scales, counter.data_ptr())
+    memory = memory_of(tensors.operands(scales), {**tensors.results(), "counter": counter})
+    report = simulate_launches(artifact, memory, arguments, launches=launches, seed=seed, race=race, progress=progress)
     assert not counter.any()
     return report
 
 
-def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
-    """A launch of a kernel with these arguments."""
+def memory_of(read: Mapping[str, torch.Tensor], written: Mapping[str, torch.Tensor]) -> GlobalMemory:
+    """What a launch may read, and what it may write."""
+    memory = GlobalMemory()
+    for tensors, read_only in ((read, True), (written, False)):
+        for name, tensor in tensors.items():
+            if tensor.numel():
+                memory.add(tensor, name=name, rank=0, read_only=read_only)
+    return memory
+
+
+def simulate_launches(
+    artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], *, launches: int = 1, **options: Any
+) -> Report:
+    """So many launches of a kernel with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
     config = artifact.config
-    return Launch(
+    launch = Launch(
         grid=(config.num_sms, 1, 1),
         block=(config.num_threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         dynamic_smem=artifact.dynamic_smem,
         args=artifact.kernel.parameters(config, arguments),
     )
+    return Simulator(artifact.ptx, memory, **options).run([launch] * launches)

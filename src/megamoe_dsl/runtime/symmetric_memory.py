@@ -16,6 +16,7 @@ import torch
 from ..arch import Arch, arch_of_capability
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.registry import find_kernel
+from ..layouts.region import Region
 from ..problem import Problem, ProblemError
 from .watchdog import new_record, who_waits
 
@@ -72,7 +73,12 @@ class SymmetricBuffer:
 
     @classmethod
     def allocate(
-        cls, problem: Problem, arch: Arch | None = None, group: Any = None, device: torch.device | str | None = None
+        cls,
+        problem: Problem,
+        arch: Arch | None = None,
+        group: Any = None,
+        device: torch.device | str | None = None,
+        region: Region | None = None,
     ) -> SymmetricBuffer:
         """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
 
@@ -80,13 +86,14 @@ class SymmetricBuffer:
         group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
                 where torch.distributed is not needed
         device  where the buffer of one rank without a group lies
+        region  the layout of other kernels than the fused one and its stages
 
         Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
         rank brings another problem.
         """
         if group is None and problem.num_ranks == 1:
             place = require_usable(torch.device("cuda" if device is None else device))
-            size = symmetric_buffer(problem, arch or device_arch(place)).size
+            size = (region or symmetric_buffer(problem, arch or device_arch(place))).size
             sym = torch.zeros(size, dtype=torch.uint8, device=place)
             return cls(problem, 0, sym, torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device))
         import torch.distributed as dist
@@ -108,7 +115,7 @@ class SymmetricBuffer:
             if theirs != problem:
                 raise ProblemError("problem", problem, f"the same on every rank; rank {other} has {theirs!r}")
         here = torch.device("cuda", torch.cuda.current_device())
-        size = symmetric_buffer(problem, arch or device_arch(here)).size
+        size = (region or symmetric_buffer(problem, arch or device_arch(here))).size
         sym = symmetric_memory.empty(size, dtype=torch.uint8, device=here)
         sym.zero_()
         handle = symmetric_memory.rendezvous(sym, group)

@@ -7,6 +7,7 @@ from .grouped import GroupedBlock, GroupedOrder
 from .order import Order
 from .ring import RingOrder
 from .scheduler import Scheduler
+from .tasks import Task, TaskKind, TaskOrder
 
 __all__ = [
     "FC1",
@@ -22,4 +23,7 @@ __all__ = [
     "Order",
     "RingOrder",
     "Scheduler",
+    "Task",
+    "TaskKind",
+    "TaskOrder",
 ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .access_record import pack
 from .clock import Clock
+from .lane_codes import CODE_SHIFT
 from .lane_order import LaneOrder
 from .place import Place
 
@@ -37,6 +39,13 @@ class Actor:
     line: int
     asynchronous: bool = True
     code: int = 0
+    record: int = -1
+
+    def stamp(self) -> int:
+        """The record of its accesses, whose time is the clock's at the first of them."""
+        if self.record < 0:
+            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous) | self.code << CODE_SHIFT
+        return self.record
 
 
 Accessor = Thread | Actor

@@ -1,22 +1,21 @@
 """Vector clocks of the race detector.
 
-One clock per strand of a warp and per synchronisation object. Row HAPPENED counts the writes that happened before; rows ASYNC_GLOBAL and
-ASYNC_SHARED count what a `fence.proxy.async` has also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory
-Consistency Model", "Proxies"). Row READS counts the reads that happened before: a warp barrier passes on writes, but not another
-lane's reads (see `lane_order`).
+One clock per strand of a warp and per synchronisation object; `clock_rows` says what it knows of every agent.
 
 Most clocks are copies of others that never change, so that a copy shares the entries of the original until one of them does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED, READS = 0, 1, 2, 3
-ROWS = 4
+from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, ROWS
+from .quick_check import quick_check
+
+_QUICK = quick_check()
 
 
 class Clock:
@@ -62,19 +61,13 @@ class Clock:
         out._shared = self._shared = True
         return out
 
-    def raise_to(self, rows: Iterable[int], agents: NDArray[np.int64], value: int) -> None:
-        """Let rows know these agents up to `value` at least."""
-        own, one = self.own(), int(agents[0]) if len(agents) == 1 else None
-        for row in rows:
-            known = own[row]
-            if one is None:
-                known[agents] = np.maximum(known[agents], value)
-            elif known[one] < value:
-                known[one] = value
+    def raise_to(self, rows: Sequence[int], known: list[tuple[NDArray[np.int64], int]]) -> None:
+        """Let rows know these agents up to a time at least, each their own."""
+        _QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:
         """What this clock knows of `agent`."""
-        return int(self.rows[HAPPENED, agent])
+        return self.rows.item(HAPPENED, agent)
 
     def set(self, agent: int, value: int) -> None:
         """Let the clock know `agent` up to `value`, in every row (the agent is an engine of the async proxy itself)."""

@@ -1,7 +1,7 @@
 """The lanes of one agent of the race detector.
 
-A warp is one agent while its lanes act together. A clock knows what all of them have done at the agent's own entry, and what one lane
-has done beyond that at an entry of the lane's, which exists from the first time that the lane acts alone.
+A warp is one agent while its lanes act together. A clock knows what all of them have done at the agent's own entry, and what some
+have done beyond that at an entry of theirs, which exists from the first time that these lanes act without the others.
 """
 
 from __future__ import annotations
@@ -13,50 +13,57 @@ from numpy.typing import NDArray
 
 from .lane_codes import FULL, lanes_of, members
 
-LANES = 32
 Entries = NDArray[np.int64]
-_NONE: Entries = np.zeros(0, np.int64)
+_MOST = 8
+"""Masks of several lanes that get an entry; of lanes in others, each has one."""
 
 
 class LaneAgents:
-    """Entries of an agent and of its lanes. `add(name)` makes a new agent; `entries` has an entry per lane, the agent's own for those
-    without, and the agent's own last."""
+    """Entries of an agent and of its lanes: `groups` has those of the masks that have acted. `add(name)` makes a new agent."""
 
     def __init__(self, agent: int, add: Callable[[str], int]) -> None:
         self.agent, self._add = agent, add
-        self.entries: Entries = np.full(LANES + 1, agent)
-        self.alone = False  # whether any lane has an entry
+        self.groups: dict[int, int] = {}
         self.last = 0  # when a lane last did something that it must answer for
         self.present = FULL  # lanes that there are
-        self._of: dict[int, Entries] = {FULL: self.entries[LANES:]}
+        self._inside: dict[int, Entries] = {}
+        self._asked: set[int] = set()
 
     def lane(self, lane: int) -> int:
         """The entry of a lane."""
-        if (entry := int(self.entries[lane])) == self.agent:
-            entry = self.entries[lane] = self._add(f" lane {lane}")
-            self.alone = True
-            self._of = {FULL: np.unique(self.entries)}
+        return self._entry(1 << lane)
+
+    def _entry(self, bits: int) -> int:
+        if (entry := self.groups.get(bits)) is None:
+            entry = self.groups[bits] = self._add(f" lanes {bits:#x}" if bits & (bits - 1) else f" lane {bits.bit_length() - 1}")
+            self._inside.clear()
         return entry
 
     def of(self, bits: int) -> Entries:
         """The entries that say what lanes `bits` have done."""
-        if (entries := self._of.get(bits)) is None:
-            lanes = [self.lane(lane) for lane in lanes_of(bits)]
-            entries = self._of[bits] = np.array(lanes)
-        return entries
+        if bits != FULL and bits not in self._asked:
+            self._asked.add(bits)
+            several = sum(1 for mask in self.groups if mask & (mask - 1))
+            for part in [bits] if not bits & (bits - 1) or several < _MOST else [1 << lane for lane in lanes_of(bits)]:
+                self._entry(part)
+        return self.having(bits)
 
     def having(self, bits: int) -> Entries:
-        """The entries of lanes `bits`, of those that have one."""
-        if not self.alone:
-            return _NONE
-        return np.array([entry for lane in lanes_of(bits) if (entry := int(self.entries[lane])) != self.agent], np.int64)
+        """The entries that there are of lanes `bits`, and of no others."""
+        if (entries := self._inside.get(bits)) is None:
+            own = [self.agent] if bits == FULL else []
+            inside = [entry for mask, entry in self.groups.items() if not mask & ~bits]
+            entries = self._inside[bits] = np.array(own + inside, np.int64)
+        return entries
 
     def known(self, row: NDArray[np.int32], code: int, until: int) -> bool:
-        """Whether a clock with these entries knows what the lanes of `code` had done `until` then."""
-        if row[self.agent] >= until:
+        """Whether a clock with these entries knows what the lanes of `code` had done `until` then. What it knows of all is noted there."""
+        if row.item(self.agent) >= until:
             return True
-        if not self.alone:
-            return False
-        lanes = members(code) & self.present
-        entries = self.entries[:LANES] if lanes == FULL else self.entries[list(lanes_of(lanes))]
-        return b"\0" not in (row.take(entries) >= until).tobytes()
+        covered, least = 0, 1 << 31
+        for mask, entry in self.groups.items():
+            if (when := row.item(entry)) >= until:
+                covered, least = covered | mask, min(least, when)
+        if not self.present & ~covered:
+            row[self.agent] = least
+        return not members(code) & self.present & ~covered

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .lanes import Mask
 
 FULL = 0xFFFFFFFF
-CODE_SHIFT = 33
+CODE_SHIFT = 34
 ALIKE, SEVERAL, FIRST_GROUP, LAST = 32, 33, 34, 63
 CODE_MASK = LAST << CODE_SHIFT
 
@@ -36,7 +36,7 @@ def bits_of(mask: Mask) -> int:
 
 def mask_of(lanes: list[int]) -> int:
     """Lanes as a mask."""
-    return FULL if len(lanes) == 32 else sum(1 << lane for lane in lanes)
+    return FULL if len(lanes) == 32 else 1 << lanes[0] if len(lanes) == 1 else sum(1 << lane for lane in lanes)
 
 
 @lru_cache(maxsize=4096)

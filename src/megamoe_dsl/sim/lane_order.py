@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT
-from .clock import ASYNC_GLOBAL, ASYNC_SHARED, HAPPENED, READS, ROWS, Clock
+from .clock import Clock
+from .clock_rows import ASYNC_GLOBAL, ASYNC_SHARED, EVERY, HAPPENED, READS, ROWS
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT, FULL, LAST, SEVERAL, alike, bits_of, codes_of
 from .lanes import Lanes, Mask
@@ -119,6 +120,8 @@ class LaneOrder:
     def _focus(self, bits: int) -> list[Strand]:
         """The strands of exactly these lanes, which are about to learn something; strands with other lanes too are split."""
         self._told.clear()
+        if len(self.strands) == 1 and not self.strands[0].bits & ~bits:
+            return self.strands
         for strand in list(self.touching(bits)):
             if rest := strand.bits & ~bits:
                 self.strands.append(Strand(rest, strand.clock.copy()))
@@ -150,6 +153,8 @@ class LaneOrder:
             strand.clock.fit(width)
         rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
         record = self.time << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | agent
+        if one:
+            return rows, record | (bits.bit_length() - 1 if code is None or code == ALIKE else code) << CODE_SHIFT
         mask = bits_of(self.warp.mask)
         if code is None:
             return rows, codes_of(mask, index) | record
@@ -189,7 +194,7 @@ class LaneOrder:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
         now, clock = self.time, self.strands[0].clock
         clock.fit(self._width())
-        known = clock.rows[READS]
+        known = clock.rows.item
         own = [self.agents, self.parts] if self.parts else [self.agents]
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
@@ -201,8 +206,8 @@ class LaneOrder:
                     own.append(agents)
                     if starting:
                         read.append((agents, self.synced))
-        done = [(agents, now, agents.last > known[agents.agent]) for agents in own]
-        return Said((*done, *((agents, when, when > known[agents.agent]) for agents, when in self.done.items())), tuple(read))
+        done = [(agents, now, agents.last > known(READS, agents.agent)) for agents in own]
+        return Said((*done, *((agents, when, when > known(READS, agents.agent)) for agents, when in self.done.items())), tuple(read))
 
     def snapshot(self, bits: int | None = None) -> Clock:
         """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""
@@ -262,7 +267,7 @@ class LaneOrder:
         entries = agents.of(bits)
         for strand in self._focus(bits):
             strand.clock.fit(self._width())
-            strand.clock.raise_to(range(ROWS), entries, until)
+            strand.clock.raise_to(EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
         """The executing lanes know what an agent has done, in either proxy."""
@@ -273,13 +278,12 @@ class LaneOrder:
     def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
         """`fence.proxy.async` by the executing lanes, for either or both spaces."""
         bits = self.lanes()
-        shown_to = [row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered]
+        shown_to = tuple(row for row, covered in ((ASYNC_GLOBAL, in_global), (ASYNC_SHARED, in_shared)) if covered)
         for strand in self._focus(bits):
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
             strand.clock.fit(self._width())
             strand.clock.publish_to_async(in_global, in_shared)
-            for entries, when in shown:  # HAPPENED says of whom the strand knows that much
-                strand.clock.raise_to(shown_to, entries, when)
+            strand.clock.raise_to(shown_to, shown)  # HAPPENED says of whom the strand knows that much
 
     def sync(self, bits: int) -> None:
         """`bar.warp.sync` of these lanes."""
@@ -306,14 +310,13 @@ class LaneOrder:
             over += [agents for kind, agents in self.late.items() if kind not in unused]
         told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
         clock.fit(self._width())
-        for entries, when in told:
-            clock.raise_to(rows, entries, when)
+        clock.raise_to(rows, told)
         self.time += 1
         self.met = self.time
 
     def meet(self, bits: int) -> Strand:
         """These lanes become one strand; each has learned what the others know."""
-        first, *others = list(self._focus(bits))
+        first, *others = self._focus(bits)
         for strand in others:
             first.clock.join(strand.clock)
             first.bits |= strand.bits
@@ -375,4 +378,4 @@ class LaneOrder:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
         if agents is self.agents:
             return True
-        return bool((self.released().rows[HAPPENED, agents.entries] >= until).any())
+        return bool(self.released().rows[HAPPENED].take(agents.of(FULL)).max() >= until)

@@ -218,10 +218,64 @@ static PyObject *py_pages(PyObject *self, PyObject *const *given, Py_ssize_t cou
     return pages;
 }
 
+PyDoc_STRVAR(locate_doc, "locate(starts, size, first, shifts, page) -> the records of accesses, or None where pages are to become finer");
+static PyObject *py_locate(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "five arguments");
+    long size = PyLong_AsLong(given[1]), page_shift = PyLong_AsLong(given[4]);
+    const npy_int64 *first = data_of(given[2], NPY_INT64);
+    const npy_uint8 *shifts = data_of(given[3], NPY_UINT8);
+    Places starts;
+    if (!first || !shifts || places_of(given[0], PyArray_SIZE((PyArrayObject *)given[3]) << page_shift, &starts)) return NULL;
+    if (!starts.count) Py_RETURN_NONE;
+    npy_uint8 shift = shifts[place(&starts, 0) >> page_shift];
+    npy_intp each = size >> shift, all = each * starts.count;
+    if (!each) Py_RETURN_NONE;
+    PyObject *index = PyArray_SimpleNew(1, &all, NPY_INT64);
+    if (!index) return NULL;
+    npy_int64 *to = PyArray_DATA((PyArrayObject *)index);
+    for (npy_intp i = 0; i < starts.count; i++) {
+        npy_int64 start = place(&starts, i), page = start >> page_shift;
+        if (shifts[page] != shift) {
+            Py_DECREF(index);
+            Py_RETURN_NONE;
+        }
+        npy_int64 record = first[page] + ((start & ((1L << page_shift) - 1)) >> shift);
+        for (npy_intp k = 0; k < each; k++) *to++ = record + k;
+    }
+    return index;
+}
+
+PyDoc_STRVAR(raise_to_doc, "raise_to(clock, rows, known): rows of a clock know agents up to a time at least, of a list of (agents, time)");
+static PyObject *py_raise_to(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 3 || !PyTuple_Check(given[1]) || !PyList_Check(given[2])) return PyErr_Format(PyExc_TypeError, "a clock, a tuple and a list");
+    npy_int32 *clock = data_of(given[0], NPY_INT32);
+    if (!clock) return NULL;
+    npy_intp rows = PyArray_DIM((PyArrayObject *)given[0], 0), width = PyArray_SIZE((PyArrayObject *)given[0]) / rows;
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(given[2]); k++) {
+        PyObject *one = PyList_GET_ITEM(given[2], k);
+        Places agents;
+        if (!PyTuple_Check(one) || PyTuple_GET_SIZE(one) != 2) return PyErr_Format(PyExc_TypeError, "pairs of agents and a time");
+        if (places_of(PyTuple_GET_ITEM(one, 0), width, &agents)) return NULL;
+        npy_int32 when = (npy_int32)PyLong_AsLong(PyTuple_GET_ITEM(one, 1));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[1]); i++) {
+            long number = PyLong_AsLong(PyTuple_GET_ITEM(given[1], i));
+            if (number < 0 || number >= rows) return PyErr_Format(PyExc_IndexError, "a clock has no row %ld", number);
+            npy_int32 *row = clock + width * number;
+            for (npy_intp j = 0; j < agents.count; j++)
+                if (row[place(&agents, j)] < when) row[place(&agents, j)] = when;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {{"knows", (PyCFunction)(void (*)(void))py_knows, METH_FASTCALL, knows_doc},
                                 {"read", (PyCFunction)(void (*)(void))py_read, METH_FASTCALL, read_doc},
                                 {"access", (PyCFunction)(void (*)(void))py_access, METH_FASTCALL, access_doc},
                                 {"pages", (PyCFunction)(void (*)(void))py_pages, METH_FASTCALL, pages_doc},
+                                {"raise_to", (PyCFunction)(void (*)(void))py_raise_to, METH_FASTCALL, raise_to_doc},
+                                {"locate", (PyCFunction)(void (*)(void))py_locate, METH_FASTCALL, locate_doc},
                                 {"keep", (PyCFunction)(void (*)(void))py_keep, METH_FASTCALL, keep_doc},
                                 {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick_check", NULL, -1, methods, NULL, NULL, NULL, NULL};

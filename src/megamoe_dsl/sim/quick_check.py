@@ -1,32 +1,22 @@
-"""What most accesses are to the race detector, compiled: nothing to report, and a record to update.
+"""What most accesses are to the race detector: nothing to report, and a record to update. `quick_check.c` decides that.
 
-`quick_check.c` is compiled by the C compiler on first use and kept beside Python's own compiled files. Where that cannot be done, its
-functions know nothing, and `race` decides all by itself: the findings are the same, an access takes several times as long.
+Where it cannot be compiled, its functions know nothing, and `race` decides all by itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shlex
-import subprocess
-import sysconfig
-import tempfile
+from collections.abc import Sequence
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, Records
-from .clock import HAPPENED, READS
+from .clock_rows import HAPPENED, READS
+from .compiled import compiled
 from .lane_codes import ALIKE, CODE_MASK, CODE_SHIFT
 
-NAME = "quick_check"
-SOURCE = Path(__file__).with_name(f"{NAME}.c")
 FIELDS = {
     "AGENT_MASK": AGENT_MASK,
     "ASYNC_BIT": ASYNC_BIT,
@@ -84,6 +74,15 @@ class QuickCheck(Protocol):
         """Records of an agent's reads beside others, in its row for the page from location `first` on."""
         ...
 
+    def locate(self, starts: Records, size: int, first: Records, shifts: NDArray[np.uint8], page: int) -> Records | None:
+        """Indices of the records of [start, start + size), of pages of 2 ** page bytes with the first record and log2 of a record's bytes
+        each. None where pages differ, or have too large ones."""
+        ...
+
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
+        """Rows of a clock know agents up to a time at least."""
+        ...
+
 
 class Uncompiled:
     """What stands for the compiled functions: decides nothing."""
@@ -112,54 +111,18 @@ class Uncompiled:
         row[index - first] = np.where(several, new & ~CODE_MASK | ALIKE << CODE_SHIFT, new)
         some[index] = True
 
+    def locate(self, *_: object) -> None:
+        """Nobody can say."""
 
-def command(target: Path) -> list[str]:
-    """What compiles the source."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    folders = [f"-I{folder}" for folder in (sysconfig.get_path("include"), np.get_include())]
-    return [
-        *compiler,
-        "-O2",
-        "-shared",
-        "-fPIC",
-        *folders,
-        *(f"-D{name}={value}" for name, value in FIELDS.items()),
-        str(SOURCE),
-        "-o",
-        str(target),
-    ]
-
-
-def build(folder: Path) -> Path:
-    """The compiled file in a folder, made if it is not there. Raises OSError or `subprocess.SubprocessError` when it cannot be."""
-    of = hashlib.sha256(SOURCE.read_bytes() + repr((FIELDS, np.__version__)).encode()).hexdigest()[:16]
-    target = folder / f"{NAME}-{of}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not target.exists():
-        folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as own:  # other processes may be at it
-            made = Path(own) / target.name
-            subprocess.run(command(made), check=True, capture_output=True)
-            made.replace(target)
-    return target
-
-
-def load(file: Path) -> QuickCheck:
-    """The functions of a compiled file."""
-    spec = spec_from_file_location(NAME, file, loader=ExtensionFileLoader(NAME, str(file)))
-    assert spec is not None and spec.loader is not None
-    module: Any = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module  # type: ignore[no-any-return]
+    def raise_to(self, clock: Rows, rows: Sequence[int], known: list[tuple[Records, int]]) -> None:
+        """See `QuickCheck`."""
+        for row in rows:
+            for agents, when in known:
+                clock[row, agents] = np.maximum(clock[row, agents], when)
 
 
 @cache
 def quick_check() -> QuickCheck:
     """The compiled functions, or what stands for them."""
-    try:
-        return load(build(SOURCE.parent / "__pycache__"))
-    except (OSError, ImportError, subprocess.SubprocessError):
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                return load(build(Path(folder)))
-        except (OSError, ImportError, subprocess.SubprocessError):
-            return Uncompiled()
+    module: QuickCheck | None = compiled("quick_check", FIELDS)
+    return module or Uncompiled()

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, pack, unordered
+from .access_record import AGENT_MASK, ASYNC_BIT, CLOCK_SHIFT, LINE_MASK, LINE_SHIFT, unordered
 from .accessor import Accessor, Actor, Thread
 from .agents import check_agents
 from .chunks import CHUNK, Chunks
-from .clock import HAPPENED, READS, ROWS, Clock
+from .clock import Clock
+from .clock_rows import HAPPENED, READS, ROWS
 from .kernel_names import KernelNames
 from .lane_agents import LaneAgents
 from .lane_codes import ALIKE, CODE_SHIFT, LAST, code_of
@@ -33,11 +34,6 @@ from .sync import SyncPoint, in_scope
 Rows = NDArray[np.int32]
 TENSOR, GLOBAL, SHARED = 0, 1, 2
 ALL = np.iinfo(np.int32).max  # a clock entry that covers whatever the agent does
-
-
-def proxy_row(shadow: Shadow, actor: Accessor) -> int:
-    """The row of a clock that an access by the async proxy needs, or 0."""
-    return shadow.space if isinstance(actor, Actor) and actor.asynchronous else HAPPENED
 
 
 @dataclass
@@ -179,10 +175,11 @@ class Race:
     def read(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak read of locations `index` (from `Shadow.index`). `code`: what lanes do all of it; None: each has its share in turn."""
         rows, records = self._stamp(index, actor, code, reading=True)
-        own, synced = (-1, 0) if isinstance(actor, Actor) else (actor.order.agents.agent, actor.order.synced)
-        beside = self.quick.read(
-            shadow.write, shadow.read, shadow.has_strong, index, rows, proxy_row(shadow, actor), records, self.warps, own, synced
-        )
+        if isinstance(actor, Actor):
+            proxy, own, synced = shadow.space if actor.asynchronous else HAPPENED, -1, 0
+        else:
+            proxy, own, synced = HAPPENED, actor.order.agents.agent, actor.order.synced
+        beside = self.quick.read(shadow.write, shadow.read, shadow.has_strong, index, rows, proxy, records, self.warps, own, synced)
         if beside is not None:
             if beside:
                 shadow.concurrent().add(*beside)
@@ -206,13 +203,14 @@ class Race:
             return False
         index = shadow.index(chunks, CHUNK)
         rows, record = self._stamp(index, actor, None, reading=True)
-        return self.quick.access(shadow.write, shadow.read, shadow.has_strong, None, index, rows, proxy_row(shadow, actor), record, True)
+        return self.quick.access(shadow.write, shadow.read, shadow.has_strong, None, index, rows, shadow.space, record, True)
 
     def write(self, shadow: Shadow, index: Any, actor: Accessor, code: int | None = None) -> None:
         """A weak write of locations `index`."""
         rows, records = self._stamp(index, actor, code)
         others = shadow.readers.some if shadow.readers is not None else None
-        if self.quick.access(shadow.write, shadow.read, shadow.has_strong, others, index, rows, proxy_row(shadow, actor), records, False):
+        proxy = shadow.space if isinstance(actor, Actor) and actor.asynchronous else HAPPENED
+        if self.quick.access(shadow.write, shadow.read, shadow.has_strong, others, index, rows, proxy, records, False):
             return
         self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
         self._against_reads("WAR race", shadow, index, rows, records, actor)
@@ -240,10 +238,10 @@ class Race:
         bad = unordered(last, rows[HAPPENED])
         if bad is not None and (bad := self._unknown(last, bad, rows, HAPPENED, records, actor)) is not None:
             self._report(race, shadow, index, last, bad, records, actor)
-        elif row := proxy_row(shadow, actor):
-            bad = unordered(last, rows[row])
+        elif isinstance(actor, Actor) and actor.asynchronous and shadow.space:
+            bad = unordered(last, rows[shadow.space])
             if bad is not None and (bad := bad & ((last & ASYNC_BIT) == 0)).any():
-                bad = self._unknown(last, bad, rows, row, records, actor)
+                bad = self._unknown(last, bad, rows, shadow.space, records, actor)
                 if bad is not None:
                     self._report(proxy, shadow, index, last, bad, records, actor)
 
@@ -284,8 +282,7 @@ class Race:
         clock = actor.clock
         if clock.rows.shape[1] < self.width:
             clock.fit(self.width)
-        rows = clock.rows
-        return rows, pack(actor.agent, int(rows[HAPPENED, actor.agent]), actor.line, actor.asynchronous) | actor.code << CODE_SHIFT
+        return clock.rows, actor.stamp()
 
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False
@@ -318,7 +315,7 @@ class Race:
         if left.any():
             for record in set(last[left].tolist()):
                 lanes = self.lanes.get(record & AGENT_MASK)
-                if lanes is not None and lanes.alone and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
+                if lanes is not None and lanes.groups and lanes.known(row, record >> CODE_SHIFT & LAST, record >> CLOCK_SHIFT):
                     out |= last == record
         return out
 

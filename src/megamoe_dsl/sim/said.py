@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from .clock import HAPPENED, READS, Clock
+from .clock import Clock
+from .clock_rows import HAPPENED, READS
 from .lane_agents import LaneAgents
 from .lane_codes import FULL
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """What lanes can say of their warp at one moment.
 
     `done` says for each agent until when lanes have done its work, each its part, and whether that needs an entry of a single lane;
@@ -25,10 +25,6 @@ class Said:
         """Into a clock, as lanes `bits` say it."""
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
         clock.fit(width())
-        reads = clock.own()[READS]
-        for agents, when in self.read:
-            reads[agents.agent] = max(when, reads[agents.agent])
-        for of_lanes, when in entries:
-            if len(of_lanes):
-                clock.raise_to((HAPPENED, READS), of_lanes, when)
+        clock.raise_to((READS,), [(agents.having(FULL), when) for agents, when in self.read])
+        clock.raise_to((HAPPENED, READS), entries)
         return clock

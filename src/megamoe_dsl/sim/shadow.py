@@ -13,6 +13,7 @@ from .access_record import AGENT_MASK, Records
 from .chunks import CHUNK, Chunks
 from .lane_codes import CODE_MASK
 from .lanes import uniform
+from .quick_check import quick_check
 from .readers import PAGE, Readers
 
 BYTES_SHIFT = 10
@@ -42,9 +43,12 @@ class Shadow:
         self._indices: dict[object, Index] = {}  # those of accesses to pages as they are now
         self.write: Records = np.zeros(self._used, np.int64)
         self.read: Records = np.zeros(self._used, np.int64)
+        self._quick = quick_check()
         self.readers: Readers | None = None
         self.has_strong: NDArray[np.bool_] | None = None
         self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent and lanes, writes): record
+        self._lately: dict[tuple[bytes, bytes | int, bool], tuple[int, NDArray[np.int64], Records | int]] = {}  # not yet in `strong`
+        self._strong_so_far = 0
 
     def where(self, index: int) -> str:
         """A location for people."""
@@ -61,10 +65,12 @@ class Shadow:
 
         Every access has as many records as every other, one after the other. Kernels go round in rings: most are looked up again.
         """
-        if isinstance(start, slice):
-            key: object = start.start, start.stop
+        if isinstance(start, np.ndarray):
+            if (located := self._quick.locate(start, size, self._first, self._shifts, BYTES_SHIFT)) is not None:
+                return located
+            key: object = start.tobytes(), size
         else:
-            key = start if isinstance(start, Chunks) else (start.tobytes(), size)
+            key = (start.start, start.stop) if isinstance(start, slice) else start
         if (index := self._indices.get(key)) is None:
             if len(self._indices) >= _REMEMBERED:
                 self._indices.clear()
@@ -128,7 +134,8 @@ class Shadow:
         self._first[page], self._shifts[page] = first, shift
         new = slice(first, first + count)
         self.write[new], self.read[new] = self.write[old], self.read[old]
-        if self.has_strong is not None:
+        if self.has_strong is not None and self.has_strong[old].any():
+            self._sort_in()
             self.has_strong[new] = self.has_strong[old]
             for k in np.flatnonzero(self.has_strong[new]).tolist():
                 self.strong[first + k] = self.strong[int(old[k])].copy()
@@ -160,9 +167,23 @@ class Shadow:
         if self.has_strong is None:
             self.has_strong = np.zeros(len(self.read), np.bool_)
         self.has_strong[index] = True
-        every = [records] * len(index) if isinstance(records, int) else records.tolist()
-        for at, record in zip(index.tolist(), every, strict=True):
-            self.strong.setdefault(at, {})[record & (AGENT_MASK | CODE_MASK), writes] = record
+        who = records & (AGENT_MASK | CODE_MASK)
+        if len(self._lately) >= _REMEMBERED:
+            self._sort_in()
+        self._strong_so_far += 1
+        self._lately[index.tobytes(), who if isinstance(who, int) else who.tobytes(), writes] = self._strong_so_far, index, records
+
+    def _sort_in(self) -> None:
+        """By location what strong accesses did lately; most are repeated before a weak one asks."""
+        newest: dict[tuple[int, int, bool], int] = {}
+        for (_, _, writes), (number, index, records) in self._lately.items():
+            every = [records] * len(index) if isinstance(records, int) else records.tolist()
+            for at, record in zip(index.tolist(), every, strict=True):
+                who = record & (AGENT_MASK | CODE_MASK)
+                if newest.setdefault((at, who, writes), number) <= number:
+                    newest[at, who, writes] = number
+                    self.strong.setdefault(at, {})[who, writes] = record
+        self._lately.clear()
 
     def strong_at(self, index: Index, before_write: bool) -> list[tuple[int, int, bool]]:
         """(location, record, True) of the strong writes, and before a weak write also, with False, of the strong reads, which it ends."""
@@ -171,6 +192,7 @@ class Shadow:
         here = self.has_strong[index]
         if b"\x01" not in here.tobytes():
             return []
+        self._sort_in()
         whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         out = []
         for at in dict.fromkeys(whole[here].tolist()):  # several lanes may access one location

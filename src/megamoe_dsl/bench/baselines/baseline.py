@@ -13,10 +13,11 @@ from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
 
 
-def require_silu(problem: Problem) -> None:
-    """What baselines compute.  Raises `ProblemError` for another activation."""
-    if problem.activation != SILU:
-        raise ProblemError("activation", problem.activation, f"{SILU}: baselines have no other")
+def require_plain(problem: Problem) -> None:
+    """What baselines compute.  Raises `ProblemError` for another activation, biases, and weights that combine applies."""
+    for field, plain in (("activation", SILU), ("biases", False), ("weigh_results", False)):
+        if getattr(problem, field) != plain:
+            raise ProblemError(field, getattr(problem, field), f"{plain}: baselines have no other")
 
 
 class Baseline(Protocol):

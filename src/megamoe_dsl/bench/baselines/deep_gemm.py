@@ -14,7 +14,7 @@ from ...cases import TokenInputs
 from ...problem import Problem
 from ...quant import ExpertWeights
 from ..timing import synchronize
-from .baseline import require_silu
+from .baseline import require_plain
 
 
 class DeepGemm:
@@ -25,7 +25,7 @@ class DeepGemm:
     RECIPE: ClassVar[str] = "fp8xfp8"
 
     def __init__(self, site: Path, problem: Problem, weights: ExpertWeights) -> None:
-        require_silu(problem)
+        require_plain(problem)
         if str(site) not in sys.path:
             sys.path.insert(0, str(site))
         self.library: Any = importlib.import_module(self.PACKAGE)

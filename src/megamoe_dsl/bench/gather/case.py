@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...kernels.gather_gemm.problem import GATHERED, SORTED_BLOCKED, GatherGemmProblem
-from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
+from ...kernels.gemm.problem import PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
+from ...problem import Problem
+from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
+from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
 from ..gemm.case import UNTOUCHED, GemmCase, draw_exact, draw_normal, gemm_case
 
@@ -28,6 +31,17 @@ class GatherCase:
     packed: GemmCase
     placed: torch.Tensor
 
+    def activated(self, accumulate: Accumulate = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+        """D of gate and up, and its scales, likewise."""
+        t, p = self.tensors, self.problem
+        assert t.d_sf is not None
+        halves = gate_and_up(p, self.packed.reference(accumulate).float())
+        d, d_sf = requantize(activate(formulas(p), halves, torch.ones(len(halves))), p.recipe)
+        found, scales = t.d.clone(), t.d_sf.clone()
+        found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
+        scales[self.placed] = d_sf
+        return found, scales
+
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give: one, since partial sums have the tensor core's bits; a CTA has all of K."""
         one = self.reference(torch.float64 if exact else "hopper")
@@ -38,6 +52,19 @@ class GatherCase:
         d = self.tensors.d.clone()
         d[self.placed] = self.packed.reference(accumulate)
         return d
+
+
+def gate_and_up(problem: GatherGemmProblem, columns: torch.Tensor) -> torch.Tensor:
+    """The columns [gate | up] of what a problem's B gives."""
+    if problem.gate_up == INTERLEAVED:
+        return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
+    return columns.roll(problem.n // 2, dims=1) if problem.gate_up == UP_FIRST else columns
+
+
+def formulas(problem: GatherGemmProblem) -> Problem:
+    """A layer that activates as the problem does, of any shape."""
+    shape = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
+    return replace(shape, activation=problem.activation, fast_math=problem.fast_math)
 
 
 def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
@@ -70,5 +97,8 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         a, a_sf = a.view(t.a.dtype), torch.full((num_rows, problem.k_blocks), torch.nan)
         a_sf[placed] = t.a_sf
     placed, num_rows = rows_in(problem.result, counts)
-    d = torch.full((num_rows, problem.n), UNTOUCHED, dtype=torch.bfloat16)
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources), packed, placed)
+    d, d_sf = torch.full((num_rows, problem.d_columns), UNTOUCHED), None
+    if problem.gate_up:
+        d_sf = scales_by_column(torch.full((num_rows, problem.d_columns // SCALE_BLOCK), UNTOUCHED))
+    d = d.to(torch.float8_e4m3fn if problem.gate_up else torch.bfloat16)
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, d_sf), packed, placed)

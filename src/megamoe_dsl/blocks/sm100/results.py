@@ -8,6 +8,7 @@ Accumulators are rounded to BF16 and transposed through SMEM so that 16 lanes wr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +36,9 @@ class ResultRows(Protocol):
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        """What is rounded of the sums that a thread has of 8 tokens, its own first one being token `first` of the tile."""
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
         """Of the rows so many steps on."""
@@ -91,7 +95,8 @@ def store_results(part: ResultPart, rows: ResultRows):
         # After this barrier the buffer is free: the warpgroup has read the pass before from it, and where TMA may still read what was in it
         # before, its leader has waited for that.
         part.sync_group()
-        for g, v in enumerate(groups):
+        for g, sums in enumerate(groups):
+            v = rows.finished(first + 8 * g + (part.lane & 3) * 2, sums)
             store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
         destinations = rows.addresses(begun, range(0, tokens, ROWS_PER_STEP))
         part.sync_group()

@@ -10,7 +10,8 @@ from ...integer import as_integer
 from ...target import Target
 from ..gemm.choose import choose_fields
 from ..gemm.config import GemmConfig, GemmRegisters
-from .problem import SORTED_PACKED, GatherGemmProblem
+from ..gemm.tile import GROUP_ROWS
+from .problem import GATE_FIRST, SORTED_PACKED, UP_FIRST, GatherGemmProblem
 from .smem_plan import GatherSmemPlan
 
 GATHER_WARPS = 2
@@ -20,6 +21,8 @@ GATHER_WARPS = 2
 GATHERING = {1: GemmRegisters(56, 232), 2: GemmRegisters(56, 224)}
 """Registers where rows are gathered, by math warpgroups: a thread that gathers keeps up to 16 rows of A."""
 MOST_ROWS = 128
+GATE_UP_ROWS = 256
+"""Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,15 @@ class GatherGemmConfig(GemmConfig):
         rows = not self.problem.gathers or as_integer(self.block_m) in range(MOST_ROWS + 1)
         require(rows, "block_m", self.block_m, f"at most {MOST_ROWS} where rows are gathered")
         super().__post_init__()
+        if self.problem.gate_up:
+            self._check_gate_up()
         require(self.cluster == 1, "cluster", self.cluster, "1: a CTA gathers its own rows")
+
+    def _check_gate_up(self) -> None:
+        """Gate and up of a row lie in one thread: a warpgroup has all columns of a tile of 128 channels."""
+        require(self.block_n == GATE_UP_ROWS, "block_n", self.block_n, f"{GATE_UP_ROWS} for gate and up")
+        whole = not self.swap_ab and not self.halves and self.block_m == GROUP_ROWS * self.warpgroups
+        require(whole, "block_m", self.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for gate and up")
 
     @classmethod
     def choose(cls, problem: GatherGemmProblem, target: Target, rows: int, **fields: Any) -> Self:  # type: ignore[override]
@@ -45,12 +56,30 @@ class GatherGemmConfig(GemmConfig):
         What was measured on a GPU does not count: that was of pairs, and of rows that TMA loads."""
         problem.check_rows(rows)
         estimated = choose_fields(problem, Target(target.arch, target.num_sms), rows)
+        if problem.gate_up:
+            warpgroups = 1 if rows <= GROUP_ROWS * problem.num_groups else 2
+            estimated = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups, "dealt": True}
         return cls(problem, num_sms=target.num_sms, **{**estimated, **fields})
 
     @property
     def gather_warps(self) -> int:
         """Warps that gather rows; none where TMA loads them."""
         return GATHER_WARPS if self.problem.gathers else 0
+
+    @property
+    def staged(self) -> bool:
+        """Whether D passes through SMEM: it always does."""
+        return True
+
+    @property
+    def boxes_of_warp(self) -> int:
+        """Boxes of D that a warp has in SMEM: one of activated rows, which TMA does not read."""
+        return 1 if self.problem.gate_up else self.boxes
+
+    @property
+    def weight_rows(self) -> int:
+        """Rows of B that TMA loads at a time: of gate or of up, where they do not alternate."""
+        return self.block_n // 2 if self.problem.gate_up in (GATE_FIRST, UP_FIRST) else self.block_n
 
     @property
     def registers(self) -> GemmRegisters:
@@ -64,6 +93,6 @@ class GatherGemmConfig(GemmConfig):
 
     def smem_plan(self, num_stages: int) -> GatherSmemPlan:
         """Of so many stages."""
-        boxes = self.boxes if self.staged else 0
-        plan = (self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)
+        rows = (self.table_entries, self.boxes_of_warp, self.any_row, self.split_k)
+        plan = (self.tile, num_stages, self.cluster, self.fetchers, *rows)
         return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows)

@@ -14,6 +14,7 @@ from ..gemm.group_table import GroupTable
 from ..gemm.work_tile import GemmTile
 from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
+from .problem import GATE_FIRST, UP_FIRST
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class GatherContext(GemmContext):
         """Of the ring, for the math warps."""
         first = super().first_read_stage
         return GatheredStage(*(getattr(first, one.name) for one in fields(first))) if self.config.problem.gathers else first
+
+    def scale_row(self, first: Any, index: int) -> Any:
+        """Row of a matrix B's scales: of gate, then of up, which lie half of B apart."""
+        problem = self.config.problem
+        if problem.gate_up not in (GATE_FIRST, UP_FIRST):
+            return super().scale_row(first, index)
+        second = index == (problem.gate_up == GATE_FIRST)
+        return (first >> 1) + second * (problem.scale_rows // 2)
 
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""

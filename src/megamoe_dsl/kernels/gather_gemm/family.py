@@ -10,6 +10,7 @@ from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
+from ..mega_moe.family import MegaMoeKernel
 from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
@@ -48,7 +49,7 @@ class GatherGemmKernel(GemmKernel):
         """As of a packed GEMM, and where rows lie."""
         problem = config.problem
         assert isinstance(problem, GatherGemmProblem)
-        return f"{super().label(config)}-{problem.source}-{problem.result}"
+        return f"{super().label(config)}-{problem.source}-{problem.result}{'-' + problem.gate_up if problem.gate_up else ''}"
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
         """As of a packed GEMM, and who loads rows."""
@@ -64,5 +65,5 @@ class GatherGemmKernel(GemmKernel):
 
     @property
     def sources(self) -> tuple[Any, ...]:
-        """Roles are those of a GEMM, but for the loaders."""
-        return (*super().sources, *GemmKernel().sources)
+        """Roles are those of a GEMM, but for the loaders; the activation is the fused layer's."""
+        return (*super().sources, *GemmKernel().sources, *MegaMoeKernel().sources)

@@ -30,6 +30,8 @@ from ..gemm.tile_scheduler import walk_tiles
 from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
 from .context import GatherContext, GatherMaps, SortedMaps
+from .epilogue_gate_up import finish_gate_up
+from .gate_up import gate_and_up
 from .gather import gather_tokens
 from .maps import map_fields
 from .row_table import fill_tables
@@ -42,7 +44,10 @@ def run_loader_warp(ctx: GatherContext, warp: Any):
     """One of the warps that do not multiply."""
     gathers = ctx.config.problem.gathers
     if warp == WEIGHTS_WARP:
-        load_weights(ctx)
+        if cutlass.const_expr(ctx.config.weight_rows < ctx.config.block_n):
+            load_weights(ctx, gate_and_up)
+        else:
+            load_weights(ctx)
     elif warp == SCHEDULER_WARP:
         fill_tables(ctx)
         walk_tiles(ctx)
@@ -70,7 +75,10 @@ def run(ctx: GatherContext, warp: Any):
         run_loader_warp(ctx, warp)
     else:
         set_max_registers(config.registers.math, grow=True)
-        math(ctx, warp - LOADER_WARPS)
+        if cutlass.const_expr(config.problem.gate_up):
+            math(ctx, warp - LOADER_WARPS, finish_gate_up)
+        else:
+            math(ctx, warp - LOADER_WARPS)
 
 
 def context(config: GatherGemmConfig, args: GatherGemmArguments, maps: Any) -> GatherContext:

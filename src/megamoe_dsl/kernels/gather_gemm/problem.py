@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..gemm.problem import BF16, PACKED, GemmProblem
+from ...activation import ACTIVATIONS, SILU, Activation
+from ..gemm.problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
 
 GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
 SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
+E4M3 = "e4m3"
+GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
+GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,9 @@ class GatherGemmProblem(GemmProblem):
                                  packed    sorted by expert, without padding
                                  blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
+    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, E4M3 with a power of two for each row and 128:
+            gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
+    activation, fast_math   of gate and up, as a `Problem` says (activation.py)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -26,18 +34,50 @@ class GatherGemmProblem(GemmProblem):
     kind: str = PACKED
     source: str = GATHERED
     result: str = SORTED_PACKED
+    gate_up: str = ""
+    activation: str = SILU
+    fast_math: bool = True
+
+    outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3)
+    weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
         self._require("source", self.source in SOURCES, "one of " + ", ".join(SOURCES))
         self._require("result", self.result in RESULTS, "one of " + ", ".join(RESULTS))
-        self._require("output", self.output == BF16, BF16)
+        self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
+        self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        output = E4M3 if self.gate_up else BF16
+        self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
+        whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up
+        self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")
 
     @property
     def gathers(self) -> bool:
         """Whether a list says where rows of A lie."""
         return self.source == GATHERED
+
+    @property
+    def d_columns(self) -> int:
+        """Of D."""
+        return self.n // 2 if self.gate_up else self.n
+
+    @property
+    def output_bytes(self) -> int:
+        """Of an element of D."""
+        return 1 if self.gate_up else super().output_bytes
+
+    @property
+    def activates(self) -> Activation:
+        """What becomes of gate and up."""
+        return ACTIVATIONS[self.activation]
+
+    @property
+    def activation_clamp(self) -> float | None:
+        """The activation's own."""
+        return self.activates.clamp
 
     @property
     def places_rows(self) -> bool:

@@ -128,6 +128,10 @@ class GemmContext:
         """Row of A that a tile begins at."""
         return tile.row
 
+    def scale_row(self, first: Any, index: int) -> Any:
+        """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
+        return cutlass.min(first + index, self.config.problem.scale_rows - 1)
+
     @property
     def first_tile(self) -> TileQueue:
         """Of the queue of work tiles."""

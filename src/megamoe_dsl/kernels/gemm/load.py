@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from ...layouts.arith import select
 from .context import GemmContext
 from .maps import part
 from .smem_plan import SCALE_STEP
-from .work_tile import next_tile
+from .work_tile import GemmTile, next_tile
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,20 @@ def load_tokens(ctx: GemmContext):
         tile, tiles = next_tile(tiles)
 
 
-@cute.jit
-def load_weights(ctx: GemmContext):
-    """Rows of B."""
+def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
+    """A tile's rows of B."""
     config = ctx.config
     maps = OperandMaps(ctx.maps.weights_part, ctx.maps.weights, part(config.block_n))
+    weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
+    row = tile.group * config.problem.n + tile.n_block * config.block_n
+    return WeightTile(weights, row, 0, config.block_n * BLOCK_K)
+
+
+@cute.jit
+def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile):
+    """Rows of B, which `rows_of` says of a tile."""
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
-        row = tile.group * config.problem.n + tile.n_block * config.block_n
-        stage = load.load_weights(stage, WeightTile(weights, row, 0, config.block_n * BLOCK_K), ctx.k_blocks, ctx.first_k_block)
+        stage = load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks, ctx.first_k_block)
         tile, tiles = next_tile(tiles)

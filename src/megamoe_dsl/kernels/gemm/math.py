@@ -8,6 +8,7 @@ signals   work_tile_empty and empty, per warp, per tile and per stage
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +33,9 @@ from .work_tile import GemmTile, next_tile
 
 
 @cute.jit
-def math(ctx: GemmContext, warp: Int32):
-    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
+def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilogue_rows.finish_tile):
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` makes D of the
+    sums of tiles whose rows of A are the wgmma's rows."""
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     tile, tiles = next_tile(ctx.first_tile)
     scales = load_scales(ctx, tile, me)
@@ -45,17 +47,26 @@ def math(ctx: GemmContext, warp: Int32):
         stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):
             if ctx.is_half(tile):
-                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True)
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True, finish_rows)
             else:
-                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False, finish_rows)
         else:
-            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False)
+            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False, finish_rows)
     # What TMA still reads is this CTA's.
     wait_group_read(0)
 
 
 @cute.jit
-def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, half: cutlass.Constexpr[bool]):
+def compute(
+    ctx: GemmContext,
+    tile: GemmTile,
+    tiles: TileQueue,
+    scales: Any,
+    me: MathThread,
+    stage: Stage,
+    half: cutlass.Constexpr[bool],
+    finish_rows: Callable[..., Any],
+):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
@@ -71,7 +82,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         if cutlass.const_expr(ctx.config.split_k):
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
         else:
-            epilogue_rows.finish_tile(ctx, tile, rows, sums)
+            finish_rows(ctx, tile, rows, sums)
     return stage, following, tiles, scales
 
 
@@ -131,7 +142,7 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
     base = tile.group * problem.scale_rows
     rows = max(config.tile.scale_rows(half) for half in {False, config.halves})
-    return tuple(matrix.load(base + cutlass.min(first + i, problem.scale_rows - 1), lane) for i in range(rows))
+    return tuple(matrix.load(base + ctx.scale_row(first, i), lane) for i in range(rows))
 
 
 def first_column_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...integer import as_integer
 from ...problem import ProblemError, integer_between
@@ -50,6 +51,8 @@ class GemmProblem:
     accumulate: bool = False
     recipe: str = GEMM_RECIPES[0]
 
+    outputs: ClassVar[tuple[str, ...]] = OUTPUTS
+
     def __post_init__(self) -> None:
         for field in ("n", "k", "num_groups"):
             value = as_integer(getattr(self, field))
@@ -62,7 +65,7 @@ class GemmProblem:
         self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
         most = 1 if self.kind == DENSE else MOST_GROUPS
         self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
-        self._require("output", self.output in OUTPUTS, "one of " + ", ".join(OUTPUTS))
+        self._require("output", self.output in self.outputs, "one of " + ", ".join(self.outputs))
         self._require("accumulate", isinstance(self.accumulate, bool), "True or False")
         self._require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
 

@@ -43,3 +43,12 @@ class Sm90Arguments(Arguments):
 
     fc1_sf: Int64
     fc2_sf: Int64
+
+
+@dataclass(frozen=True)
+class BiasedArguments(Sm90Arguments):
+    """Of a layer with biases, on both architectures: fc1_bias f32 [El, 2I] in the order of the weights' rows, fc2_bias f32 [El, H].  Where
+    weight scales are in the weights' tiles or have tensor maps, the other two have no use."""
+
+    fc1_bias: Int64
+    fc2_bias: Int64

@@ -18,10 +18,10 @@ from cutlass import Float32, Int32, Int64
 
 from ...device.cast import pack_bf16
 from ...device.mbarrier import arrive_expect, wait
-from ...device.memory import fence_async_global, fence_async_shared, store_shared_v4
+from ...device.memory import fence_async_global, fence_async_shared, load_f32, store_shared_v4
 from ...device.ring import Ring
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
-from ...device.warp import ballot, elect, lowest_bit, popc, sync_warp
+from ...device.warp import ballot, elect, lowest_bit, popc, shuffle_f32, sync_warp
 from ...layouts.arith import div
 from .context import Context
 from .layouts.combine_plan import CombinePlan
@@ -62,8 +62,9 @@ def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
         following = dataclasses.replace(piece, index=piece.index + step)
         if cutlass.const_expr(plan.sets > 1):
             following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
+        weight = slot_weight(ctx, lane, piece)
         wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)
-        finish_piece(ctx, warp, lane, piece, sums.index)
+        finish_piece(ctx, warp, lane, piece, sums.index, weight)
         sums = sums.next()
         if cutlass.const_expr(plan.sets == 1):
             following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
@@ -100,13 +101,26 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
     return Piece(index, mask)
 
 
-def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, first_scale: Any) -> Sums:
+@cute.jit
+def slot_weight(ctx: Context, lane: Int32, piece: Piece):
+    """Of the lane's slot, the top-k weight that its results are multiplied with; 1 where they have been weighed.  Loaded before the wait
+    for the piece."""
+    problem = ctx.config.problem
+    weight = Float32(1.0)
+    if cutlass.const_expr(problem.weigh_results):
+        if lane < problem.topk:
+            weight = load_f32(ctx.at("topk_weights", div(piece.index, ctx.config.smem.combine.pieces), lane))
+    return weight
+
+
+def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, first_scale: Any, weight: Any) -> Sums:
     """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot, and `first_scale` the byte of a slot
-    that the piece's scales begin with."""
+    that the piece's scales begin with, `weight` that of the lane's slot."""
     values: list[Any] = []
     source = slots + sums.slot * ctx.config.smem.combine.slot_bytes
+    factor = shuffle_f32(weight, sums.slot) if ctx.config.problem.weigh_results else None
     for j in range(len(sums.values) // VECTOR):
-        values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, lane, j, first_scale)
+        values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, lane, j, first_scale, factor)
     mask = sums.mask & (sums.mask - 1)
     return Sums(tuple(values), mask, lowest_bit(mask))
 
@@ -125,26 +139,32 @@ def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
 
 
 @cute.jit
-def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set: Int32):
+def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set: Int32, weight: Float32):
     """Sums a loaded piece and stores it."""
     problem, plan = ctx.config.problem, ctx.config.smem.combine
     slots = ctx.shared("combine_slots", warp, load_set * problem.topk)
     sums = Sums(tuple(Float32(0.0) for _ in range(plan.chunk // 32)), piece.mask, lowest_bit(piece.mask))
     first_scale = scales_of(plan, piece)
     while sums.mask != 0:
-        sums = add_next(ctx, sums, slots, lane, first_scale)
+        sums = add_next(ctx, sums, slots, lane, first_scale, weight)
+    store_sum(ctx, warp, lane, piece.index, sums.values)
+
+
+@cute.jit
+def store_sum(ctx: Context, warp: Int32, lane: Int32, index: Int32, v: Any):
+    """A lane's sums of piece `index` to y, as BF16, by way of the warp's slot for them."""
+    problem, plan = ctx.config.problem, ctx.config.smem.combine
     out = ctx.shared("combine_slots", warp, plan.sets * problem.topk)
     if lane == 0:
         wait_group_read(0)
     # Two things are ordered here: the store before has read `out`, which is written next; and every lane has read the slots that the next
     # loads overwrite.
     sync_warp()
-    v = sums.values
     for j in cutlass.range_constexpr(len(v) // VECTOR):
         words = tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4))
         store_shared_v4(vector_address(out, lane, j), words)
     fence_async_shared()
     sync_warp()
     if lane == 0:
-        store_bytes(piece_address(ctx.args.y, piece.index, plan.chunk_bytes), out, plan.chunk_bytes)
+        store_bytes(piece_address(ctx.args.y, index, plan.chunk_bytes), out, plan.chunk_bytes)
         commit_group()

@@ -16,7 +16,7 @@ from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.region import Region
-from ...schedule import FC1
+from ...schedule import FC1, FC2
 from .arguments import Arguments
 from .layouts.combine_row import CombineRow
 from .layouts.symmetric import symmetric_buffer
@@ -56,6 +56,11 @@ class Context:
     def outputs(self) -> Bf16Results | E4m3Results:
         """In which format the Linear2 epilogue gives its results."""
         return self.results
+
+    @property
+    def result_phase(self) -> int:
+        """The linear whose results leave through `outputs`."""
+        return FC2
 
     # --- what the rank barriers ask for (blocks/rank_barrier.py)
     @property

@@ -15,7 +15,7 @@ from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel
 from ..work import Work
-from .arguments import Arguments, Sm90Arguments
+from .arguments import Arguments, BiasedArguments, Sm90Arguments
 from .config import MegaMoeConfig
 from .layouts.symmetric import symmetric_buffer
 from .sm90.config import Sm90Config
@@ -41,13 +41,17 @@ class MegaMoeKernel(Kernel):
         if isinstance(config, Sm90Config):
             from .sm90 import kernel as sm90
 
+            if config.problem.biases:
+                return sm90.mega_moe_biased
             return sm90.mega_moe_packed if config.packed else sm90.mega_moe
-        from .sm100.kernel import mega_moe as launch_sm100
+        from .sm100 import kernel as sm100
 
-        return launch_sm100
+        return sm100.mega_moe_biased if config.problem.biases else sm100.mega_moe
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
-        """SM90 has arguments of its own, for weights whose scales are not in their tiles."""
+        """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
+        if config.problem.biases:
+            return BiasedArguments
         return Sm90Arguments if isinstance(config, Sm90Config) and not config.packed else Arguments
 
     def label(self, config: MegaMoeConfig) -> str:

@@ -51,12 +51,14 @@ class E4m3Results:
         if (lane & (LANES - 1)) == 0:
             send_scales(self.row, place, first, exponent, 1)
 
-    def add(self, sums: Sequence[Any], slot: Any, lane: Any, vector: int, first_scale: Any) -> list[Any]:
-        """The lane's sums of a vector of the piece in a slot, with the piece's values added; the piece's first scale has the shared address
-        slot + `first_scale`."""
+    def add(self, sums: Sequence[Any], slot: Any, lane: Any, vector: int, first_scale: Any, weight: Any = None) -> list[Any]:
+        """The lane's sums of a vector of the piece in a slot, with the piece's values added, times a weight if there is one; the
+        piece's first scale has the shared address slot + `first_scale`."""
         scale = load_shared_u8(slot + first_scale + 2 * vector + (lane >> 4))
         factor = emit_to(Float32, "mov.b32 {}, {};", scale << 23)
         values = [v for word in load_shared_v2(vector_address(slot, lane, vector, 1)) for v in cast.unpack_e4m3(word)]
+        if weight is not None:
+            return [cast.fma(value * factor, weight, old) for old, value in zip(sums, values, strict=True)]
         return [old + value * factor for old, value in zip(sums, values, strict=True)]
 
 

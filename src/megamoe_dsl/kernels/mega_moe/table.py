@@ -22,7 +22,7 @@ from ...blocks.walk import Walk, advance_to_valid
 from ...device.mbarrier import arrive, wait
 from ...device.memory import load_shared_u32, load_u64, store_shared_v2
 from ...device.sync import HighWordGrewBy, spin
-from ...device.warp import shuffle, shuffle_up, sync_warp
+from ...device.warp import inclusive_sum, shuffle, sync_warp
 from ...layouts.arith import ceil_div, div
 from ...schedule import Order
 from ...schedule.fused_moe import FusedMoeOrder, FusedMoePlan
@@ -77,9 +77,7 @@ def fill_table(ctx: Context):
             tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
         sync_warp()
         blocks = ceil_div(tokens, ctx.config.block_m)
-        upto = blocks
-        for distance in cutlass.range_constexpr(5):
-            upto = upto + shuffle_up(upto, 1 << distance)
+        upto = inclusive_sum(blocks)
         if expert <= local:
             store_shared_v2(ctx.shared("expert_table", expert), tokens, first + upto - blocks)
         first = first + shuffle(upto, 31)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..mega_moe.arguments import Arguments, Sm90Arguments
+from ..mega_moe.arguments import Arguments, BiasedArguments, Sm90Arguments
 
 if TYPE_CHECKING:
     from cutlass import Int64
@@ -21,5 +21,12 @@ class StageArguments(Arguments):
 @dataclass(frozen=True)
 class ScaledStageArguments(Sm90Arguments):
     """The same of a linear stage whose weights have FP32 scales beside them."""
+
+    results: Int64
+
+
+@dataclass(frozen=True)
+class BiasedStageArguments(BiasedArguments):
+    """The same of any linear stage of a layer with biases."""
 
     results: Int64

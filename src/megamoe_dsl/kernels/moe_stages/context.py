@@ -36,6 +36,12 @@ class StageContext(Context):
         """What a linear stage leaves for the next stage is BF16, however results travel."""
         return Bf16Results(CombineRow(self.config.problem.hidden, COMBINE[BF16]), self.config.arch.adds_bf16)
 
+    @property
+    def result_phase(self) -> int:
+        """The stage's own."""
+        phase: int = self.config.phase
+        return phase
+
     def result(self, name: str, *index: Any) -> Any:
         """Address of an element of what stages leave for one another."""
         return stage_results(self.config.problem).address(self.args.results, name, *index)

@@ -15,7 +15,7 @@ from ..kernel import Kernel
 from ..mega_moe.config import MegaMoeConfig
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .arguments import ScaledStageArguments, StageArguments
+from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from .config import LinearConfig, StageConfig
 from .results import stage_results
 from .sm90 import MoeCombineConfig, MoeDispatchConfig, MoeFc1Config, MoeFc2Config, MoeSwigluConfig, Sm90Stage
@@ -45,15 +45,19 @@ class StageKernel(Kernel):
 
         if isinstance(config, LinearConfig):
             if isinstance(config, Sm90Stage):
+                if config.problem.biases:
+                    return kernel.moe_linear_biased
                 return kernel.moe_linear_packed if config.packed else kernel.moe_linear
-            from .sm100.kernel import moe_linear_pair
+            from .sm100 import kernel as sm100
 
-            return moe_linear_pair
+            return sm100.moe_linear_pair_biased if config.problem.biases else sm100.moe_linear_pair
         launcher: Callable[..., Any] = getattr(kernel, self.name)
         return launcher
 
-    def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments]:
-        """Linear stages have arguments of their own for weights whose scales are not in their tiles."""
+    def arguments_type(self, config: StageConfig) -> type[StageArguments | ScaledStageArguments | BiasedStageArguments]:
+        """Linear stages have arguments of their own for biases, and for weights whose scales are not in their tiles."""
+        if config.linear and config.problem.biases:
+            return BiasedStageArguments
         return ScaledStageArguments if config.linear and isinstance(config, Sm90Stage) and not config.packed else StageArguments
 
     def label(self, config: StageConfig) -> str:

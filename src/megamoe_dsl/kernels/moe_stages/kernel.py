@@ -46,7 +46,7 @@ from ..mega_moe.sm90.load import load_tokens, load_weights
 from ..mega_moe.sm90.maps import NUM_MAPS
 from ..mega_moe.sm90.math import compute_tiles
 from ..mega_moe.table import fill_table
-from .arguments import ScaledStageArguments, StageArguments
+from .arguments import BiasedStageArguments, ScaledStageArguments, StageArguments
 from .config import CombineConfig, DispatchConfig, LinearConfig, SwigluConfig
 from .context import StageContext, stage_context
 from .linear import finish_tile, schedule_tiles
@@ -163,6 +163,12 @@ def moe_linear(config: cutlass.Constexpr[LinearConfig], args: ScaledStageArgumen
 def moe_linear_packed(config: cutlass.Constexpr[LinearConfig], args: StageArguments, stream: Any):
     """The same with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
     signature."""
+    launch(linear_kernel(config, args), config, stream)
+
+
+@cute.jit
+def moe_linear_biased(config: cutlass.Constexpr[LinearConfig], args: BiasedStageArguments, stream: Any):
+    """The same of a layer with biases, however its weights are stored."""
     launch(linear_kernel(config, args), config, stream)
 
 

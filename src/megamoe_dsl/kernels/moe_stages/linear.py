@@ -18,6 +18,7 @@ from ...blocks.sm90.main_loop import Share
 from ...blocks.sm90.packed_share import PackedShare
 from ...device.ring import Ring
 from ...schedule import Block, GroupedOrder
+from ..mega_moe.sm90.bias import with_bias
 from ..mega_moe.sm90.math import epilogue_of
 from ..mega_moe.table import SharedTable, fill_table, start_walk
 from ..mega_moe.tile_scheduler import WorkTile, publish_tiles
@@ -49,5 +50,5 @@ def schedule_tiles(ctx: StageContext):
 @cute.jit
 def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
     """Sums as BF16 to the stage's results: what the fused kernel does with those of Linear2.  Nobody else reads what is staged."""
-    epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
+    epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, ctx.result_phase, sums))
     return stores

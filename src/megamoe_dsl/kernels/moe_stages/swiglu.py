@@ -17,10 +17,11 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 
 from ...device import cast
-from ...device.memory import load_constant_v4, load_f32, store_f32, store_v4
+from ...device.memory import load_constant_v4, store_f32, store_v4
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_f32
 from ...layouts.arith import minimum
+from ..mega_moe.bias import weight_of
 from ..mega_moe.swiglu import activate_bf16
 from .config import BLOCKS_PER_PART, SWIGLU_WARPS
 from .context import StageContext
@@ -48,7 +49,7 @@ def activate_part(ctx: StageContext, row: Int32, part: Int32):
     block, sixteen = part * BLOCKS_PER_PART + (lane >> 3), lane & 7
     # Lanes past the last block take part in the shuffles, with the last block's values.
     column = minimum(block, blocks - 1) * 256 + (sixteen >> 2) * 128 + (sixteen & 3) * 16
-    weight = load_f32(ctx.at("fc1_topk_weights", row))
+    weight = weight_of(ctx, row)
     values = []
     for run in cutlass.range_constexpr(2):
         first = ctx.result("fc1_out", row, column + 64 * run)

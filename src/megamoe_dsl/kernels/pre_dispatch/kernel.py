@@ -15,12 +15,11 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
-from ...device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ...blocks.quantise import f32_scale, largest_of_lanes, scaled_by
+from ...device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
-from ...device.ptx import emit_to
-from ...device.warp import shuffle_xor_f32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import div
 from ...recipe import UE8M0
@@ -29,7 +28,6 @@ from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
-SMALLEST_AMAX = 1e-4
 MASKED = -1
 ONE = 0x3F800000  # the weight of a shared expert, FP32
 
@@ -42,13 +40,8 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
     channel = Int64(chunk) * CHUNK + lane * PER_LANE  # over all tokens: x has the same shape on both sides
     words = load_constant_v4(args.x + channel * 2)
     values = [value for word in words for value in unpack_bf16(word)]
-    amax = Float32(0.0)
-    for value in values:
-        amax = abs_max(amax, value)
-    for step in range(config.lanes_per_scale.bit_length() - 1):
-        amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, shuffle_xor_f32(amax, 1 << step))
-    scale, factor = scale_of(config, amax)
-    scaled = [emit_to(Float32, "mul.rn.f32 {}, {}, {};", value, factor) for value in values]
+    scale, factor = scale_of(config, largest_of_lanes(values, config.lanes_per_scale))
+    scaled = scaled_by(values, factor)
     if cutlass.const_expr(config.packed):
         store_u32(region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled))
     else:
@@ -80,9 +73,7 @@ def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     if config.problem.formats.activations.scale == UE8M0:
         exponent = scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)
         return exponent, inverse_scale(exponent)
-    amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
-    scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
-    return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+    return f32_scale(amax)
 
 
 @cute.jit

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
-from ..lanes import Lanes, Mask, uniform
+from ..lanes import Lanes, Mask, put, span, take, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
 from .common import line_of, shared_target
 
@@ -41,21 +41,20 @@ def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: 
 
     Almost always there is one part. Checks bounds and alignment. `mask` says which lanes the addresses belong to (for local memory).
     """
-    addresses = where.tolist()
-    low, high = min(addresses), max(addresses)
+    low, high, aligned = span(where, size)
     if _is_local(space, low):
         base = LOCAL_BASE if low >= LOCAL_BASE else 0
-        if any(address & (size - 1) for address in addresses):
+        if not aligned:
             raise SimError(f"misaligned local access: not all of {low:#x} to {high:#x} are multiples of {size}")
         if high - base + size > w.kernel.local_bytes:
             raise SimError(f"local access out of bounds: {high - base:#x}")
         return [(w.local_memory(), where - base + w.kernel.local_stride * np.array(w.lanes(mask)), slice(None), None)]
     store, offset, cta = find(w, space, low, size)
     base = low - offset
-    if high - base + size <= store.limit and (size == 1 or (where & (size - 1)).tobytes() == bytes(where.nbytes)):
+    if aligned and high - base + size <= store.limit:
         return [(store, where - base if base else where, slice(None), cta)]
     groups: dict[int, tuple[ByteStore, list[int], list[int], CtaLike | None]] = {}
-    for lane, address in enumerate(addresses):
+    for lane, address in enumerate(where.tolist()):
         store, offset, cta = find(w, space, address, size)
         _, offsets, lanes, _ = groups.setdefault(id(store), (store, [], [], cta))
         offsets.append(offset)
@@ -91,10 +90,13 @@ def gather(
         return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
     out: Any = None
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):
-        index = _row_index(store, offsets, total)
-        bad = store.first_uninitialised(index, total)
-        if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
-            _uninitialised(w, store, bad)
+        _row(store, 0, total)
+        if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
+            index = _row_index(store, offsets, total)
+            bad = store.first_uninitialised(index, total)
+            if bad is not None and not (seen and cta is not None and w.world.assumptions.load_uninitialised):
+                _uninitialised(w, store, bad)
+            values = store.rows(size, count).take(index, 0)
         if race is not None and not seen and (cta is not None or isinstance(store, Allocation)):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
@@ -104,7 +106,6 @@ def gather(
                 race.read_shared(cta, offsets, total, w, parts)
             else:
                 race.read_global(store, offsets, total, w)  # type: ignore[arg-type]
-        values = store.rows(size, count).take(index, 0)
         if isinstance(lanes, slice):
             return values
         w.mask = mask
@@ -154,9 +155,11 @@ def scatter(
             else:
                 race.write_global(store, offsets, total, w)  # type: ignore[arg-type]
         w.mask = mask
-        index = _row_index(store, offsets, total)
-        store.rows(size, count)[index] = values[lanes]
-        store.mark(index, total)
+        _row(store, 0, total)
+        if not put(store.rows(size, count), store.valid, offsets, total, values[lanes]):
+            index = _row_index(store, offsets, total)
+            store.rows(size, count)[index] = values[lanes]
+            store.mark(index, total)
 
 
 def _some(w: WarpLike, mask: Mask, places: NDArray[np.int64]) -> Lanes:

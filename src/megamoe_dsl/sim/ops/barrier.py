@@ -29,9 +29,12 @@ def _arrive(w: WarpLike, bar: BarrierState, lanes: int, expected: int, whole: bo
     w.world.progress += 1
     if bar.arrived > expected:
         raise SimError(f"barrier: {bar.arrived} threads arrived, {expected} expected")
-    if (race := w.world.race) is not None:
-        bar.clock = bar.clock or race.clock()
-        bar.clock.join(w.order.released())
+    if w.world.race is not None:
+        told = w.order.released()
+        if bar.clock is None:
+            bar.clock = told
+        else:
+            bar.clock.join(told)
     if bar.arrived == expected:
         bar.complete()
 

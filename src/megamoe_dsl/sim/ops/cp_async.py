@@ -9,7 +9,8 @@ import numpy as np
 
 from ..accessor import Actor
 from ..async_groups import AsyncCopy, groups_of
-from ..clock import HAPPENED, Clock
+from ..clock import Clock
+from ..clock_rows import HAPPENED
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask

@@ -76,16 +76,19 @@ _OPERATORS = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} /
 _THROUGH_64 = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 
 
-def _nan_minimum(function: Any) -> Any:
-    return {np.fmin: np.minimum, np.fmax: np.maximum}[function]
+def _extreme(base: str, qualifiers: tuple[str, ...]) -> Any:
+    """min or max: a number rather than NaN unless with .NaN; with .xorsign.abs that of the magnitudes, with the sign of the product."""
+    function = {"min": np.minimum, "max": np.maximum}[base] if "NaN" in qualifiers else _FUNCTIONS[base]
+    if "xorsign" not in qualifiers:
+        return function
+    return lambda a, b: np.copysign(function(np.abs(a), np.abs(b)), np.where(np.signbit(a) == np.signbit(b), 1, -1).astype(a.dtype))
 
 
 @lru_cache(maxsize=256)
-def _half_function(base: str, kind: str, relu: bool, nan: bool) -> Any:
+def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
     """An operation on 16-bit floats given as uint16 bits."""
-    function = _FUNCTIONS[base]
-    if nan and base in ("min", "max"):
-        function = _nan_minimum(function)
+    function = _extreme(base, qualifiers) if base in ("min", "max") else _FUNCTIONS[base]
+    relu = "relu" in qualifiers
 
     def run(*sources: Any) -> Any:
         if kind == "bf16":
@@ -109,8 +112,8 @@ def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
         run = fma32
     elif base in _THROUGH_64:
         run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
-    elif base in ("min", "max") and "NaN" in qualifiers:
-        run = _nan_minimum(function)
+    elif base in ("min", "max"):
+        run = _extreme(base, qualifiers)
     else:
         run = function
     ftz, sat, relu = "ftz" in qualifiers, "sat" in qualifiers, "relu" in qualifiers
@@ -139,7 +142,7 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
         t = np.uint32 if packed else np.uint16
         view = f".view({b.dtype_name(np.uint16)})"
         sources = ", ".join(b.expression(o, t) + (view if packed else "") for o in ins.operands[1:])
-        text = f"{b.name(_half_function(base, kind.removesuffix('x2'), 'relu' in ins.parts, 'NaN' in ins.parts))}({sources})"
+        text = f"{b.name(_half_function(base, kind.removesuffix('x2'), ins.parts))}({sources})"
         return Inline([(dest, text + (f".view({b.dtype_name(np.uint32)})" if packed else ""), t)])
     if kind == "f32x2":
         sources = ", ".join(f"{b.expression(o, np.uint64)}.view({b.dtype_name(np.float32)})" for o in ins.operands[1:])

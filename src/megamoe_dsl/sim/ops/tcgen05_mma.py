@@ -298,7 +298,6 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 
 def _write_copy(cta: CtaLike, column: int, words: np.ndarray, quarters: tuple[int, ...], actor: Actor | None) -> None:
     unit, count = tensor_unit(cta), words.shape[1]
-    for quarter, block in enumerate(quarters):
-        unit.memory.write(slice(32 * quarter, 32 * quarter + 32), column, words[32 * block : 32 * block + 32], "tcgen05.cp")
+    unit.memory.write(slice(0, 128), column, words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count), "tcgen05.cp")
     if actor is not None and unit.shadow and cta.world.race:
         cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, count), actor)

@@ -145,8 +145,13 @@ def check_acquired(w: WarpLike, address: int) -> None:
     if race is None or address >= SHARED_BASE:
         return
     change = _changes(w).get(address)
+    known = w.state.setdefault("acquired maps", {})  # what lanes have seen acquired stays so until the next change
+    if known.get(key := (address, w.order.lanes()), known) is change:
+        return
     acquired = w.cta.state.get("acquired maps", {}).get(address, ())
     if not any(seen is change and w.order.has_seen(agents, when) for agents, when, seen in acquired):
         where = "{}+{}".format(*race.memory.find(address, DESCRIPTOR_BYTES))
         first = "the host's copy" if change is None else change.by.agent
         race.report("tensor map used without fence.proxy.tensormap", first, "tensor map", where, 0, w)
+    else:
+        known[key] = change

@@ -22,10 +22,12 @@ class EpLaunch(IntEnum):
 
 
 class EpBarrier(IntEnum):
-    """Where ranks meet in a launch.  INPUTS: what peers read of a rank is there.  READ: they have read it."""
+    """Where ranks meet in a launch.  INPUTS, of dispatch: the tokens that peers read are there.  RESULTS, of combine: all tiles are done.
+    READ: what peers read of a rank has been read."""
 
     INPUTS = 0
-    READ = 1
+    RESULTS = 1
+    READ = 2
 
 
 PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter")
@@ -45,8 +47,8 @@ def symmetric_buffer(problem: Problem) -> Region:
     | field         | shape            | written by | read by |
     |---|---|---|---|
     | launch_epoch  | u32 [2]          | SM 0       | all: launches of a kernel so far |
-    | grid_arrivals | u32 [2, 2]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
-    | rank_signal   | u32 [2, 2]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
+    | grid_arrivals | u32 [2, 3]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
+    | rank_signal   | u32 [2, 3]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
     | task_counter  | u32 [2]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
     | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
     | x             | e4m3 [T, H]      | host       | dispatch of any rank |

@@ -9,6 +9,7 @@ alternate passes of a tile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ class ResultsOfTile:
     def begin(self, first: Any, own_row: Any) -> Any:
         """Address of the row."""
         return self.ctx.args.d + Int64(self.tile.row + first + own_row) * self.row_bytes
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        """As they are."""
+        return sums
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
         """Of those after it."""

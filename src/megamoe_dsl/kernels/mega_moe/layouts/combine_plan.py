@@ -18,12 +18,13 @@ Y_BYTES = BITS[BF16] // 8
 class CombinePlan:
     """A warp sums a piece of `chunk` channels of one token at a time.  All its top-k results are loaded at once, into one of `sets` sets
     of slots: with two, the next piece loads while this one is summed.  A slot has the piece's values, and all scales of the token's
-    result if `results` have scales; the sum, BF16, takes as many slots as it needs."""
+    result if `results` have scales; the sum, BF16, takes as many slots as it needs.  All of it fits `budget` bytes."""
 
     hidden: int
     topk: int
     warps: int
     results: Format = COMBINE[BF16]
+    budget: int = BUDGET
 
     @property
     def row(self) -> CombineRow:
@@ -42,7 +43,7 @@ class CombinePlan:
 
     def _largest_chunk(self, sets: int) -> int:
         """0 when nothing fits."""
-        slot = BUDGET // self.warps // (sets * self.topk + self.sum_slots)
+        slot = self.budget // self.warps // (sets * self.topk + self.sum_slots)
         fits = (slot - self.row.scale_bytes) // self.row.value_bytes
         shares = (self.hidden // n for n in range(1, self.hidden // LANE_VECTOR + 1) if self.hidden % (n * LANE_VECTOR) == 0)
         return next((c for c in shares if c <= min(fits, LARGEST_CHUNK)), 0)

@@ -14,7 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int64
 
 from ....device import cast
-from ....device.memory import fence_async_shared, load_f32x2, store_u8
+from ....device.memory import fence_async_shared, store_u8
 from ....device.ptx import emit, emit_to_many
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
@@ -22,8 +22,11 @@ from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....recipe import E2M1, E4M3
+from ....schedule import FC1
 from ..arrival import part_mark, signal_part
+from ..bias import weights_of_pair
 from ..swiglu import activate
+from .bias import load_biases, with_bias
 from .context import Sm100Context
 from .epilogue_tile import fc1_scale
 from .maps import Sm100Map
@@ -48,11 +51,13 @@ def finish_fc1(ctx: Sm100Context, tile):
     writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
     scale = fc1_scale(n_block, tile.warp)
     valid = block.valid_m
+    biases = load_biases(ctx, tile, FC1, n_block)
     for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
         weights = ctx.at("fc1_topk_weights", row + first + pair)
         outputs, peaks = [], []
-        for g, v in enumerate(load_columns(tile.column + first, groups)):
-            w = load_f32x2(weights + g * 32)
+        for g, sums in enumerate(load_columns(tile.column + first, groups)):
+            v = with_bias(ctx, FC1, sums, biases, row + first + pair + 8 * g)
+            w = weights_of_pair(ctx, weights + g * 32)
             values = activate(ctx, v[0:2], v[2:4], w) + activate(ctx, v[4:6], v[6:8], w)
             outputs.append(values)
             peaks.append([cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)])

@@ -23,7 +23,7 @@ from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Arguments
+from ..arguments import Arguments, BiasedArguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps
@@ -98,4 +98,10 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm100Config], args: Arguments):
 @cute.jit
 def mega_moe(config: cutlass.Constexpr[Sm100Config], args: Arguments, stream: Any):
     """Launches the kernel on one rank."""
+    launch(mega_moe_kernel(config, args), config, stream)
+
+
+@cute.jit
+def mega_moe_biased(config: cutlass.Constexpr[Sm100Config], args: BiasedArguments, stream: Any):
+    """The same of a layer with biases; a function of its own, for TVM FFI takes the arguments' types from its signature."""
     launch(mega_moe_kernel(config, args), config, stream)

@@ -28,6 +28,7 @@ PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 REGISTERS = RegisterBudget(40, 40, 216)
 DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
 """640 threads begin with 96 each: what the others leave the math warps."""
+DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
 WINDOW_QUARTERS = 3  # of a ring's blocks
@@ -44,16 +45,18 @@ def has_packed_weights(problem: Problem) -> bool:
     return problem.formats.weights.element == E2M1
 
 
-def choose_block_m(expected: float, tiles: tuple[int, ...] = BLOCK_M) -> int:
+def choose_block_m(problem: Problem, expected: float) -> int:
     """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
-    tokens)."""
-    return next((m for m in tiles if expected_blocks(expected, m) == 1), tiles[-1])
+    tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
+    5 % less than in tiles of 32, H100 and H200; docs/tuning.md)."""
+    tiles, deviations = tiles_of(problem), 1.0 if has_packed_weights(problem) else DEVIATIONS
+    return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
 
 
-def expected_blocks(expected: float, block_m: int) -> int:
-    """Tiles that hold the expected tokens of an expert and one and a half standard deviations more (of a Poisson count)."""
-    return max(1, ceil((expected + 1.5 * expected**0.5) / block_m))
+def expected_blocks(expected: float, block_m: int, deviations: float = DEVIATIONS) -> int:
+    """Tiles that hold the expected tokens of an expert and so many standard deviations more (of a Poisson count)."""
+    return max(1, ceil((expected + deviations * expected**0.5) / block_m))
 
 
 def has_long_tiles(problem: Problem) -> bool:
@@ -83,17 +86,19 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
     return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
 
-def choose_cluster(problem: Problem, block_m: int, num_sms: int) -> int:
+def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
-    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  When SMs are
-    left to other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    return cluster_sizes(problem, block_m, num_sms)[-1] if has_long_tiles(problem) and num_sms == NUM_SMS else 1
+    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  When SMs are left to other
+    streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
+    gains = has_long_tiles(problem) and expected > block_m and num_sms == NUM_SMS
+    return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with a tile of `block_m` tokens if one is given."""
-    block_m = choose_block_m(expected, tiles_of(problem)) if block_m is None else block_m
-    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, block_m, num_sms)
+    block_m = choose_block_m(problem, expected) if block_m is None else block_m
+    lookahead, cluster = choose_lookahead(problem, expected, block_m, num_sms), choose_cluster(problem, expected, block_m, num_sms)
     return {"block_m": block_m, "lookahead": lookahead, "cluster": cluster}
 
 

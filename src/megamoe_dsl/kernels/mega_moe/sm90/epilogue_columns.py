@@ -19,9 +19,10 @@ from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....device import cast
 from ....device.matrix import store_transposed_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32
+from ....device.memory import fence_async_shared, load_shared_f32x2, load_shared_v4, store_f32
 from ....device.ptx import emit, emit_to
 from ....device.warp import named_barrier, sync_warp
+from ..bias import weights_of_pair
 from ..layouts.named_barrier import NamedBarrier
 from ..ring import free_rows
 from ..swiglu import activate
@@ -44,7 +45,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: ColumnShare, acc: Any):
     weights = ctx.at("fc1_topk_weights", row + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
-        w = load_f32x2(weights + g * 32)
+        w = weights_of_pair(ctx, weights + g * 32)
         values = [activate(ctx, b[4 * g : 4 * g + 2], b[4 * g + 2 : 4 * g + 4], w) for b in acc]
         outputs.append(values)
         peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])

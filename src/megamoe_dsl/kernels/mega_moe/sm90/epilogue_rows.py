@@ -19,9 +19,10 @@ from ....blocks.sm90.tokens_as_m import CHUNK_ROWS, GROUP_ROWS, ROW_BYTES, WARP_
 from ....device import cast
 from ....device.matrix import store_b16
 from ....device.mbarrier import arrive
-from ....device.memory import fence_async_shared, load_f32, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
+from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
+from ..bias import weight_of
 from ..results_e4m3 import joined, send_scales
 from ..ring import free_rows
 from ..swiglu import activate
@@ -39,7 +40,7 @@ def finish_fc1(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
-        weight = load_f32(ctx.at("fc1_topk_weights", pool_row + 8 * h))
+        weight = weight_of(ctx, pool_row + 8 * h)
         values_of_row = []
         for c in cutlass.range_constexpr(me.chunks):
             for w in cutlass.range_constexpr(4):

@@ -23,7 +23,7 @@ from ....device.cluster import sync_cluster
 from ....device.e2m1 import store_table
 from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
-from ..arguments import Arguments, Sm90Arguments
+from ..arguments import Arguments, BiasedArguments, Sm90Arguments
 from ..dispatch import dispatch
 from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..setup import acquire_maps
@@ -130,4 +130,10 @@ def mega_moe_packed(config: cutlass.Constexpr[Sm90Config], args: Arguments, stre
     """As `mega_moe`, with weights whose scales are in their tiles; a function of its own, for TVM FFI takes the arguments' types from its
     signature.
     """
+    launch(mega_moe_kernel(config, args), config, stream)
+
+
+@cute.jit
+def mega_moe_biased(config: cutlass.Constexpr[Sm90Config], args: BiasedArguments, stream: Any):
+    """The same of a layer with biases, however its weights are stored."""
     launch(mega_moe_kernel(config, args), config, stream)

@@ -30,7 +30,7 @@ from ....device.ring import Ring
 from ....device.stage import Stage
 from ....device.warp import named_barrier
 from ....layouts.arith import select
-from ....schedule import FC1
+from ....schedule import FC1, FC2
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.trace import Activity, Role
@@ -38,6 +38,7 @@ from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
 from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
+from .bias import with_bias
 from .config import Sm90Config
 from .context import MATH_THREADS, Sm90Context, is_half_tile
 
@@ -120,10 +121,10 @@ def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums:
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
     if tile.phase == FC1:
-        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, sums)
+        epilogue_of(ctx.config).finish_fc1(ctx, tile, me, with_bias(ctx, tile, me, FC1, sums))
         stores = stores.next()
     else:
-        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, sums)
+        epilogue_of(ctx.config).finish_fc2(ctx, tile, me, with_bias(ctx, tile, me, FC2, sums))
     return stores
 
 

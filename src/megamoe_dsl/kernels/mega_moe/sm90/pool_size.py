@@ -7,7 +7,7 @@ from dataclasses import replace
 from ....layouts.arith import align
 from ....problem import POOL_GRANULE, Problem
 from ..layouts.pool import most_blocks
-from .config import choose_block_m, expected_blocks, tiles_of
+from .config import choose_block_m, expected_blocks
 
 LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/hopper.md)
 
@@ -19,7 +19,7 @@ def choose_pool_rows(problem: Problem) -> int:
     again only where routing is skewed.  And no more than any routing needs.
     """
     expected = problem.expected_tokens_per_expert(problem.max_tokens_per_rank)
-    block_m = choose_block_m(expected, tiles_of(problem))
+    block_m = choose_block_m(problem, expected)
     filled = problem.experts_per_rank * expected_blocks(expected, block_m)
     rows = min((filled + filled // 8) * block_m, LARGEST * POOL_GRANULE, most_blocks(problem, block_m) * block_m)
     return align(rows, POOL_GRANULE)

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-from cutlass import Uint32
-
 from ....device import cast
-from ....device.ptx import emit_to
+from ....device.byte_order import joined_pairs
 from ....device.warp import shuffle_xor
 from ..results_bf16 import Bf16Results
 from ..results_e4m3 import E4m3Results, encode
@@ -72,8 +70,7 @@ class E4m3Pass:
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
         """Word q of a chunk has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
-        halves = [(a, b, half) for half in (0x5410, 0x7632) for a, b in (chunk[:2], chunk[2:])]
-        return tuple(emit_to(Uint32, "prmt.b32 {}, {}, {}, {};", *one) for one in halves)
+        return joined_pairs(chunk)
 
 
 def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass | E4m3Pass:

@@ -13,11 +13,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....device import cast
-from ....device.memory import load_constant_v4, load_f32, store_u8, store_v2, store_v4
+from ....device.memory import load_constant_v4, store_u8, store_v2, store_v4
 from ....device.warp import shuffle_xor_f32
 from ....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
 from ....recipe import E2M1
+from ...mega_moe.bias import weight_of
 from ...mega_moe.swiglu import activate_bf16
 from ..context import Sm100StageContext
 
@@ -33,7 +34,7 @@ def activate_scaled(ctx: Sm100StageContext, row: Int32, part: Int32):
     sixteen = part * 32 + lane
     # Lanes past the last channels take part in the shuffle, with the last ones' values.
     first = ctx.result("fc1_out", row, minimum(sixteen, lanes - 1) * (2 * LANE_CHANNELS))
-    weight = load_f32(ctx.at("fc1_topk_weights", row))
+    weight = weight_of(ctx, row)
     runs = [load_constant_v4(first + run * RUN_BYTES) for run in range(4)]
     values = []
     for gates, ups in (runs[:2], runs[2:]):

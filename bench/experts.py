@@ -1,0 +1,56 @@
+"""Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
+
+    python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
+    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md
+
+SITE has unpacked wheels, deep_gemm among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from megamoe_dsl.bench.experts.point import find_points
+from megamoe_dsl.bench.experts.report import markdown
+from megamoe_dsl.bench.experts.run import compile_points, run_points
+from megamoe_dsl.bench.result_file import save
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.target import Target
+
+TARGET = Target.typical("sm_90a")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--points", nargs="*", default=[])
+    parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--out", type=Path, default=Path())
+    given = parser.parse_args()
+    if given.what == "table":
+        print(markdown(json.loads(given.folder.read_text())["records"]))
+        return
+    try:
+        points = find_points(given.points)
+    except ProblemError as error:
+        parser.error(str(error))
+    if given.what == "prepare":
+        print(f"{compile_points(points, TARGET, given.folder)} kernels into {given.folder}")
+        return
+    records = []
+    for record in run_points(points, TARGET, given.folder, given.baseline):
+        records.append(record)
+        times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
+        errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
+        print(f"{record['point']}: {times}  errors {errors}  {record['refused'] or ''}", flush=True)
+    save(given.out, "experts", records, None if given.baseline is None else str(given.baseline))
+    sys.exit(not all(record["passed"] for record in records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The expert-parallel kernels on GPUs: their bits on small cases, their times beside the fused kernel and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..artifact.store import ArtifactStore
+from ..cases import Case, random_case
+from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..kernels.ep_moe.layouts.pool import pool_rows
+from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..problem import Problem
+from ..reference import route
+from ..runtime.buffers import Inputs
+from ..runtime.ep.buffers import RowActivations
+from ..runtime.ep.layer import EpMoE
+from ..runtime.symmetric_memory import SymmetricBuffer
+from .ep_reference import combined, expert_places, linear1_rows
+from .fusion import time_stages
+from .point import FP8, SEED, Layer, Point
+from .timing import launches_of, synchronize, time_back_to_back
+
+SMALL = Problem(hidden=512, intermediate=256, num_experts=8, topk=3, num_ranks=2, max_tokens_per_rank=40, recipe=FP8)
+BATCHES = ((40, 23), (0, 40), (3, 2), (40, 40))
+LAUNCHES = 200
+
+
+def swiglu(rows: torch.Tensor) -> torch.Tensor:
+    """Of gate and up side by side."""
+    gate, up = rows.float().chunk(2, dim=1)
+    return (torch.nn.functional.silu(gate) * up).bfloat16()
+
+
+def ep_configs(problem: Problem, num_sms: int, **fields: Any) -> list[EpConfig]:
+    """Of both kernels."""
+    return [kind(replace(problem, activation_clamp=None), num_sms=num_sms, **fields) for kind in (DispatchGemmConfig, GemmCombineConfig)]
+
+
+def check_bits(rank: int, store: ArtifactStore, fields: dict[str, Any]) -> dict[str, Any]:
+    """Launches on small exact cases whose rows and y have the reference's bits: how many elements there were, and how many differ."""
+    elements = unequal = 0
+    for number, tokens in enumerate(BATCHES):
+        case = random_case(SMALL, tokens, number, mask=0.2, skew=number % 2 == 1)
+        own = case.to("cuda").weights[rank]
+        layer = EpMoE(SMALL, own, activation=swiglu, store=store, dispatch=fields, combine=fields)
+        acts = [draw_activations(case, other) for other in range(SMALL.num_ranks)]
+        rows, wanted = linear1_rows(case, rank), combined(case, acts)[rank]
+        inputs = Inputs(*(one[rank].cuda() for one in (case.x, case.x_sf, case.topk_idx, case.topk_weights)))
+        y = torch.empty(tokens[rank], SMALL.hidden, dtype=torch.bfloat16, device="cuda")
+        for _ in range(LAUNCHES // len(BATCHES)):
+            layer.route(inputs)
+            layer.rows.fill_(float("nan"))
+            layer.launch_dispatch()
+            layer.acts.values.copy_(acts[rank].values)
+            layer.acts.scales.copy_(acts[rank].scales)
+            y.fill_(float("nan"))
+            layer.launch_combine(y)
+            layer.synchronize()
+            found = layer.rows.cpu()
+            places = expert_places(case, rank, route(SMALL, case.topk_idx))
+            pairs = [*((found[place], one) for place, one in zip(places, rows, strict=True)), (y.cpu(), wanted)]
+            elements += sum(one.numel() for _, one in pairs)
+            unequal += sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs)
+        layer.symmetric.close()
+    counted = torch.tensor([elements, unequal], device="cuda")
+    dist.all_reduce(counted)
+    return {"elements": int(counted[0]), "unequal": int(counted[1]), "launches": LAUNCHES}
+
+
+def draw_activations(case: Case, rank: int) -> RowActivations:
+    """Small integers with scales that are powers of two."""
+    generator = torch.Generator().manual_seed(rank)
+    shape = (pool_rows(case.problem), case.problem.intermediate)
+    values = torch.randint(-2, 3, shape, generator=generator).float().to(torch.float8_e4m3fn)
+    return RowActivations(values, torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float()))
+
+
+def ep_point(
+    point: Point, layer: Layer, store: ArtifactStore, fused_config: Sm90Config, fields: dict[str, Any], watchdog_ns: int
+) -> dict[str, Any]:
+    """Times of the two kernels, beside the fused kernel and its stages on the same tokens; all ranks together."""
+    problem, tokens = replace(point.problem, activation_clamp=None), point.tokens
+    symmetric = SymmetricBuffer.allocate(point.problem, fused_config.arch)
+    fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
+    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, combine=fields, watchdog_ns=watchdog_ns)
+    inputs = Inputs(*point.draw(SEED))
+    fused.buffers.load(inputs)
+    ep.route(inputs)
+    y, other = (torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    synchronize()
+    ep.launch_dispatch()
+    ep.activate()
+    ep.launch_combine(y)
+    fused(other)
+    ep.synchronize()
+    difference = float((y.float() - other.float()).norm() / other.float().norm())
+    candidates: dict[str, Callable[[], None]] = {
+        "dispatch": ep.launch_dispatch,
+        "combine": partial(ep.launch_combine, y),
+        "fused": partial(fused, other),
+        "unfused": partial(unfused, other),
+    }
+    times = time_back_to_back(candidates, launches_of(tokens))
+    record = {
+        "point": asdict(point),
+        "fields": fields,
+        "difference": difference,
+        "us": {name: asdict(one) for name, one in times.items()},
+        "stages_us": time_stages(unfused, other, launches_of(tokens)),
+    }
+    candidates.clear()
+    symmetric.close()
+    ep.symmetric.close()
+    return record

@@ -1,0 +1,50 @@
+"""BF16 channels of a token to E4M3 with float32 scales, eight a lane: as `quant.quantize_e4m3_f32` rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32
+
+from ..device.cast import E4M3_MAX, abs_max, pack_e4m3, unpack_bf16
+from ..device.ptx import emit_to
+from ..device.warp import shuffle_xor_f32
+
+PER_LANE = 8
+SCALE_LANES = 16
+"""Lanes whose 128 channels share a scale."""
+SMALLEST_AMAX = 1e-4
+
+
+@cute.jit
+def largest_of_lanes(values: Sequence[Any], lanes: cutlass.Constexpr[int]):
+    """The largest magnitude of the values of so many lanes, a power of two, that follow one another."""
+    amax = Float32(0.0)
+    for value in values:
+        amax = abs_max(amax, value)
+    for step in range(lanes.bit_length() - 1):
+        amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, shuffle_xor_f32(amax, 1 << step))
+    return amax
+
+
+def scaled_by(values: Sequence[Any], factor: Any) -> list[Any]:
+    """Each value times a factor, rounded to nearest."""
+    return [emit_to(Float32, "mul.rn.f32 {}, {}, {};", value, factor) for value in values]
+
+
+def f32_scale(amax: Any) -> tuple[Any, Any]:
+    """The scale of a block and the factor its values are multiplied with."""
+    amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
+    scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
+    return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+
+
+def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Eight BF16 of a lane as two words of E4M3, and the scale that they share with the 16 lanes of their block."""
+    values = [value for word in words for value in unpack_bf16(word)]
+    scale, factor = f32_scale(largest_of_lanes(values, SCALE_LANES))
+    scaled = scaled_by(values, factor)
+    return pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]), scale

@@ -1,0 +1,192 @@
+"""How the two halves of an expert-parallel layer are computed: the tile of the GEMM, and how tokens travel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from ...arch import SM90, Arch
+from ...config_error import require, require_integers
+from ...problem import Problem
+from ...target import Target
+from ..gemm.config import LOADER_WARPS, GemmConfig
+from ..gemm.problem import MASKED, GemmProblem
+from ..gemm.smem_plan import GemmSmemPlan
+from ..mega_moe.config import RegisterBudget
+from ..mega_moe.layouts.combine_plan import CombinePlan
+from ..mega_moe.sm90.smem_plan import pull_chunk
+from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+
+NUM_SMS = 132  # of an H200
+REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
+TILES = (64, 128)
+COLUMNS = (64, 128, 256)
+PULL_SLOTS = 4
+MOST_TASK_TOKENS = 128
+COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
+
+
+@dataclass(frozen=True)
+class EpConfig(ABC):
+    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
+
+    block_m     rows of a tile: 64 or 128
+    block_n     weight rows of a tile: 64, 128 or 256
+    group_m     row blocks that the order of tiles takes together
+    num_sms     CTAs of the grid
+    num_stages  depth of the TMA ring; 0 asks for the deepest that fits
+    task_tokens tokens that are handed out together to the communication warps of a CTA
+    """
+
+    arch: ClassVar[Arch] = SM90
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    cluster: ClassVar[int] = 1
+
+    problem: Problem
+    block_m: int = 128
+    block_n: int = 256
+    group_m: int = 8
+    num_sms: int = NUM_SMS
+    num_stages: int = 0
+    task_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
+        p = self.problem
+        require(p.recipe in self.recipes, "problem.recipe", p.recipe, " or ".join(self.recipes) + f" for {self.arch}")
+        require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
+        require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
+        require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
+        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "task_tokens")
+        require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
+        require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
+        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.group_m >= 1, "group_m", self.group_m, "positive")
+        require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+        self.check_fields()
+        most = 0
+        while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
+            most += 1
+        require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        require(2 <= self.num_stages <= most, "num_stages", self.num_stages, f"between 2 and {most}, or 0 for the deepest")
+
+    @abstractmethod
+    def check_fields(self) -> None:
+        """Checks what the subclass adds.  Raises `ConfigError`."""
+
+    @property
+    @abstractmethod
+    def gemm_problem(self) -> GemmProblem:
+        """The grouped GEMM."""
+
+    @classmethod
+    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen."""
+        problem.check_num_tokens(num_tokens)
+        return cls(problem, **{"num_sms": target.num_sms, **fields})
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of fields.  Raises `ConfigError`."""
+        return replace(self, **changes)
+
+    # --- the GEMM
+    @cached_property
+    def gemm(self) -> GemmConfig:
+        """As its roles know it."""
+        return self._gemm(self.num_stages)
+
+    def _gemm(self, num_stages: int) -> GemmConfig:
+        return GemmConfig(
+            self.gemm_problem,
+            self.block_m,
+            self.block_n,
+            self.num_sms,
+            warpgroups=2,
+            group_m=self.group_m,
+            halves=self.block_m == max(TILES),
+            num_stages=num_stages,
+        )
+
+    # --- threads and registers
+    @property
+    def math_warps(self) -> int:
+        """Warps that multiply."""
+        return self.gemm.math_warps
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS)
+
+    @property
+    def registers(self) -> RegisterBudget:
+        """Per thread: of the communication warps, of the loaders, of those that multiply."""
+        return REGISTERS
+
+    @property
+    def register_total(self) -> int:
+        """Registers of all threads of a CTA."""
+        budget = self.registers
+        return 32 * (COMMUNICATION_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.math_warps * budget.epilogue)
+
+    # --- plans
+    @property
+    def smem(self) -> EpSmemPlan:
+        """Of `num_stages` stages."""
+        return self.smem_plan(self.num_stages)
+
+    def smem_plan(self, num_stages: int) -> EpSmemPlan:
+        """Of so many stages."""
+        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+
+    @abstractmethod
+    def plan_of(self, gemm: GemmSmemPlan) -> EpSmemPlan:
+        """With what the kernel's communication warps add to its GEMM's."""
+
+
+@dataclass(frozen=True)
+class DispatchGemmConfig(EpConfig):
+    """Tokens to the ranks of their experts, and Linear1 of them.
+
+    token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
+    token_sorting  a rank fetches tokens in the order of its experts; else in their own
+    """
+
+    token_saving: bool = True
+    token_sorting: bool = True
+
+    def check_fields(self) -> None:
+        """Raises `ConfigError`."""
+        for name in ("token_saving", "token_sorting"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+
+    def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
+        """With slots of rows."""
+        chunk = pull_chunk(self.problem.hidden)
+        return DispatchPlan(gemm, chunk, min(PULL_SLOTS, self.problem.hidden // chunk))
+
+    @property
+    def gemm_problem(self) -> GemmProblem:
+        """Linear1: gate and up of every row."""
+        return GemmProblem(2 * self.problem.intermediate, self.problem.hidden, MASKED, self.problem.experts_per_rank)
+
+
+@dataclass(frozen=True)
+class GemmCombineConfig(EpConfig):
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
+
+    def check_fields(self) -> None:
+        """Nothing is added."""
+
+    def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
+        """With slots of results."""
+        return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+
+    @property
+    def gemm_problem(self) -> GemmProblem:
+        """Linear2 of every row."""
+        return GemmProblem(self.problem.hidden, self.problem.intermediate, MASKED, self.problem.experts_per_rank)

@@ -1,0 +1,125 @@
+"""The expert-parallel kernels, as the registry knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from ...arch import SM90
+from ...hardware.tensor_map import TensorMap
+from ...layouts.region import Region
+from ...problem import Problem
+from ...target import Target
+from ..argument_spec import ArgumentSpec
+from ..gemm.family import GemmKernel
+from ..gemm.maps import GemmMap, map_fields
+from ..kernel import Kernel
+from .arguments import DispatchGemmArguments, GemmCombineArguments
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
+from .layouts.symmetric import symmetric_buffer
+
+
+class EpKernel(Kernel):
+    """What both have in common."""
+
+    problem = Problem
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {SM90.name: EpConfig.recipes}
+    resident = True
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
+        """The configuration for the target's SMs.  Raises `ConfigError`."""
+        kind: type[EpConfig] = self.configs[target.arch.name]
+        return kind.choose(problem, target, num_tokens, **fields)
+
+    def label(self, config: EpConfig) -> str:
+        """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile."""
+        p = config.problem
+        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
+        return f"{self.name.replace('_', '-')}-{shape}-m{config.block_m}n{config.block_n}"
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
+        from ..mega_moe.family import MegaMoeKernel
+
+        return (*super().sources, *GemmKernel().sources, *MegaMoeKernel().sources)
+
+    def buffers(self, config: EpConfig) -> Mapping[str, Region]:
+        """sym: the symmetric buffer of a rank."""
+        return {"sym": symmetric_buffer(config.problem)}
+
+    def facts(self, config: EpConfig) -> list[tuple[str, object]]:
+        """Tile, order, grid, ring and registers."""
+        budget = config.registers
+        return [
+            ("tile", f"{config.block_m} x {config.block_n} x 128 on {config.gemm.warpgroups} warpgroups"),
+            ("order", f"tasks handed out at run time, {config.group_m} row blocks together"),
+            *super().facts(config),
+            ("stages", config.num_stages),
+            ("register budgets", f"communication {budget.dispatch}, loader {budget.loader}, math {budget.epilogue}"),
+        ]
+
+    def registers(self, config: EpConfig) -> Mapping[str, int]:
+        """Per thread of each group of warps."""
+        budget = config.registers
+        return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
+
+    def gemm_arguments(self, config: Any, args: Any) -> Any:
+        """Those of its GEMM, from its own."""
+        raise NotImplementedError
+
+    def parameters(
+        self, config: EpConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
+        values = self.arguments(config).pack(**arguments)
+        fields = map_fields(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
+        return (*(encode(one.tensor_map) for one in fields), *values)
+
+    def parameter_spec(self, config: EpConfig) -> ArgumentSpec:
+        """The tensor maps, then the arguments."""
+        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in GemmMap), *self.arguments(config).arguments))
+
+
+class DispatchGroupedGemmKernel(EpKernel):
+    """Tokens to the ranks of their experts, and Linear1 of them, in one launch."""
+
+    name = "dispatch_grouped_gemm"
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig}
+
+    def launcher(self, config: EpConfig) -> Callable[..., Any]:
+        """Imports the DSL."""
+        from .kernel import dispatch_grouped_gemm
+
+        return dispatch_grouped_gemm
+
+    def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
+        """The same for all configurations."""
+        return DispatchGemmArguments
+
+    def gemm_arguments(self, config: Any, args: Any) -> Any:
+        """Linear1 of the rows that dispatch brings."""
+        return dispatch_gemm_arguments(config, args)
+
+
+class GroupedGemmCombineKernel(EpKernel):
+    """Linear2 of the received rows, and the sums of its results on the tokens' ranks, in one launch."""
+
+    name = "grouped_gemm_combine"
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig}
+
+    def launcher(self, config: EpConfig) -> Callable[..., Any]:
+        """Imports the DSL."""
+        from .kernel import grouped_gemm_combine
+
+        return grouped_gemm_combine
+
+    def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
+        """The same for all configurations."""
+        return GemmCombineArguments
+
+    def gemm_arguments(self, config: Any, args: Any) -> Any:
+        """Linear2 of the caller's activations."""
+        return combine_gemm_arguments(config, args)

@@ -1,0 +1,48 @@
+"""Run-time arguments of a launch; pointers are 64-bit addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutlass import Int32, Int64
+
+
+@dataclass(frozen=True)
+class RouteArguments:
+    """What tokens are, and what they become.
+
+    x           bf16 [num_tokens, hidden], 16-byte aligned
+    topk_idx    i64 [num_tokens, topk]; what is no expert masks a slot
+    x_q, x_sf   e4m3 [num_tokens, hidden] and f32 [num_tokens, hidden / 128], 8- and 4-byte aligned
+    ends        i32 [num_experts], where each expert's rows end
+    sources     i32 [rows], the token of each row
+    positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
+    """
+
+    x: Int64
+    topk_idx: Int64
+    x_q: Int64
+    x_sf: Int64
+    ends: Int64
+    sources: Int64
+    positions: Int64
+    num_tokens: Int32
+
+
+@dataclass(frozen=True)
+class SumArguments:
+    """Results of experts, and their sums.
+
+    rows        bf16 [rows, hidden], 16-byte aligned
+    positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
+    weights     f32 [num_tokens, topk]
+    y           bf16 [num_tokens, hidden], 16-byte aligned
+    """
+
+    rows: Int64
+    positions: Int64
+    weights: Int64
+    y: Int64
+    num_tokens: Int32

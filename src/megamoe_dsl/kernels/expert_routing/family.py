@@ -1,0 +1,70 @@
+"""Routing and sums, as the registry knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from ...arch import SM90
+from ...layouts.region import Region
+from ...target import Target
+from ..kernel import Kernel
+from .arguments import RouteArguments, SumArguments
+from .config import RouteConfig, RoutingConfig, SumConfig
+from .problem import RoutingProblem
+
+
+class RoutingKernel(Kernel):
+    """A kernel over the tokens of one GPU."""
+
+    problem = RoutingProblem
+
+    def choose(self, problem: RoutingProblem, target: Target, num_tokens: int, **fields: Any) -> RoutingConfig:
+        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
+        problem.check_tokens(num_tokens)
+        kind: type[RoutingConfig] = self.configs[target.arch.name]
+        return replace(kind.choose(problem, target), **fields)
+
+    def label(self, config: RoutingConfig) -> str:
+        """Hidden, experts and top-k."""
+        p = config.problem
+        return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
+
+
+class RouteKernel(RoutingKernel):
+    """Tokens, BF16, quantised, and their slots sorted by expert: counts, offsets, and where each row comes from."""
+
+    name = "route"
+    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig}
+
+    def launcher(self, config: RouteConfig) -> Callable[..., Any]:
+        """`route`.  Imports the DSL."""
+        from .route import route
+
+        return route
+
+    def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
+        """The same for all configurations."""
+        return RouteArguments
+
+    def smem(self, config: RouteConfig) -> Region:
+        """Of the CTA that sorts."""
+        return config.region
+
+
+class SumKernel(RoutingKernel):
+    """Of each token the weighted sum of its experts' rows."""
+
+    name = "topk_sum"
+    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig}
+
+    def launcher(self, config: SumConfig) -> Callable[..., Any]:
+        """`topk_sum`.  Imports the DSL."""
+        from .topk_sum import topk_sum
+
+        return topk_sum
+
+    def arguments_type(self, config: SumConfig) -> type[SumArguments]:
+        """The same for all configurations."""
+        return SumArguments

@@ -1,0 +1,120 @@
+"""Memory of one rank of an expert-parallel layer: its symmetric buffer, weights, and the record of a wait that gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ...kernels.ep_moe.config import DispatchGemmConfig
+from ...kernels.ep_moe.layouts.pool import first_rows, pool_rows
+from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.ep_moe.layouts.watchdog import describe
+from ...problem import Problem
+from ...quant import ExpertWeights, quantize_e4m3_f32
+from ..buffers import Inputs, check_tensor
+from ..watchdog import new_record
+from .routing import RoutingTables
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+"""Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""
+
+
+@dataclass(frozen=True)
+class RowActivations:
+    """What the caller's activation gives Linear2, quantised, by the rows of Linear1's result.
+
+    values  e4m3 [pool rows, intermediate]
+    scales  float32 [intermediate / 128, pool rows]
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> RowActivations:
+        """Of the activation's result, bf16 [pool rows, intermediate]: a scale of amax / 448 for each row and 128 channels."""
+        values, scales = quantize_e4m3_f32(rows, check=False)
+        return cls(values, scales.T.contiguous())
+
+    def check(self, problem: Problem, owner: str = "") -> None:
+        """Raises `ProblemError` for a dtype or a shape."""
+        rows = pool_rows(problem)
+        check_tensor(f"{owner}values", self.values, torch.float8_e4m3fn, (rows, problem.intermediate))
+        check_tensor(f"{owner}scales", self.scales, torch.float32, (problem.intermediate // SCALE_CHANNELS, rows))
+
+
+class EpBuffers:
+    """`weights` are the local experts', in checkpoint order, which the kernels read as they are; all memory is on their device.
+
+    sym       the symmetric buffer, uint8; None makes one
+    watchdog  the record; None makes one
+    """
+
+    def __init__(
+        self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
+    ) -> None:
+        self.problem, self.weights, self.region = problem, weights, symmetric_buffer(problem)
+        device = weights.fc1.device
+        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
+        self.watchdog = new_record(device) if watchdog is None else watchdog
+
+    def view(self, name: str) -> torch.Tensor:
+        """A field of the symmetric buffer."""
+        return self.region.view(self.sym, name)
+
+    def store(self, inputs: Inputs, tables: RoutingTables) -> None:
+        """What this rank has, and where it goes, for the next launch."""
+        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
+            tensor = getattr(inputs, name)
+            self.view(name)[: len(tensor)].copy_(tensor)
+        for name in ("send_pairs", "recv_pairs", "expert_rows"):
+            self.view(name).copy_(getattr(tables, name))
+        self.view("pair_rows")[: len(tables.pair_rows)].copy_(tables.pair_rows)
+
+    def new_rows(self) -> torch.Tensor:
+        """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
+        return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
+
+    def rows_in_use(self) -> int:
+        """Up to the last expert's last block, from the present tables; waits for the device."""
+        return first_rows(self.view("expert_rows").tolist())[-1]
+
+    def expert_slices(self) -> list[slice]:
+        """Rows of each local expert, from the present tables; waits for the device."""
+        rows = self.view("expert_rows").tolist()
+        return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
+
+    def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
+        """Of `dispatch_grouped_gemm` (kernels/ep_moe/arguments.py)."""
+        return {
+            "sym": self.sym.data_ptr(),
+            "peers": peers,
+            "weights": self.weights.fc1.data_ptr(),
+            "weights_sf": self.weights.fc1_sf.data_ptr(),
+            "out": out.data_ptr(),
+            "rank": rank,
+            "watchdog": self.watchdog.data_ptr(),
+            "watchdog_ns": watchdog_ns,
+        }
+
+    def combine_arguments(self, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
+        """Of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
+        return {
+            "sym": self.sym.data_ptr(),
+            "peers": peers,
+            "acts": acts.values.data_ptr(),
+            "acts_sf": acts.scales.data_ptr(),
+            "weights": self.weights.fc2.data_ptr(),
+            "weights_sf": self.weights.fc2_sf.data_ptr(),
+            "y": y.data_ptr(),
+            "num_tokens": len(y),
+            "rank": rank,
+            "watchdog": self.watchdog.data_ptr(),
+            "watchdog_ns": watchdog_ns,
+        }
+
+    def watchdog_message(self) -> str | None:
+        """What the record says, None when it is empty."""
+        return describe(self.watchdog.tolist())

@@ -1,0 +1,163 @@
+"""One expert-parallel MoE layer on this rank's GPU whose activation is the caller's.
+
+    layer = EpMoE(problem, weights, activation=lambda rows: silu(rows[:, :I]) * rows[:, I:])       on every rank
+    y = layer(x, topk_idx, topk_weights)                                                         x bf16 [T, hidden]
+
+A call launches on torch's current stream.  Every rank makes the same sequence of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...artifact.cache import cache_folder
+from ...artifact.store import ArtifactStore
+from ...kernels.ep_moe.layouts.pool import pool_rows
+from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.registry import find_kernel
+from ...problem import Problem, ProblemError
+from ...quant import ExpertWeights, quantize_e4m3_f32
+from ...target import Target
+from ..buffers import Inputs, check_device, check_output, check_weights
+from ..cuda_kernel import CudaKernel, encode_tensor_map
+from ..layer import gpu_name, usable_sms
+from ..rank_kernel import WATCHDOG_NS
+from ..symmetric_memory import SymmetricBuffer, device_arch
+from ..watchdog import check_watchdog_ns, naming_the_wait
+from .buffers import Activation, EpBuffers, RowActivations
+from .routing import RoutingTables, Splits
+
+
+class EpMoE(torch.nn.Module):
+    """Two kernels bound to a symmetric buffer, and the caller's activation between them.
+
+    problem      the layer; its recipe is fp8xfp8
+    weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
+    activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
+                 rows of the pool, else those in use, which waits for the device
+    store        folder of compiled kernels, by default the cache
+    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`
+    group        of `problem.num_ranks` ranks, the default group without one
+    dispatch, combine   fields that replace those of the kernels' configurations
+    watchdog_ns  how long a launch may wait for another rank before it is trapped
+
+    Raises `ProblemError`, `ConfigError` and ValueError for arguments that do not fit, `ArtifactError` for a missing kernel.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weights: ExpertWeights,
+        *,
+        activation: Activation,
+        store: ArtifactStore | None = None,
+        symmetric: SymmetricBuffer | None = None,
+        group: Any = None,
+        dispatch: Mapping[str, Any] | None = None,
+        combine: Mapping[str, Any] | None = None,
+        watchdog_ns: int = WATCHDOG_NS,
+    ) -> None:
+        super().__init__()
+        check_weights(problem, weights)
+        self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
+        store = ArtifactStore(cache_folder()) if store is None else store
+        region = symmetric_buffer(problem)
+        self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
+        if self.symmetric.num_bytes != region.size:
+            raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
+        device = self.symmetric.sym.device
+        check_device("weights.fc1", weights.fc1, device)
+        target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
+        tokens = problem.max_tokens_per_rank
+        self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
+        self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
+        self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog)
+        rows = pool_rows(problem)
+        self.rows = self.memory.new_rows()
+        self.acts = RowActivations(
+            torch.zeros(rows, problem.intermediate, dtype=torch.float8_e4m3fn, device=device),
+            torch.zeros(problem.intermediate // SCALE_CHANNELS, rows, device=device),
+        )
+        self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
+        self._dispatch, self._combine = (CudaKernel(store.get(one)) for one in (self.dispatch_config, self.combine_config))
+        peers, rank = self.symmetric.peers.data_ptr(), self.symmetric.rank
+        # Tensor maps are encoded once; a call changes y and its tokens.
+        first = self.memory.dispatch_arguments(self.dispatch_config, peers, self.rows, rank, watchdog_ns)
+        second = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, watchdog_ns)
+        for kernel, arguments in ((self._dispatch, first), (self._combine, second)):
+            kernel.arguments.fill(kernel.artifact.kernel.parameters(kernel.artifact.config, arguments, encode_tensor_map))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        *,
+        x_sf: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """y, bf16 [T, hidden].
+
+        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128]
+        topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
+        topk_weights  float32 [T, topk]
+        out           where y goes
+
+        Raises `ProblemError` before anything is launched.
+        """
+        if x_sf is None:
+            x, x_sf = quantize_e4m3_f32(x, check=False)
+        inputs = Inputs(x, x_sf, topk_idx, topk_weights)
+        inputs.check_layout(self.problem)
+        shape = (inputs.num_tokens, self.problem.hidden)
+        y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
+        check_output("out", y, shape)
+        self.route(inputs)
+        self.launch_dispatch()
+        self.activate()
+        self.launch_combine(y)
+        return y
+
+    def route(self, inputs: Inputs) -> None:
+        """This rank's tokens and routing tables into the symmetric buffer; ranks exchange their counts."""
+        config, problem = self.dispatch_config, self.problem
+        splits = self._gather(Splits.of(problem, inputs.topk_idx, token_saving=config.token_saving))
+        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+        self.memory.store(inputs, RoutingTables.of(problem, self.symmetric.rank, inputs.topk_idx, splits, **options))
+
+    def _gather(self, own: Splits) -> Splits:
+        """Of all ranks."""
+        if self.problem.num_ranks == 1:
+            return Splits.stack([own])
+        import torch.distributed as dist
+
+        mine = torch.cat([own.experts, own.ranks])
+        all_of_them = torch.empty(self.problem.num_ranks, len(mine), dtype=mine.dtype, device=mine.device)
+        dist.all_gather_into_tensor(all_of_them, mine, group=self.symmetric.group)
+        return Splits(*all_of_them.split([self.problem.num_experts, self.problem.num_ranks], dim=1))
+
+    def launch_dispatch(self) -> None:
+        """Linear1 of the rows that this rank receives, into `rows`."""
+        self._dispatch.launch()
+
+    def activate(self) -> None:
+        """`rows` to `acts`, by way of the caller's activation."""
+        capturing = self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
+        count = len(self.rows) if capturing else self.memory.rows_in_use()
+        found = RowActivations.of(self.activation(self.rows[:count]))
+        self.acts.values[:count].copy_(found.values)
+        self.acts.scales[:, :count].copy_(found.scales)
+
+    def launch_combine(self, y: torch.Tensor) -> None:
+        """Linear2 of `acts`, and every token's sum."""
+        values = self._combine.arguments.values
+        values.y, values.num_tokens = (y if len(y) else self._nowhere).data_ptr(), len(y)
+        self._combine.launch()
+
+    def synchronize(self) -> None:
+        """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
+        with naming_the_wait(self.memory, who=self.symmetric.who_waits):
+            torch.cuda.synchronize()

@@ -1,0 +1,146 @@
+"""The expert-parallel kernels on simulated ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...artifact.artifact import Artifact
+from ...kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from ...problem import ProblemError
+from ...quant import ExpertWeights
+from ...sim import GlobalMemory, Launch, Report, Simulator, load
+from ..buffers import Inputs, check_weights
+from ..simulated import CPU, WATCHDOG_NS
+from ..watchdog import naming_the_wait
+from .buffers import Activation, EpBuffers, RowActivations
+from .routing import RoutingTables, Splits
+
+
+class SimulatedEp:
+    """Ranks of an expert-parallel layer; buffers persist over calls, as they do on GPUs.
+
+    dispatch  the compiled `dispatch_grouped_gemm`
+    combine   the compiled `grouped_gemm_combine` of the same problem
+    weights   per rank, the local experts'
+    seed, race, watchdog_ns, progress  as `SimulatedMoE`
+
+    Raises `ProblemError` or ValueError when an argument does not fit.
+    """
+
+    def __init__(
+        self,
+        dispatch: Artifact,
+        combine: Artifact,
+        weights: Sequence[ExpertWeights],
+        *,
+        seed: int = 0,
+        race: bool = True,
+        watchdog_ns: int = WATCHDOG_NS,
+        progress: Callable[[int, float], None] | None = None,
+    ) -> None:
+        for name, artifact, kind in (("dispatch", dispatch, DispatchGemmConfig), ("combine", combine, GemmCombineConfig)):
+            if not isinstance(artifact.config, kind):
+                raise ProblemError(name, type(artifact.config).__name__, f"an Artifact of a {kind.__name__}")
+        self.dispatch_kernel, self.combine_kernel = dispatch, combine
+        self.problem, self.watchdog_ns = dispatch.config.problem, watchdog_ns
+        if combine.config.problem != self.problem:
+            raise ProblemError("combine.config.problem", combine.config.problem, f"that of dispatch, {self.problem}")
+        if len(weights) != self.problem.num_ranks:
+            raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
+        for one in weights:
+            check_weights(self.problem, one)
+        self.ranks = [EpBuffers(self.problem, one) for one in weights]
+        self.peers = torch.tensor([rank.sym.data_ptr() for rank in self.ranks], dtype=torch.int64, device=CPU)
+        self.simulator = Simulator(None, GlobalMemory(), seed=seed, race=race, progress=progress)
+
+    def dispatch(self, inputs: Sequence[Inputs], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
+        """Linear1 of the rows of every rank, bf16 [pool rows, 2 intermediate], and what the simulator saw; `launches` of them without a
+        pause, on the same inputs.
+
+        Raises `ProblemError` before anything runs when an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError`
+        for a fault or a deadlock.
+        """
+        self.store(inputs)
+        outs = [rank.new_rows() for rank in self.ranks]
+        memory = self.visible()
+        for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
+            memory.add(out, name="out", rank=rank, initialised=False)
+            for name in ("fc1", "fc1_sf"):
+                memory.add(getattr(buffers.weights, name), name=name, rank=rank, read_only=True)
+        kernel, config = self.dispatch_kernel, self.dispatch_kernel.config
+        arguments = [
+            buffers.dispatch_arguments(config, self.peers.data_ptr(), out, rank, self.watchdog_ns)
+            for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True))
+        ]
+        return outs, self._run(memory, [self._launch(kernel, one, rank) for rank, one in enumerate(arguments)] * launches)
+
+    def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
+        """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
+
+        Raises as `dispatch` does.
+        """
+        if len(acts) != self.problem.num_ranks:
+            raise ProblemError("len(acts)", len(acts), f"num_ranks = {self.problem.num_ranks}")
+        for rank, one in enumerate(acts):
+            one.check(self.problem, f"acts[{rank}].")
+        ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
+        memory, launched = self.visible(), []
+        for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
+            if len(y):
+                memory.add(y, name="y", rank=rank, initialised=False)
+            for name, tensor in {
+                "acts": one.values,
+                "acts_sf": one.scales,
+                "fc2": buffers.weights.fc2,
+                "fc2_sf": buffers.weights.fc2_sf,
+            }.items():
+                memory.add(tensor, name=name, rank=rank, read_only=True)
+            arguments = buffers.combine_arguments(self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
+            launched.append(self._launch(self.combine_kernel, arguments, rank))
+        return ys, self._run(memory, launched * launches)
+
+    def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
+        """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
+        rows, first = self.dispatch(inputs)
+        acts = [RowActivations.of(activation(one)) for one in rows]
+        y, second = self.combine(acts, [one.num_tokens for one in inputs])
+        return y, [first, second]
+
+    def store(self, inputs: Sequence[Inputs]) -> None:
+        """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
+        if len(inputs) != self.problem.num_ranks:
+            raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
+        for rank, one in enumerate(inputs):
+            one.check(self.problem, CPU, f"inputs[{rank}].")
+        config = self.dispatch_kernel.config
+        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, token_saving=config.token_saving) for one in inputs])
+        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+        for rank, (buffers, one) in enumerate(zip(self.ranks, inputs, strict=True)):
+            buffers.store(one, RoutingTables.of(self.problem, rank, one.topk_idx, splits, **options))
+
+    def visible(self) -> GlobalMemory:
+        """What both kernels may touch."""
+        memory = GlobalMemory()
+        memory.add(self.peers, name="peers", read_only=True)
+        for rank, buffers in enumerate(self.ranks):
+            memory.add(buffers.sym, name="sym", rank=rank)
+            memory.add(buffers.watchdog, name="watchdog", rank=rank)
+        return memory
+
+    def _launch(self, kernel: Artifact, arguments: dict[str, int], rank: int) -> Launch:
+        config = kernel.config
+        return Launch(
+            grid=(config.num_sms, 1, 1),
+            block=(config.num_threads, 1, 1),
+            dynamic_smem=kernel.dynamic_smem,
+            args=kernel.kernel.parameters(config, arguments),
+            rank=rank,
+            program=load(kernel.ptx),
+        )
+
+    def _run(self, memory: GlobalMemory, launches: list[Launch]) -> Report:
+        self.simulator.memory = memory
+        with naming_the_wait(*self.ranks):
+            return self.simulator.run(launches)

@@ -1,0 +1,140 @@
+"""Tensors of a call of a MoE layer on one GPU: what they must be, those between its launches, and the arguments of each launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ..kernels.expert_routing.layer import ExpertLayer
+from ..kernels.gemm.problem import SCALE_BLOCK
+from ..kernels.gemm.smem_plan import SCALE_STEP
+from ..problem import ProblemError
+from .buffers import check_aligned, check_device, check_tensor
+from .gather_tensors import GatherTensors
+from .gemm_tensors import TMA_ALIGNMENT, GemmTensors
+
+
+@dataclass(frozen=True)
+class ExpertWeightsFp8:
+    """Of all experts.
+
+    w1     float8_e4m3fn [num_experts, 2 intermediate, hidden]
+    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]
+    w2     float8_e4m3fn [num_experts, hidden, intermediate]
+    w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]
+    """
+
+    w1: torch.Tensor
+    w1_sf: torch.Tensor
+    w2: torch.Tensor
+    w2_sf: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ExpertCall:
+    """A call, whose tensors between launches are made when first asked for.
+
+    x             bfloat16 [tokens, hidden], 16-byte aligned
+    topk_idx      int64 [tokens, topk]; -1 masks a slot
+    topk_weights  float32 [tokens, topk]
+    """
+
+    layer: ExpertLayer
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+    weights: ExpertWeightsFp8
+
+    def check(self) -> None:
+        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+        layer = self.layer
+        if self.x.dim() != 2:
+            raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
+        layer.routing.check_tokens(self.tokens, "x.shape[0]")
+        check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
+        check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
+        check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
+        check_aligned("x", self.x, TMA_ALIGNMENT)
+        for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
+            check_device(name, tensor, self.x.device)
+        blocks, channels = layer.hidden // SCALE_BLOCK, layer.intermediate // SCALE_BLOCK
+        fp8, f32, experts = torch.float8_e4m3fn, torch.float32, layer.num_experts
+        check_tensor("w1", self.weights.w1, fp8, (experts, 2 * layer.intermediate, layer.hidden))
+        check_tensor("w1_sf", self.weights.w1_sf, f32, (experts, 2 * channels, blocks))
+        check_tensor("w2", self.weights.w2, fp8, (experts, layer.hidden, layer.intermediate))
+        check_tensor("w2_sf", self.weights.w2_sf, f32, (experts, blocks, channels))
+
+    @property
+    def tokens(self) -> int:
+        """Of the call."""
+        return len(self.x)
+
+    @property
+    def rows(self) -> int:
+        """Of all experts together, at most."""
+        return self.tokens * self.layer.topk
+
+    def _empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.x.device)
+
+    @cached_property
+    def x_q(self) -> torch.Tensor:
+        """Tokens in E4M3."""
+        return self._empty(self.tokens, self.layer.hidden, dtype=torch.float8_e4m3fn)
+
+    @cached_property
+    def x_sf(self) -> torch.Tensor:
+        """Their scales."""
+        return self._empty(self.tokens, self.layer.hidden // SCALE_BLOCK, dtype=torch.float32)
+
+    @cached_property
+    def ends(self) -> torch.Tensor:
+        """Where each expert's rows end."""
+        return self._empty(self.layer.num_experts, dtype=torch.int32)
+
+    @cached_property
+    def sources(self) -> torch.Tensor:
+        """The token of each row."""
+        return self._empty(self.rows, dtype=torch.int32)
+
+    @cached_property
+    def positions(self) -> torch.Tensor:
+        """The row of each slot."""
+        return self._empty(self.tokens, self.layer.topk, dtype=torch.int32)
+
+    @cached_property
+    def y(self) -> torch.Tensor:
+        """The result, bfloat16 [tokens, hidden]."""
+        return self._empty(self.tokens, self.layer.hidden, dtype=torch.bfloat16)
+
+    @cached_property
+    def fc1(self) -> GatherTensors:
+        """Of Linear1: rows gathered from tokens, activated and packed."""
+        blocks, ld = self.layer.intermediate // SCALE_BLOCK, -(-self.rows // SCALE_STEP) * SCALE_STEP
+        h = self._empty(self.rows, self.layer.intermediate, dtype=torch.float8_e4m3fn)
+        h_sf = self._empty(blocks, ld, dtype=torch.float32)[:, : self.rows].T
+        w = self.weights
+        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf)
+
+    @cached_property
+    def fc2(self) -> GemmTensors:
+        """Of Linear2: rows as Linear1 leaves them."""
+        assert self.fc1.d_sf is not None
+        d = self._empty(self.rows, self.layer.hidden, dtype=torch.bfloat16)
+        return GemmTensors(self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf, d, self.ends)
+
+    def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """What the first launch reads, and what it writes, by name."""
+        written = {"x_q": self.x_q, "x_sf": self.x_sf, "ends": self.ends, "sources": self.sources, "positions": self.positions}
+        return {"x": self.x, "topk_idx": self.topk_idx}, written
+
+    def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The same of the last launch."""
+        return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
+
+    def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:
+        """Of the first or the last launch."""
+        read, written = tensors
+        return {**{name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}, "num_tokens": self.tokens}

@@ -1,0 +1,32 @@
+"""A MoE layer on one GPU on the simulator: its four kernels on the CPU, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..artifact.artifact import Artifact
+from ..sim import Report
+from .expert_call import ExpertCall
+from .simulated_gemm import memory_of, simulate_gemm, simulate_launches
+
+
+def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options: Any) -> tuple[torch.Tensor, list[Report]]:
+    """y, and what the simulator saw of each launch; `artifacts` of the layer's configurations in their order, `options` of the `Simulator`.
+
+    Raises `ProblemError` for tensors that do not fit, and `SimError` for a fault or a deadlock.
+    """
+    call.check()
+    route, fc1, fc2, total = artifacts
+    reports = [_launch(route, call, call.route_tensors(), options)]
+    reports += [simulate_gemm(fc1, call.fc1, **options), simulate_gemm(fc2, call.fc2, **options)]
+    reports.append(_launch(total, call, call.sum_tensors(), options))
+    return call.y, reports
+
+
+def _launch(
+    artifact: Artifact, call: ExpertCall, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]], options: dict[str, Any]
+) -> Report:
+    return simulate_launches(artifact, memory_of(*tensors), call.arguments(tensors), **options)

@@ -1,0 +1,66 @@
+"""Files of C beside this one, which the C compiler makes into modules on first use, kept beside Python's own compiled files.
+
+Where that cannot be done, for there is no compiler or no header of Python's, numpy does what they do: the results are the same, later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+
+
+def command(source: Path, fields: Mapping[str, int], target: Path) -> list[str]:
+    """What compiles a file; `fields` become macros."""
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    folders = [f"-I{folder}" for folder in (sysconfig.get_path("include"), np.get_include())]
+    macros = [f"-D{name}={value}" for name, value in fields.items()]
+    return [*compiler, "-O2", "-shared", "-fPIC", *folders, *macros, str(source), "-o", str(target)]
+
+
+def build(source: Path, fields: Mapping[str, int], folder: Path) -> Path:
+    """The compiled file in a folder, made if it is not there. Raises OSError or `subprocess.SubprocessError` when it cannot be."""
+    of = hashlib.sha256(source.read_bytes() + repr((fields, np.__version__)).encode()).hexdigest()[:16]
+    target = folder / f"{source.stem}-{of}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not target.exists():
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as own:  # other processes may be at it
+            made = Path(own) / target.name
+            subprocess.run(command(source, fields, made), check=True, capture_output=True)
+            made.replace(target)
+    return target
+
+
+def load(name: str, file: Path) -> Any:
+    """The module in a compiled file."""
+    spec = spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiled(name: str, fields: Mapping[str, int]) -> Any:
+    """The module of `name`.c, None where it cannot be made."""
+    source = FOLDER / f"{name}.c"
+    try:
+        return load(name, build(source, fields, FOLDER / "__pycache__"))
+    except (OSError, ImportError, subprocess.SubprocessError):
+        pass
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return load(name, build(source, fields, Path(folder)))
+    except (OSError, ImportError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,140 @@
+"""Runs of the expert-parallel kernels for tests: buffers that hold NaN wherever they may, and a count of what crosses between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from mega_moe_runs import artifact, inputs
+
+from megamoe_dsl.bench.ep_reference import combined, linear1_rows
+from megamoe_dsl.cases import Case
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.reference import Accumulate
+from megamoe_dsl.runtime.ep.buffers import RowActivations
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.watchdog import WatchdogError
+from megamoe_dsl.sim import Deadlock, SimError
+from megamoe_dsl.sim.ops import bulk
+
+KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter", "arrivals")
+
+
+def problem(tokens: int = 20, **changes: Any) -> Problem:
+    """A tiny layer over two ranks for up to `tokens` tokens each; `changes` replace fields."""
+    fields = {"hidden": 512, "intermediate": 128, "num_experts": 8, "topk": 3, "num_ranks": 2, "max_tokens_per_rank": tokens}
+    return Problem(**{**fields, "recipe": "fp8xfp8", **changes})
+
+
+def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, int] | None = None, **options: Any) -> SimulatedEp:
+    """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
+    same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
+    return SimulatedEp(
+        artifact(config), artifact(GemmCombineConfig(config.problem, **{**same, **(combine or {})})), case.weights, **options
+    )
+
+
+def poison(ep: SimulatedEp) -> None:
+    """All that is not zero between launches is NaN or out of range."""
+    for rank in ep.ranks:
+        for placement in rank.region:
+            if placement.field.name not in KEPT:
+                rank.view(placement.field.name).view(torch.uint8).fill_(0xFF)
+
+
+def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: Accumulate = torch.float64) -> int:
+    """Launches whose rows have the reference's bits, without a finding or a warning; how many rows there are."""
+    poison(ep)
+    outs, report = ep.dispatch(inputs(case), launches)
+    assert [str(one) for one in report.findings] == [] and not report.warnings
+    rows = 0
+    for rank, (buffers, out) in enumerate(zip(ep.ranks, outs, strict=True)):
+        assert buffers.view("task_counter").tolist() == [0, 0]
+        for place, expected in zip(buffers.expert_slices(), linear1_rows(case, rank, accumulate), strict=True):
+            assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
+            rows += len(expected)
+    return rows
+
+
+def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowActivations]:
+    """Of every rank, drawn: small integers with scales that are powers of two, or normal numbers; NaN between experts."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for buffers in ep.ranks:
+        shape = (pool_rows(ep.problem), ep.problem.intermediate)
+        if exact:
+            values = torch.randint(-2, 3, shape, generator=generator).float().to(torch.float8_e4m3fn)
+            scales = torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float())
+            one = RowActivations(values, scales)
+        else:
+            one = RowActivations.of(torch.randn(shape, generator=generator).bfloat16())
+        there = torch.zeros(shape[0], dtype=torch.bool)
+        for place in buffers.expert_slices():
+            there[place] = True
+        one.values.view(torch.uint8)[~there] = 0x7F
+        one.scales[:, ~there] = float("nan")
+        found.append(one)
+    return found
+
+
+def check_combine(
+    ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
+) -> int:
+    """Launches, after a dispatch of the same case, whose y has the reference's bits, without a finding or a warning; how many tokens."""
+    for buffers in ep.ranks:
+        buffers.view("results").fill_(float("nan"))
+    ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
+    assert [str(one) for one in report.findings] == [] and not report.warnings
+    for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
+        assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
+    return sum(map(len, ys))
+
+
+@dataclass
+class Crossing:
+    """Bytes that bulk copies have read of other ranks."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def counted(ep: SimulatedEp) -> Iterator[Crossing]:
+    """Counts what bulk loads of this simulator fetch from a rank that is not their CTA's."""
+    found, make = Crossing(), bulk._loader
+
+    def loader(issue: Any, start: int, fetch: Any, target: Any, offset: int, count: int, barrier: Any) -> Any:
+        if fetch is None:
+            allocation, _ = ep.simulator.memory.find(start, count)
+            found.bytes += count if allocation.rank != target.rank else 0
+        return make(issue, start, fetch, target, offset, count, barrier)
+
+    with patch.object(bulk, "_loader", loader):
+        yield found
+
+
+@contextmanager
+def only_first_ranks(ep: SimulatedEp, count: int) -> Iterator[None]:
+    """The others stay away."""
+    run = ep._run
+    with patch.object(ep, "_run", lambda memory, launches: run(memory, launches[:count])):
+        yield
+
+
+def sign_of(check: Callable[[], object]) -> str | None:
+    """What shows that a kernel is wrong, as `kind: text`; None when a check passes."""
+    try:
+        check()
+    except WatchdogError as error:
+        return f"watchdog: {error}"
+    except Deadlock as error:
+        return f"deadlock: {error}"
+    except SimError as error:
+        return f"simulator error: {error}"
+    except AssertionError as error:
+        return f"wrong result: {error}"
+    return None

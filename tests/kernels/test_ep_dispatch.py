@@ -1,0 +1,112 @@
+"""`dispatch_grouped_gemm` on simulated ranks: every row of Linear1 to the bit, race detector on; and what crosses between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from ep_runs import check_dispatch, counted, only_first_ranks, problem, simulated
+from mega_moe_runs import artifact, inputs
+
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.gemm.config import GemmConfig
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.ep.traffic import Traffic
+from megamoe_dsl.runtime.watchdog import WatchdogError
+from sweep import rarely
+
+MOE = problem()
+SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
+
+
+@pytest.mark.parametrize(("block_m", "block_n"), [(128, 256), rarely(128, 64), rarely(64, 64), rarely(64, 256), rarely(128, 128)])
+def test_two_ranks(block_m: int, block_n: int) -> None:
+    """Dropped pairs, most tokens for the same few experts; a rank without tokens; all pairs dropped; data that rounds."""
+    config = DispatchGemmConfig(MOE, block_m, block_n, num_sms=2, task_tokens=4)
+    masked, skewed = random_case(MOE, (20, 9), 1, mask=0.3), random_case(MOE, (0, 20), 2, skew=True)
+    ep = simulated(config, masked)
+    assert check_dispatch(ep, masked) > 0
+    for weights, buffers in zip(skewed.weights, ep.ranks, strict=True):
+        buffers.weights = weights
+    assert check_dispatch(ep, skewed) == 60
+    assert check_dispatch(ep, replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])) == 0
+    random = replace(random_case(MOE, (7, 5), 3, exact=False), weights=skewed.weights)
+    assert check_dispatch(ep, random, accumulate="hopper") > 0
+
+
+def test_launches_without_a_pause() -> None:
+    """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
+    case = random_case(MOE, (12, 7), 4, mask=0.1)
+    ep = simulated(SMALL, case, seed=5)
+    check_dispatch(ep, case, launches=3)
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0]] * 2
+
+
+def test_one_rank_with_several_tiles_of_an_expert() -> None:
+    """A whole tile, and less than half a tile after it; an expert without rows."""
+    moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256)
+    case = random_case(moe, (150,), 6, target_expert=1)
+    assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2), case), case) == 150
+
+
+@pytest.mark.parametrize("token_sorting", [True, False])
+@pytest.mark.parametrize("token_saving", [True, False])
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool) -> None:
+    """The rows that bulk copies fetch from the other rank are those that the tables count."""
+    moe = problem(9, num_experts=6, hidden=256)
+    case = random_case(moe, (9, 6), 7, mask=0.1)
+    config = DispatchGemmConfig(moe, 64, 64, num_sms=2, token_saving=token_saving, token_sorting=token_sorting)
+    ep = simulated(config, case)
+    with counted(ep) as crossing:
+        check_dispatch(ep, case)
+    traffic = Traffic.of(moe, case.topk_idx)
+    assert traffic.tokens < traffic.pairs
+    assert crossing.bytes == moe.hidden * (traffic.tokens if token_saving else traffic.pairs)
+
+
+def test_a_rank_that_stays_away_is_named() -> None:
+    """Rank 1 never launches: rank 0 gives up, and says at which barrier."""
+    case = random_case(MOE, (3, 2), 8)
+    ep = simulated(SMALL, case, watchdog_ns=20_000)
+    with (
+        only_first_ranks(ep, 1),
+        pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"),
+    ):
+        ep.dispatch(inputs(case))
+
+
+def test_bad_arguments_are_named() -> None:
+    case = random_case(MOE, (3, 2), 8)
+    gemm, combine = artifact(GemmConfig(GemmProblem(128, 128), 64, 64)), artifact(GemmCombineConfig(MOE, 64, 128, num_sms=2))
+    with pytest.raises(ProblemError, match=r"dispatch = 'GemmConfig': must be an Artifact of a DispatchGemmConfig"):
+        SimulatedEp(gemm, combine, case.weights)
+    with pytest.raises(ProblemError, match=r"combine = 'GemmConfig': must be an Artifact of a GemmCombineConfig"):
+        SimulatedEp(artifact(SMALL), gemm, case.weights)
+    with pytest.raises(ProblemError, match=r"len\(weights\) = 1"):
+        simulated(SMALL, replace(case, weights=case.weights[:1]))
+    with pytest.raises(ProblemError, match=r"len\(inputs\) = 1"):
+        simulated(SMALL, case).dispatch(inputs(case)[:1])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("group_m", 0), ("num_stages", 1), ("num_stages", 99)),
+        *(("token_saving", 1), ("token_sorting", None), ("task_tokens", 0), ("task_tokens", 129), ("problem", None)),
+    ],
+)
+def test_bad_fields_are_named(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):
+        SMALL.replace(**{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("recipe", "fp8xmxfp4"), ("pool_rows", 128), ("combine", "e4m3"), ("activation_clamp", 7.0)])
+def test_bad_problems_are_named(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"problem\.{field} = {value!r}: must be "):
+        DispatchGemmConfig(replace(MOE, **{field: value}))
+    assert isinstance(MOE, Problem)

@@ -1,0 +1,141 @@
+"""Tokens routed and quantised, results summed, and the layer of four launches, in the simulator: the reference to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gemm_runs import artifact
+from megamoe_dsl.bench.experts.point import LAYERS, find_points
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
+from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import quantize_e4m3_f32, quantize_weight_e4m3
+from megamoe_dsl.reference import activate, requantize, scaled_matmul
+from megamoe_dsl.reference.router import router_metadata, weighted_sum
+from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.simulated_experts import simulate_experts
+from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+from megamoe_dsl.target import Target
+
+LAYER = ExpertLayer(256, 128, 8, 2)
+SHAPES = {
+    "many experts": (40, 384, 512, 10),
+    "two experts": (70, 256, 2, 1),
+    "most experts": (9, 128, 1024, 3),
+    "more slots than threads": (1100, 128, 3, 1),
+}
+
+
+def weights_of(layer: ExpertLayer, generator: torch.Generator) -> ExpertWeightsFp8:
+    shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
+    made = [quantize_weight_e4m3(torch.randn(layer.num_experts, *shape, generator=generator)) for shape in shapes]
+    return ExpertWeightsFp8(*made[0], *made[1])
+
+
+def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
+    """Some slots, and all of one token's, are masked."""
+    generator = torch.Generator().manual_seed(tokens)
+    x = torch.randn(tokens, layer.hidden, generator=generator).bfloat16()
+    idx = torch.rand(tokens, layer.num_experts, generator=generator).topk(layer.topk, dim=1).indices
+    idx[:: max(tokens // 3, 1), -1] = -1
+    idx[tokens // 2] = -1
+    return ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights_of(layer, generator))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slots_are_sorted_and_tokens_quantised(shape: str) -> None:
+    tokens, hidden, experts, topk = SHAPES[shape]
+    call = call_of(ExpertLayer(hidden, 128, experts, topk), tokens)
+    call.topk_idx[1, 0] = experts + 3  # no expert: masked
+    tensors = call.route_tensors()
+    for tensor in tensors[1].values():
+        tensor.view(torch.uint8).fill_(0x77)
+    config = RouteConfig(call.layer.routing, 3)
+    assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
+    idx = call.topk_idx.where(call.topk_idx < experts, -1)
+    expected, (x_q, x_sf) = router_metadata(idx, experts), quantize_e4m3_f32(call.x.float())
+    rows = len(expected.sources)
+    assert torch.equal(call.ends, expected.ends) and torch.equal(call.positions, expected.positions)
+    assert torch.equal(call.sources[:rows], expected.sources) and (call.sources[rows:] == 0x77777777).all()
+    assert torch.equal(call.x_q.view(torch.uint8), x_q.view(torch.uint8)) and torch.equal(call.x_sf, x_sf)
+
+
+def test_rows_are_summed_in_order() -> None:
+    call = call_of(ExpertLayer(384, 128, 64, 5), 30)
+    metadata = router_metadata(call.topk_idx, 64)
+    call.positions.copy_(metadata.positions)
+    call.fc2.d.copy_(torch.randn(call.fc2.d.shape))
+    tensors = call.sum_tensors()
+    config = SumConfig(call.layer.routing, 2)
+    assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
+    assert torch.equal(call.y, weighted_sum(call.fc2.d, metadata.positions, call.topk_weights))
+
+
+def reference(call: ExpertCall) -> torch.Tensor:
+    """The four launches' results, rounded where they round."""
+    layer, w, rows = call.layer, call.weights, []
+    metadata, (x_q, x_sf) = router_metadata(call.topk_idx, layer.num_experts), quantize_e4m3_f32(call.x.float())
+    formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
+    for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
+        own = x_q.view(torch.uint8)[sources].view(x_q.dtype), x_sf[sources]
+        sums = scaled_matmul(*own, w.w1[expert], w.w1_sf[expert], "hopper")
+        h, h_sf = requantize(activate(formulas, sums, torch.ones(len(sums))), "fp8xfp8")
+        rows.append(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper").bfloat16())
+    return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)
+
+
+@pytest.mark.parametrize("tokens", [5, 200])
+def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
+    """Few tokens, and so many that Linear1 has tiles of 128 rows."""
+    call = call_of(LAYER if tokens < 100 else replace(LAYER, num_experts=2, topk=1), tokens)
+    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), tokens)]
+    y, reports = simulate_experts(artifacts, call)
+    assert not any(report.findings for report in reports)
+    assert torch.equal(y, reference(call))
+
+
+def test_registers_are_enough_for_most_experts() -> None:
+    for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), SumConfig(RoutingProblem(7168, 1024, 10), 132)):
+        compiled = artifact(config)
+        assert compiled.resources.stack_bytes == 0
+        assert compiled.resources.registers * config.num_threads <= config.arch.registers
+        assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_models_have_configurations(name: str) -> None:
+    for tokens in (1, 64, 4096):
+        route, fc1, fc2, total = LAYERS[name].configs(Target.typical("sm_90a"), tokens)
+        assert (fc1.problem.n // 2, fc1.problem.k) == (fc2.problem.k, fc2.problem.n) and route.num_sms == total.num_sms
+        assert fc1.num_stages >= 4 and find_kernel("gather_gemm").dynamic_smem(fc1) <= fc1.arch.smem_bytes
+
+
+def test_points_are_models_and_tokens() -> None:
+    assert [str(point) for point in find_points(["deepseek-v3:64", "qwen3-next:4096"])] == ["deepseek-v3:64", "qwen3-next:4096"]
+    assert {point.name for point in find_points([])} == {"deepseek-v3", "qwen3-next"}
+    for text in ("deepseek-v9:64", "qwen3-next", "qwen3-next:0"):
+        with pytest.raises(ProblemError, match=f"points = '{text}': must be MODEL:TOKENS"):
+            find_points([text])
+
+
+def test_bad_layers_are_refused() -> None:
+    for fields, message in (
+        ({"hidden": 200}, "hidden = 200: must be a multiple of 128"),
+        ({"topk": 9}, "topk = 9: must be at most num_experts = 8"),
+        ({"num_experts": 1025}, "num_experts = 1025: must be between 1 and 1024"),
+        ({"gate_up": ""}, "gate_up = '': must be one of gate_first, up_first, interleaved"),
+        ({"activation": "gelu"}, "activation = 'gelu': must be one of"),
+        ({"intermediate": 192}, "n = 384: must be a multiple of 256"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            replace(LAYER, **fields)
+    with pytest.raises(ConfigError, match="num_sms = 1: must be at least 2"):
+        RouteConfig(LAYER.routing, 1)
+    with pytest.raises(ProblemError, match="num_tokens = -1: must be between 0"):
+        find_kernel("route").choose(LAYER.routing, Target.typical("sm_90a"), -1)

@@ -1,0 +1,102 @@
+"""Mutants of dispatch_grouped_gemm and its short simulation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mutant import Mutant
+
+FOLDER = "kernels/ep_moe"
+DISPATCH, SCHEDULER, CONTEXT = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context"))
+RUNS = "tests/kernels/test_ep_dispatch.py"
+TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
+mutant = partial(Mutant, archs=("sm_90a",))
+
+MUTANTS = (
+    mutant(
+        "scales of a saved token go to its first row only",
+        "wrong base",
+        DISPATCH,
+        "shuffle(places.rows, lowest_bit(mask))",
+        "shuffle(places.rows, lowest_bit(places.mask))",
+    ),
+    mutant(
+        "a task has the pairs of those after it",
+        "off by one",
+        DISPATCH,
+        'minimum(load_u32(ctx.at("recv_pairs", source)) - first, config.task_tokens)',
+        'load_u32(ctx.at("recv_pairs", source)) - first',
+    ),
+    mutant("the last task of a rank is left out", "off by one", DISPATCH, "ceil_div(warp_max_u32(pairs),", "div(warp_max_u32(pairs),"),
+    mutant("the ranks of a turn end one late", "off by one", DISPATCH, "select(source >= ranks, source", "select(source > ranks, source"),
+    mutant(
+        "counters of the next launch keep what an earlier one counted",
+        "missing clean-up",
+        DISPATCH,
+        "    clear_arrivals(ctx, group)\n",
+        "",
+    ),
+    mutant(
+        "rows are counted where every launch but the first does not look",
+        "wrong phase",
+        DISPATCH,
+        'reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1,',
+        'reduce_add_u32(ctx.at("arrivals", 0,',
+    ),
+    mutant("a row is counted before it is written", "missing order", DISPATCH, "        wait_group(0)\n", ""),
+    mutant("a row is counted without release", "missing order", DISPATCH, '1, "release", "gpu")', '1, "relaxed", "gpu")'),
+    mutant(
+        "inputs of other ranks are not waited for",
+        "missing order",
+        DISPATCH,
+        "    await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)\n",
+        "",
+        (f"{RUNS}::test_a_rank_that_stays_away_is_named",),
+    ),
+    mutant("a tile waits for its first row", "off by one", CONTEXT, "block), tile.valid_m,", "block), Int32(1),"),
+    mutant("scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "    fence_async_global()\n", ""),
+    mutant("experts follow one another without padding", "wrong base", SCHEDULER, "padded = padded_rows(rows)", "padded = rows"),
+    mutant(
+        "communication warps are told of the end by tiles alone",
+        "missing order",
+        SCHEDULER,
+        "    if (more != 0) | (not tasks_first):\n        end_tasks(tasks)\n",
+        "",
+    ),
+    mutant(
+        "dropped pairs take a row",
+        "off by one",
+        "runtime/ep/routing.py",
+        "torch.where(expert < problem.num_experts, torch",
+        "torch.where(expert <= problem.num_experts, torch",
+        TABLES,
+        archs=(),
+    ),
+    mutant(
+        "rows of lower ranks are not counted",
+        "wrong base",
+        "runtime/ep/routing.py",
+        "before = splits.experts[:rank]",
+        "before = splits.experts[:0]",
+        TABLES,
+        archs=(),
+    ),
+)
+
+
+def short_simulation(arch: str) -> str | None:
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: three launches, then one without a pair."""
+    from ep_runs import check_dispatch, problem, sign_of, simulated
+
+    from megamoe_dsl.cases import random_case
+    from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+
+    moe = problem(9, num_experts=4, hidden=256)
+    case, nothing = random_case(moe, (9, 6), 0, mask=0.1), random_case(moe, (2, 0), 0, mask=1.0)
+
+    def check() -> None:
+        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=2), case, watchdog_ns=1_000_000)
+        check_dispatch(ep, case, launches=3)
+        check_dispatch(ep, nothing)
+
+    return sign_of(check)

@@ -1,0 +1,85 @@
+"""Mutants of grouped_gemm_combine and its short simulation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mutant import Mutant
+
+COMBINE, SCHEDULER, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "scheduler", "end"))
+RUNS = "tests/kernels/test_ep_combine.py"
+mutant = partial(Mutant, archs=("sm_90a",))
+
+MUTANTS = (
+    mutant("results are said to be there before they are", "missing order", COMBINE, "        wait_group(0)\n", "        pass\n"),
+    mutant(
+        "other ranks' results are not waited for",
+        "missing order",
+        COMBINE,
+        "    await_ranks(ctx, group, EpBarrier.RESULTS, ctx.epoch + 1)\n",
+        "",
+    ),
+    mutant("results are gathered without a proxy fence", "missing order", COMBINE, "    fence_async_global()\n", ""),
+    mutant("a task has a token more", "off by one", COMBINE, "first + tokens) * plan.pieces", "first + tokens + 1) * plan.pieces"),
+    mutant(
+        "the last tokens of a rank are left out",
+        "off by one",
+        COMBINE,
+        "ceil_div(ctx.args.num_tokens, ctx.",
+        "div(ctx.args.num_tokens, ctx.",
+    ),
+    mutant(
+        "every task begins with the first set of slots",
+        "wrong phase",
+        COMBINE,
+        "        loads = combine_pieces(",
+        "        combine_pieces(",
+    ),
+    mutant(
+        "a result has the weight of the token's first slot",
+        "wrong base",
+        COMBINE,
+        "shuffle_f32(piece.weight, slot)",
+        "shuffle_f32(piece.weight, 0)",
+    ),
+    mutant(
+        "every piece is the token's first",
+        "wrong base",
+        COMBINE,
+        "Int64(index - token * plan.pieces)",
+        "Int64(0)",
+        (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
+    ),
+    mutant(
+        "loaders are not told of the last tile",
+        "missing order",
+        SCHEDULER,
+        "    if (more != 0) | tasks_first:\n        end_tiles(tiles)\n",
+        "",
+    ),
+    mutant("a launch is not counted", "missing clean-up", END, 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', "pass"),
+    mutant(
+        "CTAs that still read are not waited for", "missing order", END, "        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)\n", ""
+    ),
+)
+
+
+def short_simulation(arch: str) -> str | None:
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: two launches, then one without a pair."""
+    from ep_runs import check_combine, problem, row_activations, sign_of, simulated
+    from mega_moe_runs import inputs
+
+    from megamoe_dsl.cases import random_case
+    from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+
+    moe = problem(20, num_experts=4, hidden=512)
+    # An expert has rows enough for TMA to store a part of them.
+    case, nothing = random_case(moe, (20, 6), 0, mask=0.1, target_expert=1), random_case(moe, (2, 0), 0, mask=1.0)
+
+    def check() -> None:
+        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=3), case, watchdog_ns=1_000_000)
+        for one, launches in ((case, 2), (nothing, 1)):
+            ep.store(inputs(one))
+            check_combine(ep, one, row_activations(ep, 0), launches)
+
+    return sign_of(check)

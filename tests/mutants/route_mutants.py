@@ -1,0 +1,40 @@
+"""Mutants of the route family; a test of its own runs each."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+FILE = "kernels/expert_routing/route.py"
+SORTED = ("tests/kernels/test_expert_routing.py::test_slots_are_sorted_and_tokens_quantised",)
+
+
+def mutant(name: str, kind: str, old: str, new: str) -> Mutant:
+    """One of the kernel."""
+    return Mutant(name, kind, FILE, old, new, SORTED, ())
+
+
+MUTANTS = (
+    mutant(
+        "slots of one expert in a warp have one row",
+        "off by one",
+        "load_shared_u32(counts + expert * 4) + before",
+        "load_shared_u32(counts + expert * 4)",
+    ),
+    mutant("an expert's next row is one too low", "off by one", "position + popc(same))", "position + popc(same) - 1)"),
+    mutant(
+        "warps count before all counts are cleared", "missing order", "index * 4, 0)\n    cute.arch.sync_threads()\n", "index * 4, 0)\n"
+    ),
+    mutant(
+        "rows of experts in warps before are not counted",
+        "wrong base",
+        "cutlass.select_(warp > one, of_warp, Int32(0))",
+        "cutlass.select_(warp > one, Int32(0), Int32(0))",
+    ),
+    mutant("a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (expert", "    if (expert"),
+    mutant(
+        "an expert that is not there has rows",
+        "off by one",
+        "(name < config.problem.num_experts)",
+        "(name <= config.problem.num_experts + 9)",
+    ),
+)

@@ -1,0 +1,90 @@
+"""`EpMoE` on one rank whose kernels run in the simulator, and the same layer on two simulated ranks, against the reference in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.ep import swiglu
+from megamoe_dsl.bench.ep_reference import combined, expert_places, linear1_rows
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.hardware.tensor_map import TensorMap
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
+from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.reference import route
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.ep import layer as ep_layer
+from megamoe_dsl.runtime.ep.buffers import RowActivations
+from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from simulated_gpu import NUM_SMS, SimulatedKernel
+
+FIELDS = {"block_m": 64, "block_n": 64}
+
+
+def problem(ranks: int) -> Problem:
+    return Problem(256, 128, num_experts=4, topk=2, num_ranks=ranks, max_tokens_per_rank=7, recipe="fp8xfp8")
+
+
+def expected(case: Case) -> list[torch.Tensor]:
+    """y of every rank: Linear1 rounded as a tensor core's sums are, the activation in torch, its quantised result through Linear2."""
+    acts, routing = [], route(case.problem, case.topk_idx)
+    for rank in range(case.problem.num_ranks):
+        rows = torch.zeros(pool_rows(case.problem), 2 * case.problem.intermediate, dtype=torch.bfloat16)
+        for place, one in zip(expert_places(case, rank, routing), linear1_rows(case, rank, "hopper"), strict=True):
+            rows[place] = one
+        acts.append(RowActivations.of(swiglu(rows)))
+    return combined(case, acts, "hopper")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedKernel]:
+    """In place of a GPU."""
+    replaced = {"CudaKernel": SimulatedKernel, "encode_tensor_map": TensorMap.encode, "gpu_name": lambda device: "simulated"}
+    replaced |= {"usable_sms": lambda device, reserved: NUM_SMS, "device_arch": lambda device: SM90}
+    for name, one in replaced.items():
+        monkeypatch.setattr(ep_layer, name, one)
+    SimulatedKernel.tensors = {}
+    return SimulatedKernel
+
+
+def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
+    """Twice, with other numbers of tokens; y to the bit."""
+    moe = problem(1)
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
+    case = random_case(moe, (7,), 1, mask=0.2, exact=False)
+    layer = EpMoE(
+        moe, case.weights[0], activation=swiglu, store=ArtifactStore(tmp_path), symmetric=symmetric, dispatch=FIELDS, combine=FIELDS
+    )
+    weights = {name: getattr(case.weights[0], name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
+    memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
+    gpu.tensors = {**weights, **memory, "acts": layer.acts.values, "acts_sf": layer.acts.scales}
+    for count in (7, 3):
+        few = Case(moe, *([one[0][:count]] for one in (case.x, case.x_sf, case.topk_idx, case.topk_weights)), case.weights, False)
+        y = gpu.tensors["y"] = torch.full((count, moe.hidden), torch.nan, dtype=torch.bfloat16)
+        assert layer(few.x[0], few.topk_idx[0].int(), few.topk_weights[0], x_sf=few.x_sf[0], out=y) is y
+        assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+
+
+def test_two_simulated_ranks() -> None:
+    moe = problem(2)
+    case = random_case(moe, (7, 4), 2, mask=0.2, exact=False)
+    ep = SimulatedEp(*(compile_kernel(kind(moe, **FIELDS, num_sms=2)) for kind in (DispatchGemmConfig, GemmCombineConfig)), case.weights)
+    inputs = [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
+    ys, reports = ep(inputs, swiglu)
+    assert [report.findings for report in reports] == [[], []]
+    for y, wanted in zip(ys, expected(case), strict=True):
+        assert torch.equal(y.view(torch.int16), wanted.view(torch.int16))
+
+
+def test_a_buffer_of_other_kernels_is_refused(gpu: type[SimulatedKernel]) -> None:
+    moe = problem(1)
+    case = random_case(moe, (1,), 1)
+    with pytest.raises(ProblemError, match=r"symmetric\.num_bytes = "):
+        EpMoE(moe, case.weights[0], activation=swiglu, symmetric=SymmetricBuffer.allocate(moe, SM90, device="cpu"))

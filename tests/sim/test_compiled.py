@@ -1,0 +1,91 @@
+"""What is compiled on first use: it is made once, does as numpy does, and numpy stands in for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from c_compiler import require_compiler
+
+from megamoe_dsl.sim import compiled as module
+from megamoe_dsl.sim import lanes
+from megamoe_dsl.sim.compiled import FOLDER, build, compiled, load
+
+NAME = "lanes"
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def in_c() -> Any:
+    require_compiler()
+    made = compiled(NAME, {})
+    assert made is not None and lanes.take is not None and "built-in" in repr(lanes.take)
+    return made
+
+
+@pytest.fixture
+def in_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """`lanes` as it is without a compiler."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "compiled", lambda *_: None)
+        yield importlib.reload(lanes)
+    importlib.reload(lanes)
+
+
+def test_it_is_compiled_once(in_c: Any, tmp_path: Path) -> None:
+    file = build(FOLDER / f"{NAME}.c", {}, tmp_path)
+    made = file.stat().st_mtime_ns
+    assert build(FOLDER / f"{NAME}.c", {}, tmp_path) == file and file.stat().st_mtime_ns == made
+    assert load(NAME, file).span(np.array([8, 4, 16]), 4) == (4, 16, True)
+    assert build(FOLDER / f"{NAME}.c", {"OTHER": 1}, tmp_path) != file
+
+
+def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert compiled("quick_check", {"not": 1}) is None
+
+
+def test_lanes_are_uniform_alike(in_c: Any, in_numpy: ModuleType) -> None:
+    same, one_off = np.full(32, 7, np.uint64), np.full(32, 7, np.uint64)
+    one_off[31] = 8
+    for values, want in ((same, True), (one_off, False), (one_off[:1], True), (one_off[::31], False), (np.full(32, np.nan), True)):
+        assert in_c.uniform(values) == in_numpy.uniform(values) == want
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_spans_are_alike(in_c: Any, in_numpy: ModuleType, size: int) -> None:
+    for addresses in (RNG.integers(0, 1 << 40, 32), 16 * RNG.integers(0, 99, 5)):
+        assert in_c.span(addresses, size) == in_numpy.span(addresses, size)
+
+
+@pytest.mark.parametrize(("element", "count"), [(np.uint8, 1), (np.uint32, 2), (np.uint64, 1), (np.complex128, 1)])
+def test_memory_is_read_and_written_alike(in_c: Any, in_numpy: ModuleType, element: type, count: int) -> None:
+    total, memory = np.dtype(element).itemsize * count, RNG.integers(0, 100, 1000, np.uint8)
+    offsets = total * RNG.integers(0, 1000 // total, 20)
+    results = []
+    for how in (in_c, in_numpy):
+        data, valid = memory.copy(), np.zeros(1000, np.bool_)
+        rows = data[: 1000 // total * total].view(element)
+        rows = rows.reshape(-1, count) if count > 1 else rows
+        assert how.take(rows, valid, offsets, total) is None
+        assert not how.put(rows, valid, offsets, total, np.zeros((20, count), np.float16))
+        new = how.take(rows, None, offsets[::-1].copy(), total)
+        assert how.put(rows, valid, offsets, total, new)
+        back = how.take(rows, valid, offsets, total)
+        assert back.dtype == element and back.shape == ((20, count) if count > 1 else (20,))
+        results.append((data.tolist(), valid.tolist(), back.tobytes()))
+    assert results[0] == results[1] and results[0][0] != memory.tolist()
+
+
+def test_what_lies_outside_is_refused(in_c: Any) -> None:
+    with pytest.raises(IndexError, match="outside"):
+        in_c.take(np.zeros(8, np.uint32), None, np.array([32]), 4)
+    with pytest.raises(IndexError, match="outside"):
+        in_c.put(np.zeros(8, np.uint32), None, np.array([-4]), 4, np.zeros(1, np.uint32))
+    with pytest.raises(TypeError, match="int64"):
+        in_c.span(np.zeros(4, np.int32), 4)
