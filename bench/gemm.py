@@ -8,6 +8,7 @@
     python bench/gemm.py table FILE                              anywhere: the table of docs/gemm.md
 
 A point is meant by a part of its name: "dense 4096x7168x2048", "2112x7168", "packed".  SITE has unpacked wheels, deep_gemm among them.
+With --recipe fp8xmxfp4 weights are E2M1, and the same point with E4M3 weights runs in the same turns.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from pathlib import Path
 
 from megamoe_dsl.bench.gemm.candidates import MOST
 from megamoe_dsl.bench.gemm.counters import count, counters_table, launch_once
-from megamoe_dsl.bench.gemm.point import find_points
+from megamoe_dsl.bench.gemm.point import MEASURED, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
 from megamoe_dsl.bench.host import Host
+from megamoe_dsl.kernels.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.problem import ProblemError
 
 PROFILED_LIMIT_S = 300.0
@@ -81,6 +83,7 @@ def main() -> None:
         command.set_defaults(action=action)
         command.add_argument("folder", type=Path, help="compiled kernels")
         command.add_argument("--points", nargs="*", default=[], help="parts of names; all points by default")
+        command.add_argument("--recipe", default=GEMM_RECIPES[0], help=" or ".join(MEASURED) + "; the first by default")
         if name == "prepare":
             command.add_argument("--most", type=int, default=MOST, help="candidates of a point")
             command.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
@@ -98,7 +101,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         if "points" in given:
-            given.points = tuple(find_points(given.points))
+            given.points = tuple(find_points(given.points, given.recipe))
         given.action(given)
     except ProblemError as error:
         parser.error(str(error))

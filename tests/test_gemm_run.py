@@ -74,7 +74,7 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
     """The file is there after every point."""
     points, seen = find_points(["64x2112x7168", "64x4096x7168"]), list[int]()
 
-    def run_point(point: Any, *_: Any) -> dict[str, Any]:
+    def run_point(point: Any, *_: Any, **__: Any) -> dict[str, Any]:
         seen.append(len(list(tmp_path.glob("gemm-*.json"))))
         if len(seen) == 1:
             raise RuntimeError("illegal instruction")

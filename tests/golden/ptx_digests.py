@@ -130,6 +130,10 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
     "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
+    "sm_90a-gemm-decoded": _gemm(256, 128, FP4),
+    "sm_90a-gemm-decoded-halves": _gemm(
+        128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), halves=True, dealt=True, boxes=1
+    ),
     "sm_90a-gemm-decoding-packed": _gemm(32, 64, GemmProblem(4096, 4096, "packed", 32, recipe="fp8xmxfp4"), swap_ab=True, dealt=True),
     "sm_90a-gather-gemm": _gather(128, 256, halves=True, dealt=True),
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),

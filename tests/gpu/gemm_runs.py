@@ -87,6 +87,13 @@ RUNS = (
     Run("fp4-split-k-64", (70,), 64, 256, {"k": 896, **FP4}, {**SWAPPED, **SPLIT}),
     Run("fp4-split-k-quarter", (9,), 8, 64, {"n": 208, "output": "f32", "accumulate": True, **FP4}, {**SWAPPED, **SPLIT, "boxes": 2}),
     *(Run(f"fp4-{kind}", FEW, 32, 128, groups(kind, **FP4), {**SWAPPED, "dealt": True}) for kind in ("contiguous", "packed", "masked")),
+    Run("fp4-rows-128", (200,), 128, 256, {"n": 400, **FP4}, {"num_sms": 2, "boxes": 1}),
+    Run("fp4-rows-128-halves", (130,), 128, 256, {"n": 400, **FP4}, {"num_sms": 2, "halves": True, "dealt": True}),
+    Run("fp4-rows-256", (330,), 256, 128, FP4, {"num_sms": 2}),
+    Run("fp4-rows-accumulate", (200,), 256, 128, {"output": "f32", "accumulate": True, **FP4}, {"num_sms": 2}),
+    Run("fp4-rows-contiguous", GROUPED, 128, 256, groups("contiguous", **FP4), {"halves": True}),
+    Run("fp4-rows-packed", GROUPED, 128, 256, groups("packed", **FP4), {"halves": True, "dealt": True}),
+    Run("fp4-rows-masked", GROUPED, 256, 128, groups("masked", **FP4), {"dealt": True}),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}

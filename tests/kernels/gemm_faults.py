@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
 from pair_gemm_faults import PAIR_FAULTS
 from sm90_faults import (
@@ -38,7 +39,7 @@ from sm90_faults import (
 )
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
-from gemm_runs import EVERYTHING, GROUPED, SPLIT, Run, artifact, groups
+from gemm_runs import EVERYTHING, FP4, GROUPED, SPLIT, SWAPPED, Run, artifact, groups
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
@@ -65,11 +66,13 @@ SUBJECTS = {
     "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
     "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
+    "decoding": Subject(Run("faults-decoding", (20,), 24, 64, {"n": 336, "k": 384, **FP4}, {**SWAPPED, "num_sms": 2, "num_stages": 2})),
+    "decoded": Subject(Run("faults-decoded", (300,), 256, 128, {"n": 384, "k": 384, **FP4}, {"num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
     "gathered": Subject(EVERYTHING_GATHERED, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
-SM100."""
+SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
 
 MATH_WARPS = r"mbarrier\.init[^;]*, 8;"
 RING = (
@@ -134,6 +137,8 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
+    *((fault, "decoding") for fault in (*DECODING_FAULTS, *RING, *ALONE, *LOOP)),
+    *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
 )

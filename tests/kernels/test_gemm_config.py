@@ -54,13 +54,14 @@ BAD_CONFIGS = {
 
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 BAD_DECODING = {
-    "swap_ab = False: must be True with fp8xmxfp4": {"swap_ab": False},
+    "block_m, block_n = (16, 128): must be 128 x 256 or 256 x 128 with fp8xmxfp4 and without swap_ab": {"swap_ab": False},
+    "halves = True: must be False unless block_m is 128": {"swap_ab": False, "block_m": 256, "halves": True},
     "ahead = 2: must be 1 with fp8xmxfp4, whose next block is decoded meanwhile": {"block_n": 64, "ahead": 2},
     "cluster = 2: must be 1 with fp8xmxfp4, or 2 that have a half of K each": {"cluster": 2},
     "split_k = True: must be False but for clusters of two and at most two warpgroups, with swap_ab": {"split_k": True},
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
-    "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab": {"in_turn": True},
+    "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab or fp8xmxfp4": {"in_turn": True},
 }
 
 
@@ -98,6 +99,17 @@ def test_few_columns_of_d_are_shared_out_over_all_sms() -> None:
     assert few.split_k and few.block_n == 64 and 2 * few.n_blocks <= 132
     assert many.block_n == 256 and not many.split_k
     assert find_kernel("gemm").choose(FP4, H200, 3).block_m == 8
+
+
+@pytest.mark.parametrize(("kind", "block_m"), [("dense", 256), ("masked", 256), ("packed", 128), ("contiguous", 128)])
+def test_many_rows_share_what_is_decoded(kind: str, block_m: int) -> None:
+    """As many as TMA fetches the scales of, and as the blocks of a contiguous problem have."""
+    problem = GemmProblem(7168, 4096, kind, 1 if kind == "dense" else 8, recipe="fp8xmxfp4")
+    config = find_kernel("gemm").choose(problem, H200, 8 * 4096)
+    assert (config.block_m, config.decode_warps, config.num_stages) == (block_m, 4, 3)
+    if block_m == 128:
+        with pytest.raises(ConfigError, match=r"block_m = 256: must be (a divisor of )?128"):
+            config.replace(block_m=256, block_n=128, halves=False)
 
 
 def test_rows_of_192_do_not_divide_the_blocks_of_a_contiguous_problem() -> None:

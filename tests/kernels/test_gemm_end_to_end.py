@@ -9,7 +9,7 @@ from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from sweep import rarely
 
-NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs", "fp4-half", "fp4-split-k")
+NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs", "fp4-half", "fp4-split-k", "fp4-rows-256")
 
 
 TWINS = {
@@ -27,6 +27,10 @@ TWINS = {
     "fp4-split-k-64": "fp4-split-k",
     "fp4-contiguous": "fp4-packed",
     "fp4-masked": "fp4-packed",
+    "fp4-rows-128": "fp4-rows-128-halves",
+    "fp4-rows-accumulate": "fp4-rows-256",
+    "fp4-rows-contiguous": "fp4-rows-packed",
+    "fp4-rows-masked": "fp4-rows-256",
 }
 """Runs for the sweep, and those of the suite that have their code."""
 

@@ -26,7 +26,7 @@ class PackedPart:
     @property
     def record_lines(self) -> int:
         """Of the records."""
-        return RECORDS_BYTES // LINE_BYTES * max(self.rows, GROUP_ROWS) // TILE_ROWS
+        return RECORDS_BYTES // LINE_BYTES * self.groups * GROUP_ROWS // TILE_ROWS
 
     @property
     def code_bytes(self) -> int:
@@ -37,6 +37,11 @@ class PackedPart:
     def num_bytes(self) -> int:
         """Of both."""
         return (self.code_lines + self.record_lines) * LINE_BYTES
+
+    @property
+    def groups(self) -> int:
+        """Of whose records it has all."""
+        return max(self.rows, GROUP_ROWS) // GROUP_ROWS
 
     @property
     def per_tile(self) -> int:

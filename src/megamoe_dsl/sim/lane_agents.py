@@ -23,7 +23,6 @@ class LaneAgents:
 
     def __init__(self, agent: int, add: Callable[[str], int]) -> None:
         self.agent, self._add = agent, add
-        self.whole: Entries = np.array([agent])
         self.groups: dict[int, int] = {}
         self.last = 0  # when a lane last did something that it must answer for
         self.present = FULL  # lanes that there are

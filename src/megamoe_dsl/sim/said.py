@@ -25,6 +25,6 @@ class Said(NamedTuple):
         """Into a clock, as lanes `bits` say it."""
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
         clock.fit(width())
-        clock.raise_to((READS,), [(agents.whole, when) for agents, when in self.read])
+        clock.raise_to((READS,), [(agents.having(FULL), when) for agents, when in self.read])
         clock.raise_to((HAPPENED, READS), entries)
         return clock

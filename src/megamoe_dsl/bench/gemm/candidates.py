@@ -8,6 +8,7 @@ from typing import Any
 from ...config_error import ConfigError
 from ...kernels.gemm.choose import NARROW, WIDE, cost
 from ...kernels.gemm.config import NUM_SMS, GemmConfig
+from ...kernels.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...target import Target
 from .point import GemmPoint
 
@@ -27,7 +28,9 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
-    """A rough time in clocks (kernels/gemm/choose.py)."""
+    """A rough time in clocks (kernels/gemm/choose.py, kernels/gemm/decoding/choose.py)."""
+    if point.problem.decodes:
+        return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
 
 
@@ -41,6 +44,8 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
     """The one that is chosen on the GPU that most people have, and the `most` that look fastest, each tile with all its variants counted as
     one."""
     chosen = GemmConfig.choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
+    if point.problem.decodes:
+        return list(dict.fromkeys([chosen, *decoding_candidates(point)]))
     found: list[list[GemmConfig]] = []
     for tile in (*NARROW, *WIDE):
         same = []
@@ -53,3 +58,13 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
             found.append(same)
     found.sort(key=lambda same: estimate(point, same[0]))
     return list(dict.fromkeys([chosen, *(config for same in found[:most] for config in same)]))
+
+
+def decoding_candidates(point: GemmPoint) -> list[GemmConfig]:
+    """Of weights that are decoded: every tile for the point's rows of a group, in turn and, with groups, dealt."""
+    expected = point.rows / point.problem.num_groups
+    return [
+        GemmConfig(point.problem, num_sms=NUM_SMS, **{**tile, "dealt": dealt})
+        for tile in decoding_tiles(point.problem, expected)
+        for dealt in ((False, True) if point.problem.has_groups else (False,))
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...arch import SM90
+from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...kernels.gemm.smem_plan import SCALE_STEP
@@ -181,7 +182,11 @@ def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator
         torch.randint(*ends, (*shape, last), generator=generator, dtype=torch.uint8)
         for ends, last in (((0, 256), p.k // 2), ((126, 128), p.k_blocks), ((0, 2), p.k // SCALE_CHANNELS))
     )
-    return a, a_sf, b, wide.repeat_interleave(SCALE_BLOCK // SCALE_CHANNELS, dim=2) + narrow
+    # Rows of every other packed tile have powers of two of their own, too far apart for shifts.
+    own = torch.randint(-8, 9, (*shape, 1), generator=generator, dtype=torch.int8)
+    tile = torch.arange(p.n)[None, :, None] // TILE_ROWS + torch.arange(p.num_groups)[:, None, None]
+    scales = wide.repeat_interleave(SCALE_BLOCK // SCALE_CHANNELS, dim=2) + narrow
+    return a, a_sf, b, (scales.to(torch.int16) + own * (tile % 2)).to(torch.uint8)
 
 
 def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:

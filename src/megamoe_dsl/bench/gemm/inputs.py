@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ...kernels.gemm.problem import MASKED
-from ...quant import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
+from ...quant import dequantize_e4m3_f32, quantize_e4m3_f32
 from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .case import place_rows
+from .matrices import Matrices, PackedMatrices
 from .point import GemmPoint
 
 SEED = 0
@@ -34,26 +35,26 @@ class PointInputs:
         capacity = max(max(point.counts), 4)
         rows, spans, groups = place_rows(p, point.counts, capacity)
         a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, device=device))
-        b = torch.empty(p.num_groups, p.n, p.k, dtype=torch.float8_e4m3fn, device=device)
-        b_sf = torch.empty(p.num_groups, p.scale_rows, p.k_blocks, device=device)
-        for group in range(p.num_groups):
-            drawn, b_sf[group] = quantize_weight_e4m3(torch.randn(p.scale_rows * 128, p.k, device=device) * (0.5 + group / p.num_groups))
-            b[group].copy_(drawn[: p.n])
+        weights = PackedMatrices.draw(p, device) if p.decodes else Matrices.draw(p, device)
         scales = scales_by_column(a_sf)
         samples = []
         for group, first, count in [one for one in spans if one[2]][:: max(1, len(spans) // SAMPLED_GROUPS)]:
             at = first + torch.randperm(count, device=device)[:SAMPLED_ROWS]
-            w = torch.zeros(p.scale_rows * 128, p.k, dtype=torch.uint8, device=device)
-            w[: p.n] = b[group].view(torch.uint8)
-            weights = dequantize_weight_e4m3(w.view(torch.float8_e4m3fn), b_sf[group])[: p.n]
-            samples.append((at, dequantize_e4m3_f32(a.view(torch.uint8)[at].view(torch.float8_e4m3fn), a_sf[at].contiguous()) @ weights.T))
+            samples.append(
+                (at, dequantize_e4m3_f32(a.view(torch.uint8)[at].view(torch.float8_e4m3fn), a_sf[at].contiguous()) @ weights.dense(group).T)
+            )
         lead = (p.num_groups, capacity) if p.kind == MASKED else (rows,)
         if p.kind == MASKED:
             a, scales = a.view(*lead, p.k), scales.as_strided((*lead, p.k_blocks), (capacity, 1, scales.stride(1)))
+        b, b_sf = weights.operands()
         if not p.has_groups:
             b, b_sf = b[0], b_sf[0]
         d = torch.empty(*lead, p.n, dtype=OUTPUT_DTYPES[p.output], device=device)
         return cls(GemmTensors(a, scales, b, b_sf, d, None if groups is None else groups.to(device)), tuple(samples))
+
+    def copies(self, count: int) -> list[PointInputs]:
+        """The same `count` times, each with weights in memory of their own."""
+        return [self, *(replace(self, tensors=replace(self.tensors, b=self.tensors.b.clone())) for _ in range(count - 1))]
 
     def error(self, d: torch.Tensor) -> float:
         """The largest relative error of a sampled group in D, by norm."""

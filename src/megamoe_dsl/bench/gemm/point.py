@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, GemmProblem
+from ...kernels.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK, GemmProblem
 from ...kernels.gemm.work import GemmLoad, count_work
 from ...problem import ProblemError
 
 COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
 """Projections of DeepSeek-V3: (N, K)."""
 ROWS = (64, 128, 512, 4096)
+DECODED = "fp8xmxfp4"
+DECODED_ROWS = (8, 32, 64, 128, 512, 4096)
+"""At which weights that are decoded are measured."""
 GROUPS = (
     # groups, rows of each, N, K
     (32, 384, 4096, 4096),
@@ -54,12 +57,17 @@ class GemmPoint:
 
     @property
     def name(self) -> str:
-        """dense 4096x7168x2048 (M x N x K), or packed 32x384x4096x4096 (groups x rows x N x K)"""
+        """dense 4096x7168x2048 (M x N x K), or packed 32x384x4096x4096 (groups x rows x N x K); formats other than the usual ones last"""
         p = self.problem
+        formats = "" if p.recipe == GEMM_RECIPES[0] else f" {p.recipe}"
         if not p.has_groups:
-            return f"{p.kind} {self.rows}x{p.n}x{p.k}"
+            return f"{p.kind} {self.rows}x{p.n}x{p.k}{formats}"
         rows = str(self.counts[0]) if len(set(self.counts)) == 1 else "skewed"
-        return f"{p.kind} {p.num_groups}x{rows}x{p.n}x{p.k}"
+        return f"{p.kind} {p.num_groups}x{rows}x{p.n}x{p.k}{formats}"
+
+    def having(self, recipe: str) -> GemmPoint:
+        """The same in other number formats."""
+        return replace(self, problem=replace(self.problem, recipe=recipe))
 
     def describe(self) -> dict[str, Any]:
         """As JSON values."""
@@ -87,13 +95,26 @@ def all_points() -> list[GemmPoint]:
     return found
 
 
-def find_points(names: Sequence[str]) -> list[GemmPoint]:
-    """Those whose name has one of the given texts in it; all without any.  Raises `ProblemError` for a text that no name has."""
-    points = all_points()
+def decoded_points() -> list[GemmPoint]:
+    """The same of weights that are decoded."""
+    found = [dense(m, n, k) for m in reversed(DECODED_ROWS) for n, k in COLUMNS_AND_DEPTHS]
+    found += [grouped(kind, [rows] * groups, 4096, 4096) for groups, rows in ((256, 64), (32, 16), (32, 384)) for kind in (MASKED, PACKED)]
+    return [one.having(DECODED) for one in found]
+
+
+def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[GemmPoint]:
+    """Those whose name has one of the given texts in it; all of a recipe without any.  Raises `ProblemError` for a text that no name has,
+    and for a recipe that is not measured."""
+    if recipe not in MEASURED:
+        raise ProblemError("recipe", recipe, "one of " + ", ".join(MEASURED))
+    points = MEASURED[recipe]()
     for text in names:
         if not any(text in one.name for one in points):
             raise ProblemError("points", text, f"a part of a name, as in {points[0].name} or {points[-1].name}")
     return [one for one in points if not names or any(text in one.name for text in names)]
 
+
+MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points}
+"""Points by recipe."""
 
 __all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]

@@ -11,6 +11,7 @@ from ...artifact.cache import require_place, require_writable
 from ...artifact.store import ArtifactStore, dsl_version
 from ...artifact.workers import compile_into
 from ...kernels.gemm.config import GemmConfig
+from ...kernels.gemm.problem import GEMM_RECIPES
 from ...kernels.registry import find_kernel
 from ...problem import ProblemError
 from ...target import Target
@@ -47,7 +48,10 @@ class GemmRun:
 
 def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, most: int = MOST) -> int:
     """Compiles what the folder lacks of the points' candidates; how many there are.  Raises `CompileError`."""
-    configs = list(dict.fromkeys(config for point in points for config in candidates(point, most)))
+    configs = [config for point in points for config in candidates(point, most)]
+    # Weights that are decoded are timed beside those that are not.
+    usual = [point.having(GEMM_RECIPES[0]) for point in points if point.problem.decodes]
+    configs = list(dict.fromkeys([*configs, *(config for point in usual for config in candidates(point, 0))]))
     compile_into(folder, configs, jobs)
     return len(configs)
 
@@ -72,7 +76,11 @@ def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) 
     """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.
 
     The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written."""
-    from .session import run_point
+    from .session import Beside, run_point
+
+    def beside_of(point: GemmPoint) -> Beside | None:
+        usual = point.having(GEMM_RECIPES[0])
+        return Beside(usual, configs_of(store, usual, target, False)) if point.problem.decodes else None
 
     require_writable("out", run.out)
     run.out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,8 @@ def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) 
     target = Target.typical(GemmConfig.arch, host.num_sms) if host.gpu is None else Target(GemmConfig.arch, host.num_sms, host.gpu)
     for point in run.points:
         try:
-            record = run_point(point, configs_of(store, point, target, run.variants), store, run.baseline)
+            beside = beside_of(point)
+            record = run_point(point, configs_of(store, point, target, run.variants), store, run.baseline, beside=beside)
         except (RuntimeError, ValueError) as error:
             record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
         records.append(record)

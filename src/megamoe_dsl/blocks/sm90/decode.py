@@ -24,11 +24,12 @@ from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u3
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, sync_warp
-from ...hardware.packed_tile import CODE_BYTES, HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index
+from ...hardware.packed_part import WHOLE_TILE, PackedPart
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 
-GROUPS, BLOCKS, HALVES, STEPS = 2, 2, 2, 2
+BLOCKS, HALVES, STEPS = 2, 2, 2
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
@@ -48,13 +49,13 @@ class CodeStage(Stage):
 
 
 @cute.jit
-def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32):
-    """One of four warps: its rows of `k_blocks` stages.  Returns the stage after them."""
+def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE):
+    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups.  Returns the stage after them."""
     for _ in cutlass.range(k_blocks, unroll=1):
         codes = CodeStage.of(stage)
         codes.wait_full()
         stage.wait_empty()
-        decode_stage(codes, stage, me, table)
+        decode_stage(codes, stage, me, table, part)
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
@@ -65,17 +66,17 @@ def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32):
 
 
 @cute.jit
-def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32):
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart]):
     """The warp's rows of one K block, with their scales."""
     packed = codes.shared("weights")
-    records = [load_shared_v4(packed + (CODE_BYTES + record_index(g, me.warp, me.row) * RECORD_BYTES)) for g in range(GROUPS)]
+    records = [load_shared_v4(packed + (part.code_bytes + record_index(g, me.warp, me.row) * RECORD_BYTES)) for g in range(part.groups)]
     lane = emit_to(Int32, "mov.b32 {}, {};", me.lane)  # no register is left to keep its row's place in
     if (lane & 3) == 0:
-        for g in cutlass.range_constexpr(GROUPS):
+        for g in cutlass.range_constexpr(part.groups):
             store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, lane >> 2), records[g][3])
     if (me.warp == 0) & (me.lane == 0):
         store_shared_u32(stage.shared("sfb"), records[0][2])
-    shifts = [records[g][block] for g in range(GROUPS) for block in range(BLOCKS)]
+    shifts = [records[g][block] for g in range(part.groups) for block in range(BLOCKS)]
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
@@ -91,7 +92,7 @@ def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: l
     # Matrix m of a store: 8 rows by their 16 bytes 4 half + m, which SW128 has at (4 half + m) ^ row; lane 8 m + r addresses its row r.
     row = me.lane & 7
     first = weights + (me.warp * (16 * ROW_BYTES) + row * ROW_BYTES) + (((me.lane >> 3) ^ row) << 4)
-    units = [(half, g, block) for half in range(HALVES) for g in range(GROUPS) for block in range(BLOCKS)]
+    units = [(half, g, block) for half in range(HALVES) for g in range(len(shifts) // BLOCKS) for block in range(BLOCKS)]
 
     def load(unit: tuple[int, int, int]) -> tuple[Any, ...]:
         half, g, block = unit

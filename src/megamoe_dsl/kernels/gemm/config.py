@@ -10,6 +10,7 @@ from ...config_error import require, require_integers
 from ...target import Target
 from .base_config import BaseGemmConfig
 from .choose import choose_fields
+from .decoding.decoded_plan import DecodedSmemPlan
 from .decoding.smem_plan import DecodingSmemPlan
 from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
@@ -26,21 +27,26 @@ NUM_SMS = 132  # of an H200
 
 
 class GemmRegisters(NamedTuple):
-    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup and of those that multiply; multiples of 8."""
+    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply and of one that decodes B, if there is
+    one; multiples of 8."""
 
     loader: int
     math: int
+    decode: int = 0
 
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
 """By math warpgroups."""
+DECODE_REGISTERS = GemmRegisters(24, 216, 56)
+DECODED_TILES = ((128, 256), (256, 128))
+"""Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
 
 
 @dataclass(frozen=True)
 class GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range.
 
-    block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64
+    block_m     rows of A of a tile: 64, 128, 192; with swap_ab a multiple of 8 up to 64; 128 or 256 where B is decoded, by 256 or 128 of B
     block_n     rows of B of a tile: a multiple of 8 up to 256 whose scales are of at most two rows; with swap_ab 64, 128 or 256
     warpgroups  that multiply a tile: one for each 64 rows; of 64 rows, or with swap_ab, 1 or 2, which share its rows of B
     cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
@@ -99,10 +105,10 @@ class GemmConfig(BaseGemmConfig):
             require(self.block_n in SWAPPED_COLUMNS, "block_n", self.block_n, f"one of {list(SWAPPED_COLUMNS)} with swap_ab")
             groups = tuple(n for n in (1, 2) if self.block_n // n in (GROUP_ROWS, 2 * GROUP_ROWS))
         else:
-            require(self.block_m in ROWS, "block_m", self.block_m, f"one of {list(ROWS)}")
+            require(self.block_m in ROWS or self.is_tall, "block_m", self.block_m, f"one of {list(ROWS)}")
             columns = 8 <= self.block_n <= MOST_COLUMNS and self.block_n % 8 == 0
             require(columns, "block_n", self.block_n, f"a multiple of 8 up to {MOST_COLUMNS}")
-            groups = (1, 2) if self.block_m == GROUP_ROWS else (self.block_m // GROUP_ROWS,)
+            groups = (1, 2) if self.block_m == GROUP_ROWS else (2,) if self.is_tall else (self.block_m // GROUP_ROWS,)
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
         require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
@@ -117,14 +123,19 @@ class GemmConfig(BaseGemmConfig):
 
     def _check_decoding(self) -> None:
         decodes = f"with {self.problem.recipe}"
-        require(self.swap_ab, "swap_ab", self.swap_ab, f"True {decodes}")
+        tiles = self.swap_ab or (self.block_m, self.block_n) in DECODED_TILES
+        allowed = " or ".join(f"{m} x {n}" for m, n in DECODED_TILES)
+        require(tiles, "block_m, block_n", (self.block_m, self.block_n), f"{allowed} {decodes} and without swap_ab")
+        aligned = not (self.is_tall and self.any_row)
+        require(aligned, "block_m", self.block_m, f"128 or less for a {self.problem.kind} problem {decodes}: TMA fetches up to 256 scales")
         require(self.ahead == 1, "ahead", self.ahead, f"1 {decodes}, whose next block is decoded meanwhile")
         alone = self.cluster == 1 or self.split_k
         require(alone, "cluster", self.cluster, f"1 {decodes}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
-        several = self.warpgroups > 1 and not self.swap_ab
-        require(several or not self.in_turn, "in_turn", self.in_turn, "False where a tile has one warpgroup, or with swap_ab")
+        several = self.warpgroups > 1 and not (self.swap_ab or self.problem.decodes)
+        otherwise = f" or {self.problem.recipe}" if self.problem.decodes else ""
+        require(several or not self.in_turn, "in_turn", self.in_turn, f"False where a tile has one warpgroup, or with swap_ab{otherwise}")
         can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.halves and self.swap_ab == self.problem.decodes
         without = "with swap_ab" if self.problem.decodes else "without swap_ab and halves"
         allowed = f"False but for clusters of two and at most two warpgroups, {without}"
@@ -140,10 +151,15 @@ class GemmConfig(BaseGemmConfig):
         one_part = self.ahead == 1 or tile.chunks(half) == 1
         require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
-        partials = tile.chunks(half) if self.problem.decodes else self.ahead
+        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.ahead
         needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
         most = self.registers.math
-        require(needed <= most, "ahead", self.ahead, f"such that all sums fit {most} registers of a thread: they take {needed}")
+        require(
+            needed <= most or self.decode_warps > 0,
+            "ahead",
+            self.ahead,
+            f"such that all sums fit {most} registers of a thread: they take {needed}",
+        )
         require(tile.scale_rows(half) <= 2, "block_n", self.block_n, "such that a tile needs at most two rows of B's scales")
 
     @classmethod
@@ -188,6 +204,16 @@ class GemmConfig(BaseGemmConfig):
         return self.problem.output == BF16
 
     @property
+    def is_tall(self) -> bool:
+        """Whether a warpgroup has two chunks of 64 rows of A, decoded B being the same for both."""
+        return self.problem.decodes and not self.swap_ab and self.block_m > self.block_n
+
+    @property
+    def decode_warps(self) -> int:
+        """Warps that decode B for those that multiply."""
+        return WARPS_PER_GROUP if self.problem.decodes and not self.swap_ab else 0
+
+    @property
     def any_row(self) -> bool:
         """Whether a tile may begin at any row of A, not only at a multiple of four."""
         return self.problem.kind == PACKED
@@ -201,15 +227,17 @@ class GemmConfig(BaseGemmConfig):
     @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (LOADER_WARPS + self.math_warps)
+        return 32 * (LOADER_WARPS + self.math_warps + self.decode_warps)
 
     @property
     def registers(self) -> GemmRegisters:
         """Per thread, of each role."""
-        return REGISTERS[self.warpgroups]
+        return DECODE_REGISTERS if self.decode_warps else REGISTERS[self.warpgroups]
 
     # --- plans
     def smem_plan(self, num_stages: int) -> GemmSmemPlan:
         """Of so many stages."""
-        boxes, plan = self.boxes if self.staged else 0, DecodingSmemPlan if self.problem.decodes else GemmSmemPlan
+        boxes, plan = self.boxes if self.staged else 0, GemmSmemPlan
+        if self.problem.decodes:
+            plan = DecodingSmemPlan if self.swap_ab else DecodedSmemPlan
         return plan(self.tile, num_stages, self.cluster, self.fetchers, self.table_entries, boxes, self.any_row, self.split_k)

@@ -99,7 +99,7 @@ class GemmKernel(Kernel):
             epilogue = ("epilogue", f"{config.epilogue_warps} warps")
             return [("tile", shape), epilogue, order, *super().facts(config), ("stages", config.num_stages)]
         assert isinstance(config, GemmConfig)
-        tile, budget = config.tile, config.registers
+        tile = config.tile
         side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
         return [
             ("tile", f"{tile.m} x {tile.n} x 128 on {tile.warpgroups} warpgroups; {side}"),
@@ -108,7 +108,7 @@ class GemmKernel(Kernel):
             order,
             *super().facts(config),
             ("stages", config.num_stages),
-            ("register budgets", f"loader {budget.loader}, math {budget.math}"),
+            ("register budgets", ", ".join(f"{group} {count}" for group, count in self.registers(config).items())),
         ]
 
     def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
@@ -124,8 +124,9 @@ class GemmKernel(Kernel):
         return measure(Measurer(config, listing))
 
     def registers(self, config: BaseGemmConfig) -> Mapping[str, int]:
-        """Per thread of the loaders' warpgroup and of those that multiply; on SM100 all threads keep what they begin with."""
-        return config.registers._asdict() if isinstance(config, GemmConfig) else {}
+        """Per thread of the loaders' warpgroup, of those that multiply and of one that decodes; on SM100 they keep what they begin with."""
+        given = config.registers._asdict() if isinstance(config, GemmConfig) else {}
+        return {group: count for group, count in given.items() if count}
 
     def tmem(self, config: BaseGemmConfig) -> TmemPlan | None:
         """SM100 only."""

@@ -77,6 +77,11 @@ class GemmSmemPlan:
         return self.tile.n * BLOCK_K
 
     @property
+    def more_operands(self) -> tuple[Field, ...]:
+        """Of stages of rings besides."""
+        return ()
+
+    @property
     def box_bytes(self) -> int:
         """Of a box of D in SMEM."""
         return 2 * self.tile.store_rows * self.tile.store_columns
@@ -100,6 +105,7 @@ class GemmSmemPlan:
             "smem",
             Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            *self.more_operands,
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
             Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),

@@ -1,5 +1,6 @@
 """The GEMM kernel that decodes its weights: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register
-counts; they are those of FP8 (kernels/gemm/kernel.py), and so are the loader of A, the scheduler and the epilogues.
+counts; they are those of FP8 (kernels/gemm/kernel.py), and so are the loader of A, the scheduler and the epilogues.  Where rows of A are
+the wgmma's rows, four warps after the math warps decode B.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from ..launch_maps import address, make_map
 from ..load import load_tokens
 from ..setup import prefetch_maps
 from ..tile_scheduler import schedule_tiles
+from . import math, math_rows
+from .decode import decode_weights
 from .load import load_weights
 from .maps import decoding_map_fields
-from .math import math
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,16 @@ def decoding_gemm_kernel(
         set_max_registers(config.registers.loader, grow=False)
         run_loader_warp(ctx, warp)
     else:
-        set_max_registers(config.registers.math, grow=True)
-        math(ctx, warp - LOADER_WARPS)
+        if cutlass.const_expr(config.decode_warps):
+            if warp >= LOADER_WARPS + config.math_warps:
+                set_max_registers(config.registers.decode, grow=False)
+                decode_weights(ctx, warp - (LOADER_WARPS + config.math_warps))
+            else:
+                set_max_registers(config.registers.math, grow=True)
+                math_rows.math(ctx, warp - LOADER_WARPS)
+        else:
+            set_max_registers(config.registers.math, grow=True)
+            math.math(ctx, warp - LOADER_WARPS)
     end_together(ctx)
 
 

@@ -2,6 +2,8 @@
 
 waits     work_tile_full per tile; empty per stage
 signals   work_tile_empty per tile; full per stage
+
+Where warps of their own decode B, codes_empty and codes_full take the places of empty and full.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.sm90 import load
+from ....blocks.sm90.decode import CodeStage
 from ....blocks.sm90.load import Fetch, WeightTile
 from ....device.tma import load_tile_cta
 from ....hardware.packed_part import PackedPart, tiles_of
@@ -42,7 +45,7 @@ def load_weights(ctx: GemmContext):
     problem, part = ctx.config.problem, PackedPart(ctx.config.block_n)
     lines_of_b = tiles_of(problem.n) * problem.k_blocks * TILE_LINES
     tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
+    stage = CodeStage.of(ctx.first_stage) if ctx.config.decode_warps else ctx.first_stage
     while tile.valid():
         base = tile.group * lines_of_b
         codes, records = part.first_lines(tile.n_block, problem.k_blocks)

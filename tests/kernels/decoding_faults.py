@@ -1,0 +1,107 @@
+"""Faults of a GEMM that decodes E2M1 weights: of the decoded values, of their scales, and of the hand-over where warps of their own decode
+(gemm_faults.py has the kernels)."""
+
+from __future__ import annotations
+
+import re
+
+from kernel_faults import gone, last_number_plus, swap
+from sm90_faults import (
+    ARRIVE,
+    EXPECT,
+    FENCE_SHARED,
+    GROUP_WAIT,
+    LOAD,
+    NOT_ORDERED,
+    STMATRIX,
+    STUCK,
+    WAIT,
+    WARP_BARRIER,
+    WGMMA_FENCE,
+    after,
+    at,
+    before,
+    never,
+)
+
+ANY = (*NOT_ORDERED, *STUCK)
+WRONG = ("wrong result",)
+TABLE_STORE = r"st\.shared\.v2\.b32 [^;]*;"
+PICK = r"prmt\.b32 (%r\d+), (%r\d+), (%r\d+), (%r\d+);"
+STEP = r"prmt\.b32 %r\d+, %r\d+, 0, 1747\d;"
+SIGNS = r"and\.b32\s+%r\d+, %r\d+, -2139062144;"
+ROTATED = r"shf\.l\.wrap\.b32\s+%r\d+, %r\d+, %r\d+, 28;"
+SECOND_RUN = r"shr\.u32\s+%r\d+, %r\d+, 16;"
+SCALED = r"mul\.f32\s+(%r\d+), (%r\d+), (%r\d+);"
+TINY = r"and\.b32\s+%r\d+, %r\d+, 1145324612;"
+STORE_WORD = r"st\.shared\.b32 \[%r\d+\], %r\d+;"
+CHOSEN = r"selp\.b32\s+(%r\d+), (%r\d+), (%r\d+), (%p\d+);"
+OTHER_PLACE = r"shr\.u32\s+(%r\d+), (%r\d+), (%r\d+);"
+CTA_BARRIER = r"(?:bar|barrier)\.(?:cta\.)?sync(?:\.aligned)?\s+0;"
+
+
+def entry_swapped(match: re.Match[str]) -> str:
+    return f"prmt.b32 {match[1]}, {match[3]}, {match[2]}, {match[4]};"
+
+
+def choice_swapped(match: re.Match[str]) -> str:
+    return f"selp.b32 {match[1]}, {match[3]}, {match[2]}, {match[4]};"
+
+
+def unscaled(match: re.Match[str]) -> str:
+    return f"mov.b32 {match[1]}, {match[3]};"
+
+
+def unscaled_sum(match: re.Match[str]) -> str:
+    return f"mov.b32 {match[1]}, {match[2]};"
+
+
+def pair_swapped(match: re.Match[str]) -> str:
+    return re.sub(r"\{(%r\d+), (%r\d+)\}", r"{\2, \1}", match[0])
+
+
+VALUES = (
+    at("halves of an entry swapped", PICK, 0, entry_swapped, WRONG),
+    at("shift of another step", STEP, 0, last_number_plus(1), WRONG),
+    at("shifts of the row 8 further not rotated", ROTATED, 0, last_number_plus(-28), WRONG),
+    at("signs of the other run", SIGNS, 0, swap("-2139062144", "134744072"), WRONG),
+    after("second run decoded as the first", PICK, 0, SECOND_RUN, last_number_plus(-16), WRONG),
+)
+"""What a code, its sign and its shift make of a byte."""
+LOOP = (
+    at("last group not waited for", GROUP_WAIT, -1, gone, NOT_ORDERED),
+    at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
+    at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
+    at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
+    at("codes not fetched", LOAD, -2, gone, STUCK),
+    at("records not fetched", LOAD, -1, gone, STUCK),
+    before("records not expected", LOAD, -1, EXPECT, last_number_plus(-512), ANY),
+    at("the power of a row left out", SCALED, -1, unscaled_sum, WRONG),
+    at("table not waited for", CTA_BARRIER, 0, gone, ANY),
+)
+DECODING_FAULTS = (
+    *VALUES,
+    at("halves of the table's entries swapped", TABLE_STORE, 0, pair_swapped, WRONG),
+    at("table not written", TABLE_STORE, 0, gone, NOT_ORDERED),
+    before("shifts of the group's other block", PICK, 0, CHOSEN, choice_swapped, WRONG),
+    at("exponents of the group's other block", OTHER_PLACE, -1, lambda match: f"shr.u32 {match[1]}, {match[2]}, 0;", WRONG),
+    at("scale of the tile left out", SCALED, 0, unscaled, WRONG),
+)
+TWO_WAITS = f"{WAIT}(?=(?:(?!{WAIT}).)*{WAIT}(?:(?!{WAIT}).)*{TINY})"
+HANDED_OVER = f"{FENCE_SHARED}.*?{ARRIVE}"
+DECODED_FAULTS = (
+    *VALUES,
+    at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
+    before("decoded tile written before it has been read", TINY, 0, WAIT, never, NOT_ORDERED),
+    at("codes_full not waited for", TWO_WAITS, 0, never, NOT_ORDERED),
+    at("decoded tile without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
+    after("lanes not together after decoding", FENCE_SHARED, 0, WARP_BARRIER, gone, ("race",)),
+    after("full not signalled by decode warps", FENCE_SHARED, 0, ARRIVE, gone, STUCK),
+    after("codes_empty not signalled", HANDED_OVER, 0, ARRIVE, gone, STUCK),
+    at("full by a decode warp less", r"mbarrier\.init[^;]*, 5;", 0, last_number_plus(-1), ANY),
+    at("codes_empty by a decode warp less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
+    at("a matrix of decoded values not stored", STMATRIX, 0, gone, NOT_ORDERED),
+    before("scale of the tile not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
+    at("exponents of rows not stored", STORE_WORD, 0, gone, NOT_ORDERED),
+    at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),
+)
