@@ -94,9 +94,9 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         (["simulate", *SMALL, "--tokens", "1,2,3"], "--tokens = '1,2,3': must be one number, or one for each of 2 ranks"),
         (["simulate", *SMALL, "--tokens", "some"], "--tokens = 'some': must be numbers separated by commas"),
         (["simulate", *SMALL, "--mask", "1.5"], "--mask = 1.5: must be between 0"),
-        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "--ranks = 0: must be between 1 and 32"),
-        (["simulate", *SMALL, "--ranks", "-1"], "--ranks = -1: must be between 1 and 32"),
-        (["simulate", "--preset", "flash", "--ranks", "0"], "--ranks = 0: must be between 1 and 32"),
+        (["simulate", *SMALL, "--ranks", "0", "--tokens", "3,2"], "--ranks = 0: must be between 1 and 128"),
+        (["simulate", *SMALL, "--ranks", "-1"], "--ranks = -1: must be between 1 and 128"),
+        (["simulate", "--preset", "flash", "--ranks", "0"], "--ranks = 0: must be between 1 and 128"),
         (
             [*SIMULATE, "--seed", "18446744073709551615", "--launches", "2"],
             "--seed = 18446744073709551616: must be between",
@@ -104,12 +104,12 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
         ([*SIMULATE, "--seed", "-9223372036854775809"], "--seed = -9223372036854775809: must be between -2^63 and 2^64 - 1"),
         ([*SIMULATE, "--mask", "nan"], "--mask = nan: must be between 0 and 1"),
         (
-            ["simulate", "--preset", "flash", "--ranks", "4", "--sms", "148"],
-            "--sms = 148: must be less, or given with --no-race: 10,656 warps and engines on 4 ranks, the race detector tells 8,192 apart",
+            ["simulate", "--preset", "flash", "--ranks", "8", "--sms", "148"],
+            "--sms = 148: must be less, or given with --no-race: 21,312 warps and engines on 8 ranks, the race detector tells 16,384 apart",
         ),
         (
-            [*SIMULATE, "--ranks", "4", "--tokens", "13", "--sms", "148"],
-            "--sms = 148: must be less, or given with --no-race: 8,288 warps",
+            [*SIMULATE, "--experts", "8", "--ranks", "8", "--tokens", "13", "--sms", "148"],
+            "--sms = 148: must be less, or given with --no-race: 16,576 warps",
         ),  # 7,104 of warps
         (["inspect", "--preset", "flash", "--tokens", "20000000"], "--tokens = 20000000: must be less than 2^27 / 48"),
         (["inspect", "--preset", "flash", "--max-tokens", "20000000"], "--max-tokens = 20000000: must be less than 2^27 / 48"),

@@ -26,7 +26,7 @@ REJECTED = [
     ("hidden", 2880, "a multiple of 256"),
     ("intermediate", 64, "a multiple of 128"),
     ("intermediate", 16384 + 128, "at most 16384"),
-    ("num_ranks", MAX_RANKS * 2, "at most 32"),
+    ("num_ranks", MAX_RANKS * 2, "at most 128"),
     ("num_experts", 34, "a multiple of num_ranks = 4"),
     ("topk", MAX_TOPK + 1, "at most 32"),
     ("max_tokens_per_rank", -(-(1 << 27) // 24), "less than 2^27 / 24: pool rows are counted in 32 bits"),

@@ -69,7 +69,7 @@ def spoil(sym: torch.Tensor) -> torch.Tensor:
         (["--kernel", "combine"], "--kernel = 'combine': must be one of mega_moe, pre_dispatch"),
         (["--mask", "2"], "--mask = 2.0: must be between 0 and 1"),
         (["--sms", "0"], "--sms = 0: must be positive"),
-        (["--sms", "257"], "--sms = 257: must be less, or given with --no-race"),
+        (["--sms", "513"], "--sms = 513: must be less, or given with --no-race"),
         (["--tokens", "1000000000"], "--tokens = 1000000000: must be"),
     ],
 )

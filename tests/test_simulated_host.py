@@ -54,7 +54,7 @@ def test_a_gemms_wrong_bit_is_noticed(tmp_path: Path) -> None:
     for one in (exact, normal):
         gemm_silicon.prepare_check(folder, one)
     record = gemm_silicon.read(folder, exact)
-    record["d"].view(torch.int16).flatten()[0] ^= 1
+    record["results"]["d"].view(torch.int16).flatten()[0] ^= 1
     (folder / f"{exact.name}{gemm_silicon.SUFFIX}").write_bytes(gzip.compress(dump(record), 1))
     (_, command) = step("silicon", tmp_path, tmp_path).run
     outcome = run([*command, "-k", "masked"])

@@ -11,7 +11,7 @@ from .integer import as_integer
 from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
-MAX_RANKS = 32  # one lane of a warp per rank
+MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
 MAX_INTERMEDIATE = 16384
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
@@ -45,7 +45,7 @@ class Problem:
     intermediate          channels between the two linears (multiple of 128, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
-    num_ranks             GPUs of the NVLink domain, 1 to 32
+    num_ranks             GPUs of the NVLink domain, 1 to 128
     max_tokens_per_rank   capacity of the symmetric buffer; a rank receives less than 2^27 tokens in the worst case
     recipe                number formats, by name (recipe.py)
     activation_clamp      None, or c from 2^-126 to 1e15: gate is clamped to <= c and up to [-c, c], in BF16 (article 4.5.4.5).  None is

@@ -36,7 +36,7 @@ def case():
         ({"intermediate": 16512}, "intermediate", "at most 16384"),
         ({"topk": 33, "num_experts": 64}, "topk", "at most 32"),
         ({"topk": 9}, "topk", "at most num_experts = 8"),
-        ({"num_ranks": 33, "num_experts": 33}, "num_ranks", "at most 32"),
+        ({"num_ranks": 129, "num_experts": 129}, "num_ranks", "at most 128"),
         ({"recipe": "bf16"}, "recipe", "one of " + ", ".join(RECIPES)),
         ({"activation_clamp": -1.0}, "activation_clamp", "None or a number between 2^-126 and 1e+15"),
     ],

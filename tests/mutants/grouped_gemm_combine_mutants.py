@@ -48,7 +48,7 @@ MUTANTS = (
         COMBINE,
         "Int64(index - token * plan.pieces)",
         "Int64(0)",
-        (f"{RUNS}::test_two_ranks",),
+        (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
     ),
     mutant(
         "loaders are not told of the last tile",

@@ -140,8 +140,8 @@ DISPATCH = (
         "a rank's tokens start anew at each turn of the peeling",
         "wrong base",
         PULL,
-        "Source(lowest_bit(ballot(Int32(mine))), taken + row)",
-        "Source(lowest_bit(ballot(Int32(mine))), row)",
+        "Source(rank_of_turn(remaining, turn), taken + row)",
+        "Source(rank_of_turn(remaining, turn), row)",
     ),
     Mutant(
         "scales of an expert's second block lie where its first block's do",

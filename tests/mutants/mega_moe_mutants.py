@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_numerics_mutants import NUMERICS_MUTANTS
 from mega_moe_packed_mutants import PACKED_MUTANTS
 from mega_moe_results_mutants import RESULTS_MUTANTS
 from mega_moe_ring_mutants import RING_MUTANTS
@@ -15,7 +16,17 @@ from mega_moe_w4a4_mutants import W4A4_MUTANTS
 from mutant import Mutant
 
 FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS)
-MUTANTS: tuple[Mutant, ...] = (*DISPATCH, *TAIL, *SM100_ROLES, *SM90_ROLES, *RING_MUTANTS, *RESULTS_MUTANTS, *FP4, *RUNTIME)
+MUTANTS: tuple[Mutant, ...] = (
+    *DISPATCH,
+    *TAIL,
+    *SM100_ROLES,
+    *SM90_ROLES,
+    *RING_MUTANTS,
+    *RESULTS_MUTANTS,
+    *FP4,
+    *RUNTIME,
+    *NUMERICS_MUTANTS,
+)
 
 
 def short_simulation(arch: str) -> str | None:

@@ -17,14 +17,14 @@ TAIL = (
         "the next loads of combine start before the piece is summed, one set of slots",
         "stale buffer",
         COMBINE,
-        """        finish_piece(ctx, warp, lane, piece, sums.index)
+        """        finish_piece(ctx, warp, lane, piece, sums.index, weight)
         sums = sums.next()
         if cutlass.const_expr(plan.sets == 1):
             following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
 """,
         """        if cutlass.const_expr(plan.sets == 1):
             following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
-        finish_piece(ctx, warp, lane, piece, sums.index)
+        finish_piece(ctx, warp, lane, piece, sums.index, weight)
         sums = sums.next()
 """,
         (f"{SM90_RUNS}::test_top_k_that_leaves_room_for_one_piece", f"{SM100_RUNS}::test_top_k_that_leaves_room_for_one_piece"),

@@ -124,11 +124,11 @@ def test_programs_are_loaded_once():
 
 
 def test_too_many_agents_are_refused_before_anything_is_loaded():
-    """148 CTAs of 16 warps on 4 ranks: the text is not even parsed, for no simulator is needed to ask."""
-    launches = [Launch((148, 1, 1), (512, 1, 1), rank=rank) for rank in range(4)]
-    assert agents_needed(launches) == 4 * 148 * 16
+    """148 CTAs of 16 warps on 8 ranks: the text is not even parsed, for no simulator is needed to ask."""
+    launches = [Launch((148, 1, 1), (512, 1, 1), rank=rank) for rank in range(8)]
+    assert agents_needed(launches) == 8 * 148 * 16
     memory, _, _ = buffers(32)
-    with pytest.raises(SimError, match=r"9472 agents for the warps alone, the limit is 8192: .*race=False"):
+    with pytest.raises(SimError, match=r"18944 agents for the warps alone, the limit is 16384: .*race=False"):
         Simulator(None, memory).run(launches)
     with pytest.raises(SimError, match="names no program"):
         Simulator(None, memory, race=False).run(launches)

@@ -46,13 +46,6 @@ def add_bf16(low: Any, high: Any, pair: Any, fused: bool) -> tuple[Any, Any]:
     return emit_to_many([Float32] * 2, template, pair, low, high)
 
 
-def add_weighted_bf16(low: Any, high: Any, pair: Any, weight: Any) -> tuple[Any, Any]:
-    """Both halves of a pair times a float, added to two floats: one rounding each."""
-    return tuple(
-        emit_to(Float32, "fma.rn.f32 {}, {}, {}, {};", x, weight, total) for x, total in zip(unpack_bf16(pair), (low, high), strict=True)
-    )
-
-
 def clamp_above_bf16(pair: Any, limit: float) -> Any:
     """min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
     return _with_bf16x2("min", pair, limit)

@@ -1,7 +1,7 @@
 """A record of one access, as the race detector keeps it: an int64.
 
-The clock of who made it is in bits 39-62, lanes in 33-38 (see `lane_codes`), the PTX line in 15-32, the async-proxy flag in bit 14, and
-the agent in 0-13.
+The clock of who made it is in bits 40-62, lanes in 34-39 (see `lane_codes`), the PTX line in 16-33, the async-proxy flag in bit 15, and
+the agent in 0-14.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-AGENT_MASK = 0x3FFF
-ASYNC_BIT = 0x4000
-LINE_SHIFT = 15
+AGENT_MASK = 0x7FFF
+ASYNC_BIT = 0x8000
+LINE_SHIFT = 16
 LINE_MASK = 0x3FFFF
-CLOCK_SHIFT = 39
+CLOCK_SHIFT = 40
 _SHORT, _FEW = 128, 8  # so many records, of which so many differ: up to here Python is faster than numpy
 
 Records = NDArray[np.int64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .lanes import Mask
 
 FULL = 0xFFFFFFFF
-CODE_SHIFT = 33
+CODE_SHIFT = 34
 ALIKE, SEVERAL, FIRST_GROUP, LAST = 32, 33, 34, 63
 CODE_MASK = LAST << CODE_SHIFT
 

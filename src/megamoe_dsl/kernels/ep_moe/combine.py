@@ -17,15 +17,15 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ...blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
-from ...device.cast import add_weighted_bf16
 from ...device.mbarrier import arrive_expect, wait
-from ...device.memory import fence_async_global, load_f32, load_shared_v4, load_u32, load_u64
+from ...device.memory import fence_async_global, load_f32, load_u32, load_u64
 from ...device.ring import Ring
 from ...device.tma import load_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
 from ...layouts.arith import ceil_div, div, minimum
 from ..mega_moe.combine import store_sum
-from ..mega_moe.layouts.combine_vectors import VECTOR, vector_address
+from ..mega_moe.layouts.combine_vectors import VECTOR
+from ..mega_moe.results_bf16 import Bf16Results
 from .context import EpContext
 from .end import end_launch
 from .layouts.symmetric import EpBarrier
@@ -131,19 +131,18 @@ def sum_piece(ctx: EpContext, warp: Int32, lane: Int32, piece: WeightedPiece, lo
     """A lane's sums of a loaded piece: channels [256 j + 8 lane, + 8) for each vector j."""
     problem, plan = ctx.config.problem, ctx.config.smem.combine
     slots, mask = ctx.shared("combine_slots", warp, load_set * problem.topk), piece.mask
+    form = Bf16Results(plan.row, ctx.config.arch.adds_bf16)
     values = tuple(Float32(0.0) for _ in range(plan.chunk // 32))
     while mask != 0:
         slot = lowest_bit(mask)
-        values = add_slot(values, slots + slot * plan.slot_bytes, lane, shuffle_f32(piece.weight, slot))
+        values = add_slot(form, values, slots + slot * plan.slot_bytes, lane, shuffle_f32(piece.weight, slot))
         mask = mask & (mask - 1)
     return values
 
 
-def add_slot(values: tuple[Any, ...], slot: Any, lane: Any, weight: Any) -> tuple[Any, ...]:
-    """The sums with a slot's values added, each times the weight: one rounding for each."""
+def add_slot(form: Bf16Results, values: tuple[Any, ...], slot: Any, lane: Any, weight: Any) -> tuple[Any, ...]:
+    """The sums with a slot's values added, each times the weight."""
     found: list[Any] = []
     for j in range(len(values) // VECTOR):
-        for i, word in enumerate(load_shared_v4(vector_address(slot, lane, j))):
-            at = j * VECTOR + 2 * i
-            found += add_weighted_bf16(values[at], values[at + 1], word, weight)
+        found += form.add(values[j * VECTOR : (j + 1) * VECTOR], slot, lane, j, 0, weight)
     return tuple(found)

@@ -10,8 +10,10 @@ they have tokens left (min-peeling), so that at any time the warps of the grid p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import cutlass
@@ -23,13 +25,14 @@ from ...device.memory import load_f32, load_u32, load_u64, reduce_add_u32, store
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
-from ...layouts.arith import div, minimum, select
+from ...layouts.arith import ceil_div, div, minimum, select
 from .context import Context
 from .layouts.tile import DISPATCH_WARPS
 from .ring import wait_rows
 from .table import SharedTable
 
 NO_TOKENS_LEFT = 0x7FFFFFFF
+LANES = 32  # of a warp: so many ranks are one set
 
 Store = Callable[[int, Any], None]
 """Of a chunk at this offset of a row, from its place in SMEM."""
@@ -73,12 +76,11 @@ def pull_tokens(ctx: Context, warp: Int32):
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
     cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
-    uses, loaded, rank_tokens = Int32(0), Int32(-1), Int32(0)
+    uses, loaded, rank_tokens = Int32(0), Int32(-1), no_tokens(problem.num_ranks)
     while cursor.expert < problem.experts_per_rank:
         if cursor.expert != loaded:
             loaded = cursor.expert
-            if lane < problem.num_ranks:
-                rank_tokens = Int32(load_u64(ctx.at("expert_recv_count", lane, loaded)))
+            rank_tokens = tokens_of_ranks(ctx, rank_tokens, loaded, lane)
             sync_warp()
         source = choose_source(problem.num_ranks, rank_tokens, cursor.index)
         pull_token(ctx, cursor, source, warp, lane, uses)
@@ -88,26 +90,61 @@ def pull_tokens(ctx: Context, warp: Int32):
         )
 
 
+def no_tokens(num_ranks: int) -> tuple[Int32, ...]:
+    """Of every set of 32 ranks, what a lane holds of one of them."""
+    return (Int32(0),) * ceil_div(num_ranks, LANES)
+
+
 @cute.jit
-def choose_source(num_ranks: cutlass.Constexpr[int], rank_tokens: Int32, slot: Int32) -> Source:
-    """Min-peeling: lane r holds the tokens of rank r (0 beyond the ranks).  The reference is `reference.dispatch_order`."""
+def tokens_of_ranks(ctx: Context, before: tuple[Int32, ...], expert: Int32, lane: Int32):
+    """What the ranks send to an expert: lane l holds the tokens of ranks l, 32 + l and so on, and beyond the ranks what it held before."""
+    tokens = list(before)
+    for i in cutlass.range_constexpr(len(before)):
+        rank = lane + LANES * i if i else lane
+        if rank < ctx.config.problem.num_ranks:
+            tokens[i] = Int32(load_u64(ctx.at("expert_recv_count", rank, expert)))
+    return tuple(tokens)
+
+
+def active_ranks(remaining: Sequence[Any]) -> list[Any]:
+    """Of every set of 32 ranks, a bit for each that has tokens left."""
+    return [ballot(Int32(tokens > 0)) for tokens in remaining]
+
+
+def shortest(remaining: Sequence[Any]) -> Any:
+    """The least of what ranks that have tokens left have."""
+    return warp_min_u32(reduce(minimum, [select(tokens > 0, tokens, Int32(NO_TOKENS_LEFT)) for tokens in remaining]))
+
+
+@cute.jit
+def choose_source(num_ranks: cutlass.Constexpr[int], rank_tokens: tuple[Int32, ...], slot: Int32) -> Source:
+    """Min-peeling among what `tokens_of_ranks` gave (0 beyond the ranks).  The reference is `reference.dispatch_order`."""
     source = Source(Int32(0), slot)
     if cutlass.const_expr(num_ranks > 1):
         remaining, taken = rank_tokens, Int32(0)
-        ranks = popc(ballot(Int32(remaining > 0)))
-        length = warp_min_u32(select(remaining > 0, remaining, Int32(NO_TOKENS_LEFT)))
+        ranks = reduce(add, map(popc, active_ranks(remaining)))
+        length = shortest(remaining)
         while slot >= length * ranks:
             slot = slot - length * ranks
             taken = taken + length
-            remaining = remaining - minimum(remaining, length)
-            ranks = popc(ballot(Int32(remaining > 0)))
-            length = warp_min_u32(select(remaining > 0, remaining, Int32(NO_TOKENS_LEFT)))
+            remaining = tuple(tokens - minimum(tokens, length) for tokens in remaining)
+            ranks = reduce(add, map(popc, active_ranks(remaining)))
+            length = shortest(remaining)
         row = Int32(Uint32(slot) // Uint32(ranks))
         turn = slot - row * ranks
-        active = ballot(Int32(remaining > 0))
-        mine = (remaining > 0) & (popc(active & lanes_below()) == turn)
-        source = Source(lowest_bit(ballot(Int32(mine))), taken + row)
+        source = Source(rank_of_turn(remaining, turn), taken + row)
     return source
+
+
+def rank_of_turn(remaining: Sequence[Any], turn: Any) -> Any:
+    """The rank that has so many before it with tokens left, and has some itself."""
+    active, rank = active_ranks(remaining), None
+    for i, tokens in enumerate(remaining):
+        if i:
+            turn = turn - popc(active[i - 1])
+        mine = ballot(Int32((tokens > 0) & (popc(active[i] & lanes_below()) == turn)))
+        rank = select(mine != 0, lowest_bit(mine) + LANES * i, rank) if i else lowest_bit(mine)
+    return rank
 
 
 @cute.jit
