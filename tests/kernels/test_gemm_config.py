@@ -147,7 +147,7 @@ def test_measured_points_have_the_configuration_that_won() -> None:
     entries = tuned_gemms(DEFAULT_GPU).entries
     assert len(entries) > 30
     for one in entries:
-        problem = GemmProblem(one.n, one.k, one.kind, one.num_groups)
+        problem = GemmProblem(one.n, one.k, one.kind, one.num_groups, recipe=one.recipe)
         chosen = find_kernel("gemm").choose(problem, H200, one.rows)
         assert {name: getattr(chosen, name) for name in one.choice} == dict(one.choice)
 

@@ -113,6 +113,11 @@ class EpConfig(ABC):
 
     # --- threads and registers
     @property
+    def num_clusters(self) -> int:
+        """Of the grid."""
+        return self.num_sms // self.cluster
+
+    @property
     def math_warps(self) -> int:
         """Warps that multiply."""
         return self.gemm.math_warps

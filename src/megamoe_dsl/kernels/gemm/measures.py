@@ -6,6 +6,7 @@ from ...sass.measurer import Measure, Measurer
 
 WGMMA = r"\w*GMMA"
 STEPS = 4  # wgmmas of a part of a K block
+TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_rows.py, which needs the DSL)
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:
@@ -18,14 +19,16 @@ def measure_gemm(find: Measurer) -> list[Measure]:
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:
-    """Of the weight loader."""
-    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1)
+    """Of the weight loader, which fetches codes and records of weights that are decoded."""
+    fetches = 2 if find.config.problem.decodes else 1
+    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", fetches)
 
 
 def measure_math(find: Measurer) -> list[Measure]:
     """A K block of a whole tile, one of the places where a row of scales can begin, and a tile without any."""
     config = find.config
-    loop = find.inner("", **{WGMMA: STEPS * config.tile.chunks(False) * config.ahead})
+    parts = config.tile.chunks(False) * (TOKEN_CHUNKS if config.is_tall else 1)
+    loop = find.inner("", **{WGMMA: STEPS * parts * config.ahead})
     tile = find.around(loop)
     inside = [one for one in find.flow.loops if one.body < tile.body]
     return [
