@@ -13,7 +13,6 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.reference.shared_routing import with_shared
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.testing import problems
@@ -50,11 +49,11 @@ def test_layer_is_the_routed_one_and_a_dense_one() -> None:
     routing = [with_shared(shared, rank, *one) for rank, one in enumerate(zip(given.topk_idx, given.topk_weights, strict=True))]
     y = replace(case, topk_idx=[one for one, _ in routing], topk_weights=[one for _, one in routing]).reference().y
     local = ROUTED.experts_per_rank
-    others = [ExpertWeights(*(t[:local] for t in vars(one).values())) for one in case.weights]
+    others = [one.map(lambda tensor: tensor[:local]) for one in case.weights]
     routed = replace(case, problem=ROUTED, topk_idx=given.topk_idx, topk_weights=given.topk_weights, weights=others).reference().y
     for rank, tokens in enumerate((5, 3)):
         alone = replace(ROUTED, num_experts=1, topk=1, num_ranks=1)
-        own = ExpertWeights(*(t[local:] for t in vars(case.weights[rank]).values()))
+        own = case.weights[rank].map(lambda tensor: tensor[local:])
         take, ones = torch.zeros(tokens, 1, dtype=torch.int64), torch.ones(tokens, 1)
         one = Case(alone, [case.x[rank]], [case.x_sf[rank]], [take], [ones], [own], exact=False)
         dense = one.reference().y
