@@ -19,7 +19,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.ep import SMALL, check_bits, ep_configs, ep_point
+from megamoe_dsl.bench.ep import SMALL, check_bits, ep_configs, ep_point, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import RunOptions
@@ -36,8 +36,8 @@ BITS = "bits"
 
 
 def fused_config(point: Point, host: Host) -> Sm90Config:
-    """The fused kernel of a point."""
-    return Sm90Config.choose(point.problem, point.tokens, num_sms=host.num_sms, gpu=host.gpu)
+    """The fused kernel of a point, without a clamp, as the activation between the two kernels."""
+    return Sm90Config.choose(without_clamp(point.problem), point.tokens, num_sms=host.num_sms, gpu=host.gpu)
 
 
 def work(

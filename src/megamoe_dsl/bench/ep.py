@@ -37,9 +37,14 @@ def swiglu(rows: torch.Tensor) -> torch.Tensor:
     return (torch.nn.functional.silu(gate) * up).bfloat16()
 
 
+def without_clamp(problem: Problem) -> Problem:
+    """The same layer with the activation that `swiglu` is."""
+    return replace(problem, activation_clamp=None)
+
+
 def ep_configs(problem: Problem, num_sms: int, **fields: Any) -> list[EpConfig]:
     """Of both kernels."""
-    return [kind(replace(problem, activation_clamp=None), num_sms=num_sms, **fields) for kind in (DispatchGemmConfig, GemmCombineConfig)]
+    return [kind(without_clamp(problem), num_sms=num_sms, **fields) for kind in (DispatchGemmConfig, GemmCombineConfig)]
 
 
 def check_bits(rank: int, store: ArtifactStore, fields: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +90,8 @@ def ep_point(
     point: Point, layer: Layer, store: ArtifactStore, fused_config: Sm90Config, fields: dict[str, Any], watchdog_ns: int
 ) -> dict[str, Any]:
     """Times of the two kernels, beside the fused kernel and its stages on the same tokens; all ranks together."""
-    problem, tokens = replace(point.problem, activation_clamp=None), point.tokens
-    symmetric = SymmetricBuffer.allocate(point.problem, fused_config.arch)
+    problem, tokens = without_clamp(point.problem), point.tokens
+    symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
     fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
     ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, combine=fields, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
