@@ -16,7 +16,7 @@ from structure import PACKAGE, circle, imports, modules
 
 ROOT = PACKAGE.parents[1]
 MOST_LINES = 400
-SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "target"}
+SHAPE = {"activation", "arch", "config_error", "hardware", "layouts", "problem", "recipe", "shared_experts", "target"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in ("integer", "activation", "arch", "recipe", "layouts", "tuned", "sass")},
     "hardware": {"layouts"},
@@ -24,11 +24,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": {"hardware", "layouts"},
     "config_error": {"integer"},
     "problem": {"activation", "integer", "recipe"},
+    "shared_experts": {"integer", "problem"},
     "target": {"arch", "problem"},
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"device", "hardware"},
     "quant": {"arch", "hardware", "problem", "recipe"},
-    "reference": {"activation", "problem", "quant", "recipe"},
+    "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "kernels", "sim"},

@@ -9,6 +9,7 @@ QUANTISE = "blocks/quantise.py"
 BYTES = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",)
 PACKED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-False]",)
 COPIED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-True]",)
+SHARED = ("tests/kernels/test_shared_experts_layer.py::test_y_is_that_of_the_reference_with_their_slots[sm_100a-2]",)
 LARGE = ("tests/runtime/test_pre_dispatch.py::test_more_chunks_and_slots_than_the_grid_has_warps_and_threads",)
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -108,6 +109,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)",
         "scale_exponent(amax, E4M3_MAX)",
         PACKED,
+        (),
+    ),
+    Mutant(
+        "slots of all shared experts name the first",
+        "wrong base",
+        KERNEL,
+        "args.first_shared + (place - given)",
+        "args.first_shared",
+        SHARED,
+        (),
+    ),
+    Mutant(
+        "routed experts keep their numbers beside shared ones",
+        "wrong base",
+        KERNEL,
+        "shared.number_of(Int32(found))",
+        "Int32(found)",
+        SHARED,
+        (),
+    ),
+    Mutant(
+        "shared experts have no weight",
+        "wrong number",
+        KERNEL,
+        "idx, weight = args.first_shared + (place - given), Int32(ONE)",
+        "idx, weight = args.first_shared + (place - given), Int32(0)",
+        SHARED,
         (),
     ),
     Mutant(

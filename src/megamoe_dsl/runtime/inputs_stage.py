@@ -6,7 +6,8 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..kernels.pre_dispatch.config import PreDispatchConfig
-from ..problem import Problem, ProblemError
+from ..problem import ProblemError
+from ..shared_experts import SharedExperts
 from ..target import Target
 from .bf16_inputs import Bf16Inputs
 from .buffers import Inputs, RankBuffers, check_aligned
@@ -20,20 +21,24 @@ INT64 = torch.int64
 class InputsStage:
     """The pre-dispatch kernels of a layer.
 
+    shared  the layer's routed problem, and its shared experts
+    rank    whose shared experts
     memory  whose symmetric buffer takes the inputs
     bf16    also for BF16 tokens
 
     Raises `ArtifactError` for a missing kernel.
     """
 
-    def __init__(self, problem: Problem, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
-        self.problem = problem
+    def __init__(self, shared: SharedExperts, rank: int, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
+        self.problem = shared.routed
         self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
-        self._copy = CudaKernel(store.get(PreDispatchConfig.choose(problem, target, quantised=True)))
-        self._quantise = CudaKernel(store.get(PreDispatchConfig.choose(problem, target))) if bf16 else None
+        self._copy = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, True, shared.count)))
+        self._quantise = CudaKernel(store.get(PreDispatchConfig.choose(shared.whole, target, False, shared.count))) if bf16 else None
         for kernel in (self._copy, self._quantise):
             if kernel is not None:
                 kernel.arguments.values.sym = memory.sym.data_ptr()
+                if shared.count:
+                    kernel.arguments.values.first_shared = shared.first_of(rank)
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""

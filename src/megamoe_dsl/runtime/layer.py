@@ -22,6 +22,7 @@ from ..artifact.store import ArtifactStore
 from ..integer import as_integer
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import ExpertWeights, TransformedWeights, new_weights, weight_names
+from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
 from .call_plan import CallPlan, CallPlans, Numbers, Tensors
@@ -54,6 +55,8 @@ class MegaMoE(torch.nn.Module):
     watchdog_ns   how long a launch may wait for another rank before it is trapped
     fused         False: every stage of the layer in a launch of its own (docs/moe_stages.md), with the same y to the bit, slower and with
                   more memory; to compare with
+    shared_experts  of each rank, beside the routed ones (docs/shared_experts.md): the last of its `weights`; `problem` and the routing of a
+                  call are without them
 
     The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
 
@@ -77,31 +80,34 @@ class MegaMoE(torch.nn.Module):
         reserved_sms: int = 0,
         watchdog_ns: int = WATCHDOG_NS,
         fused: bool = True,
+        shared_experts: int = 0,
     ) -> None:
         super().__init__()
+        shared = SharedExperts(problem, shared_experts)
+        whole = shared.whole
         if weights is not None:
-            check_weights(problem, weights)
+            check_weights(whole, weights)
         watchdog_ns = check_watchdog_ns(watchdog_ns)
-        self.problem, self.selection = problem, Selection(problem, bounds)
+        self.problem, self.shared, self.selection = problem, shared, Selection(whole, bounds)
         store = ArtifactStore(cache_folder()) if store is None else store
-        if symmetric is not None and symmetric.problem != problem:
-            raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {problem}")
-        self.symmetric = SymmetricBuffer.allocate(problem, group=group) if symmetric is None else symmetric
+        if symmetric is not None and symmetric.problem != whole:
+            raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {whole}")
+        self.symmetric = SymmetricBuffer.allocate(whole, group=group) if symmetric is None else symmetric
         device = self.symmetric.sym.device
         if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
         target = Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
         configs = self.selection.configs(target)
         kernels: dict[Any, LayerKernel] = {}
-        shared: ExpertWeights | TransformedWeights | RankBuffers
-        shared = new_weights(problem, target.arch, device) if weights is None else weights
+        memory: ExpertWeights | TransformedWeights | RankBuffers
+        memory = new_weights(whole, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
-                kernels[config] = bind(store, config, self.symmetric, shared, watchdog_ns, fused)
-                shared = kernels[config].buffers
+                kernels[config] = bind(store, config, self.symmetric, memory, watchdog_ns, fused)
+                memory = kernels[config].buffers
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
-            self._inputs = InputsStage(problem, target, store, self.memory, bf16_inputs)
+            self._inputs = InputsStage(shared, self.symmetric.rank, target, store, self.memory, bf16_inputs)
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
@@ -175,7 +181,13 @@ class MegaMoE(torch.nn.Module):
 
         A call whose x, x_sf, topk_idx and topk_weights are the first T rows of these launches the layer alone: nothing is copied.  What
         they hold is the next call's, of any layer on the buffer.
+
+        Raises `ProblemError` for a layer with shared experts, whose slots a call has to fill in.
         """
+        if self.shared.count:
+            raise ProblemError(
+                "shared_experts", self.shared.count, "0 for a call that copies nothing: their slots are filled in on the way"
+            )
         return Inputs(*(self.memory.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")))
 
     def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
@@ -193,12 +205,12 @@ class MegaMoE(torch.nn.Module):
 
     @property
     def stats(self) -> torch.Tensor:
-        """int32 [experts_per_rank]: tokens that each local expert has received over all calls; set it to zero to start again."""
+        """int32 [experts_per_rank + shared_experts]: tokens that each local expert has received over all calls; zero it to start again."""
         return self.memory.stats
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Replaces the weights, in place: captured graphs use them from now on.  Raises as the constructor does."""
-        check_weights(self.problem, weights)
+        check_weights(self.shared.whole, weights)
         self.memory.load_weights(weights)
 
     @property
@@ -233,8 +245,8 @@ class MegaMoE(torch.nn.Module):
             return
         given = ExpertWeights(*(state_dict[key] for key in keys))
         try:
-            check_weights(self.problem, given)
-            for index in range(self.problem.experts_per_rank):  # an expert at a time: they may come from another device
+            check_weights(self.shared.whole, given)
+            for index in range(self.shared.whole.experts_per_rank):  # an expert at a time: they may come from another device
                 self.load_expert(index, given.expert(index).map(lambda tensor: tensor.to(self.device)))
         except ValueError as error:
             error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")

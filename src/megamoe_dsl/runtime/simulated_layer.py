@@ -35,7 +35,7 @@ class SimulatedLayer:
 
         Raises `ProblemError` before anything runs when an input is malformed, and as `SimulatedMoE` does.
         """
-        moe, problem = self.moe, self.moe.problem
+        moe, problem = self.moe, self.pre_dispatch.config.shared_experts.routed
         if len(inputs) != problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {problem.num_ranks}")
         for rank, one in enumerate(inputs):
@@ -61,6 +61,8 @@ class SimulatedLayer:
         config, kernel = self.pre_dispatch.config, self.pre_dispatch.kernel
         pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
         counts = {"num_tokens": inputs.num_tokens, "padded_tokens": inputs.num_tokens}
+        if config.shared:
+            counts["first_shared"] = config.shared_experts.first_of(rank)
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),

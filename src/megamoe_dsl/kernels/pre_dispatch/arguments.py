@@ -35,3 +35,17 @@ class QuantisedArguments(PreDispatchArguments):
     4-byte aligned."""
 
     x_sf: Int64
+
+
+@dataclass(frozen=True)
+class SharedArguments(PreDispatchArguments):
+    """With shared experts, whose slots `topk_idx` and `topk_weights` are without: first_shared is the number of the rank's first."""
+
+    first_shared: Int32
+
+
+@dataclass(frozen=True)
+class SharedQuantisedArguments(QuantisedArguments):
+    """Both."""
+
+    first_shared: Int32

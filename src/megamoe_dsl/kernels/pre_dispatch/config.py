@@ -8,6 +8,7 @@ from typing import ClassVar
 from ...arch import ARCHES, Arch
 from ...config_error import require, require_integers
 from ...problem import Problem
+from ...shared_experts import SharedExperts
 from ...target import Target
 
 THREADS = 512
@@ -23,6 +24,7 @@ class PreDispatchConfig:
     num_sms    CTAs of the grid
     arch_name  name of the architecture, which decides the layout of the symmetric buffer
     quantised  tokens come in the recipe's format with scales, and are copied; else as BF16, and are quantised
+    shared     how many of each rank's experts, and of each token's slots, are shared ones (shared_experts.py): routing is given without
     """
 
     cluster: ClassVar[int] = 1
@@ -32,17 +34,25 @@ class PreDispatchConfig:
     num_sms: int
     arch_name: str
     quantised: bool = False
+    shared: int = 0
 
     def __post_init__(self) -> None:
-        require_integers(self, "num_sms")
+        require_integers(self, "num_sms", "shared")
+        most = min(self.problem.topk, self.problem.experts_per_rank) - 1
+        require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
         require(isinstance(self.quantised, bool), "quantised", self.quantised, "True or False")
 
     @classmethod
-    def choose(cls, problem: Problem, target: Target, quantised: bool = False) -> PreDispatchConfig:
+    def choose(cls, problem: Problem, target: Target, quantised: bool = False, shared: int = 0) -> PreDispatchConfig:
         """A grid that fills the target's SMs, whatever the number of tokens."""
-        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantised)
+        return cls(problem, target.num_sms * CTAS_PER_SM, target.arch.name, quantised, shared)
+
+    @property
+    def shared_experts(self) -> SharedExperts:
+        """Which of the problem's experts are shared."""
+        return SharedExperts.within(self.problem, self.shared)
 
     @property
     def arch(self) -> Arch:

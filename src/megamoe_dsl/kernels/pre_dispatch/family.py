@@ -13,7 +13,7 @@ from ...target import Target
 from ..kernel import Kernel
 from ..mega_moe.family import MegaMoeKernel
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments, QuantisedArguments
+from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments, SharedQuantisedArguments
 from .config import PreDispatchConfig
 
 
@@ -38,12 +38,15 @@ class PreDispatchKernel(Kernel):
         return pre_dispatch
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
-        """With scales where tokens have them."""
+        """With scales where tokens have them, and the rank's first shared expert where there are such."""
+        if config.shared:
+            return SharedQuantisedArguments if config.quantised else SharedArguments
         return QuantisedArguments if config.quantised else PreDispatchArguments
 
     def label(self, config: PreDispatchConfig) -> str:
         """Shape, experts, top-k, ranks and most tokens of a rank."""
-        p, given = config.problem, "-quantised" if config.quantised else ""
+        p = config.problem
+        given = ("-quantised" if config.quantised else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre{given}"
 
     @property

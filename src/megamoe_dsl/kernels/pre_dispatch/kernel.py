@@ -21,12 +21,15 @@ from ...blocks.quantise import f32_scale, largest_of_lanes, scaled_by
 from ...device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ...hardware.scale_factors import CHANNELS_PER_WORD
+from ...layouts.arith import div
 from ...recipe import UE8M0
 from ..mega_moe.layouts.symmetric import symmetric_buffer
-from .arguments import PreDispatchArguments, QuantisedArguments
+from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
+MASKED = -1
+ONE = 0x3F800000  # the weight of a shared expert, FP32
 
 
 @cute.jit
@@ -85,6 +88,27 @@ def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatch
     store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
 
 
+@cute.jit
+def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArguments, slot: Int32):
+    """As `copy_routing`, with slots of the shared experts, and the others' numbers among all experts."""
+    region, shared = symmetric_buffer(config.problem, config.arch), config.shared_experts
+    slots, given = config.problem.topk, shared.routed.topk
+    token = div(slot, slots)
+    place = slot - token * slots
+    idx, weight = Int32(MASKED), Int32(0)
+    if token < args.num_tokens:
+        if place < given:
+            at = Int64(token * given + place)
+            found = load_constant_u64(args.topk_idx + at * 8)
+            if (found >= 0) & (found < shared.routed.num_experts):
+                idx = shared.number_of(Int32(found))
+            weight = load_u32(args.topk_weights + at * 4)
+        else:
+            idx, weight = args.first_shared + (place - given), Int32(ONE)
+    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, Int64(idx))
+    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
+
+
 @cute.kernel
 def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
     """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
@@ -97,7 +121,10 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreD
             quantize_chunk(config, args, chunk, thread & 31)
     slots = args.padded_tokens * config.problem.topk
     for slot in cutlass.range(cta * THREADS + thread, slots, config.num_sms * THREADS, unroll=1):
-        copy_routing(config, args, slot)
+        if cutlass.const_expr(config.shared):
+            fill_routing(config, args, slot)
+        else:
+            copy_routing(config, args, slot)
 
 
 @cute.jit

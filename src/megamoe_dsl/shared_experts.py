@@ -1,0 +1,55 @@
+"""Experts that every rank has a copy of, and that all of its tokens take with weight 1, with nothing to exchange.
+
+To the kernels they are routed experts like any other: the last of each rank's, named by the last slots of each of its own tokens.  So the
+fused launch takes their tiles after those of the rank's other experts, and combine adds their results to the others'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .integer import as_integer
+from .problem import Problem, ProblemError
+
+
+@dataclass(frozen=True)
+class SharedExperts:
+    """`count` of them beside the experts of `routed`; each has the same shape.
+
+    whole  the problem that kernels compute: a rank's last experts, and a token's last slots, are shared ones
+
+    Raises `ProblemError` for a count that is no integer of 0 or more, or with which top-k is beyond what a kernel takes.
+    """
+
+    routed: Problem
+    count: int
+    whole: Problem = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        number = as_integer(self.count)
+        if number is None or number < 0:
+            raise ProblemError("shared_experts", self.count, "an integer, 0 or more")
+        object.__setattr__(self, "count", number)
+        try:
+            object.__setattr__(self, "whole", self._with_shared())
+        except ProblemError as error:
+            raise ProblemError("shared_experts", number, f"fewer: with them {error}") from None
+
+    @classmethod
+    def within(cls, whole: Problem, count: int) -> SharedExperts:
+        """The inverse of `whole`."""
+        routed = replace(whole, num_experts=whole.num_experts - count * whole.num_ranks, topk=whole.topk - count)
+        return cls(routed, count)
+
+    def _with_shared(self) -> Problem:
+        routed = self.routed
+        return replace(routed, num_experts=routed.num_experts + self.count * routed.num_ranks, topk=routed.topk + self.count)
+
+    def first_of(self, rank: int) -> int:
+        """Number, among the experts of `whole`, of a rank's first shared expert."""
+        return rank * self.whole.experts_per_rank + self.routed.experts_per_rank
+
+    def number_of(self, expert: Any) -> Any:
+        """Number, among the experts of `whole`, of a routed one; of an int, a tensor or a traced integer that is an expert's."""
+        return expert + expert // self.routed.experts_per_rank * self.count
