@@ -7,16 +7,17 @@ from unittest.mock import patch
 import torch
 
 from megamoe_dsl.cases import Case
+from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import FP32_SCALE_BLOCK, encode_e4m3
 from megamoe_dsl.reference import mega_moe_stages, moe
 
 SMALLEST_AMAX = 1e-10
 
 
-def swiglu(gate_up: torch.Tensor, weight: torch.Tensor, clamp: float | None = None, fast_math: bool = True) -> torch.Tensor:
+def swiglu(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up * weight without a rounding to BF16; float32 [n, I] of float32 [n, 2I]."""
     gate, up = gate_up.float().chunk(2, dim=1)
-    if clamp is not None:
+    if (clamp := problem.activation_clamp) is not None:
         gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
     return gate * gate.sigmoid() * up * weight.unsqueeze(1)
 
@@ -30,5 +31,5 @@ def requantize(values: torch.Tensor, recipe: str) -> tuple[torch.Tensor, torch.T
 
 def their_reference(case: Case) -> list[torch.Tensor]:
     """y of every rank, bf16 [T, hidden], with the tensor core's partial sums."""
-    with patch.object(moe, "swiglu", swiglu), patch.object(moe, "requantize", requantize):
+    with patch.object(moe, "activate", swiglu), patch.object(moe, "requantize", requantize):
         return mega_moe_stages(case.problem, case.x, case.x_sf, case.topk_idx, case.topk_weights, case.weights, "hopper").y

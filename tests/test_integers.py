@@ -1,7 +1,7 @@
 """Integers of numpy and torch are integers wherever one is asked for; bools and floats are none."""
 
 from collections.abc import Callable
-from dataclasses import astuple, fields
+from dataclasses import fields
 from enum import IntEnum
 
 import numpy as np
@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime.selection import Selection
 from megamoe_dsl.runtime.watchdog import check_watchdog_ns
 
@@ -77,8 +78,9 @@ def test_seeds_ranks_and_tokens_of_cases(kind: Callable[[int], int]) -> None:
     for name in ("x", "x_sf", "topk_idx", "topk_weights"):
         for a, b in zip(getattr(want, name), getattr(got, name), strict=True):
             assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-    for a, b in zip(astuple(random_weights(PROBLEM, 1, 3)), astuple(random_weights(PROBLEM, kind(1), kind(3))), strict=True):
-        assert torch.equal(a, b)
+    weights, same = random_weights(PROBLEM, 1, 3), random_weights(PROBLEM, kind(1), kind(3))
+    for name in weight_names(PROBLEM):
+        assert torch.equal(getattr(weights, name), getattr(same, name))
     for a, b in zip(random_inputs(PROBLEM, 1, 5, 3), random_inputs(PROBLEM, kind(1), kind(5), kind(3)), strict=True):
         assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
     (routed, _) = random_routing(PROBLEM, [kind(4), kind(0)], torch.Generator().manual_seed(0), target_expert=kind(3))

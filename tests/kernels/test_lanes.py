@@ -91,7 +91,7 @@ def last_of_linear2(order: str) -> list[WarpBarrier]:
 def test_warp_barriers_are_known(order: str) -> None:
     """Every explanation has its barriers, and what it leaves are those that one lane's arrival or store comes after."""
     left = {one.function for one in warp_barriers(order)} - set(EXPLAINED)
-    assert left == {"pull_token", "finish_fc1", "finish_piece"} | (set() if order == "columns" else {"finish_fc2"})
+    assert left == {"pull_token", "finish_fc1", "store_sum"} | (set() if order == "columns" else {"finish_fc2"})
     assert {one.function for one in warp_barriers(order)} >= set(EXPLAINED)
 
 
@@ -100,7 +100,7 @@ def test_warp_barriers_that_are_explained_show_nowhere() -> None:
     assert how_noticed_without("columns", by_function("columns")) is None
 
 
-@pytest.mark.parametrize("function", ["pull_token", "finish_fc1", "finish_piece"])
+@pytest.mark.parametrize("function", ["pull_token", "finish_fc1", "store_sum"])
 def test_a_dropped_warp_barrier_is_noticed(function: str) -> None:
     last = [one for one in warp_barriers("columns") if one.function == function][-1]
     assert (how_noticed_without("columns", [last]) or "").startswith("race")

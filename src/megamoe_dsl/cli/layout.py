@@ -60,9 +60,9 @@ def require_no_config(what: str, given: ConfigOptions, sms: int | None) -> None:
     """A trace has a configuration of its own.  Raises `ProblemError` for another picture and for an option that was given."""
     if what != TIMELINE:
         raise ProblemError("--trace", what, f"given with {TIMELINE} only")
-    options = {one.flag: getattr(given, one.name) for one in options_of(ConfigOptions) if one.name not in OF_A_TRACE}
-    for flag, value in {**options, "--sms": sms}.items():
-        if value is not None:
+    options = {one.flag: (getattr(given, one.name), one.default) for one in options_of(ConfigOptions) if one.name not in OF_A_TRACE}
+    for flag, (value, default) in {**options, "--sms": (sms, None)}.items():
+        if value != default:
             raise ProblemError(flag, value, "left out with --trace, which is of a launch that was")
 
 
