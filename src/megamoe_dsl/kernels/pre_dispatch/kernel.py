@@ -49,8 +49,8 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
     if cutlass.const_expr(config.packed):
         store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled)))
     else:
-        codes = pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])
-        store_where(mine.there, partial(store_v2, region.address(args.sym, "x") + channel, *codes))
+        place = region.address(args.sym, "x") + channel
+        store_where(mine.there, partial(store_v2, place, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])))
     if lane & (config.lanes_per_scale - 1) == 0:
         # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
         scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
