@@ -1,4 +1,4 @@
-"""`moe` on a simulated GPU, through the driver's functions: the bits of its four kernels, also where a call takes what an earlier one prepared."""
+"""`moe` on a simulated GPU, through the driver's functions: the bits of its four kernels, also with what an earlier call prepared."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from .baselines import deep_gemm_fc1, torch_layer
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 
-
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
 
