@@ -137,8 +137,9 @@ class ExpertCall:
         return GemmTensors(self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf, self._view("rows"), self.ends)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """What the first launch reads, and what it writes, by name."""
-        written = {"x_q": self.x_q, "x_sf": self.x_sf, "ends": self.ends, "sources": self.sources, "positions": self.positions}
+        """What the first launch reads, and what it writes, by name; its counter is the device's."""
+        names = ("x_q", "x_sf", "ends", "sources", "positions")
+        written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
         return {"x": self.x, "topk_idx": self.topk_idx}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -11,10 +11,12 @@ from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
 from ..problem import ProblemError
+from .argument_block import ArgumentBlock
 from .cuda_kernel import CudaKernel
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_tensors import TMA_ALIGNMENT
+from .tile_counters import tile_counters
 
 
 class PreparedLaunches(NamedTuple):
@@ -32,6 +34,7 @@ class DeviceExperts:
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
         self._route, self._sum = (CudaKernel(store.get(config)) for config in (configs.route, configs.total))
+        self._counters = tile_counters(device)
 
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         """y; the call's tensors have been checked."""
@@ -43,8 +46,11 @@ class DeviceExperts:
 
     def route(self, call: ExpertCall) -> None:
         """The first launch."""
-        _fill(self._route, call.arguments(call.route_tensors()))
+        self._fill_route(call, self._counters.address())
         self._route.launch()
+
+    def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
+        return _fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
 
     def fc1(self, call: ExpertCall) -> None:
         """The second launch: Linear1."""
@@ -61,27 +67,26 @@ class DeviceExperts:
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Of a call's workspace and weights; its tensors have been checked."""
-        first = _fill(self._route, call.arguments(call.route_tensors())).arguments.save()
-        last = _fill(self._sum, call.arguments(call.sum_tensors())).arguments.save()
+        first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 
     def launch(self, prepared: PreparedLaunches, x: int, topk_idx: int, topk_weights: int, y: int) -> None:
         """The four launches, with the caller's tensors at these addresses."""
         first, last = self._route.arguments, self._sum.arguments
-        counters = self._fc1.counter(), self._fc2.counter()
+        counter = self._counters.address()  # one for all: launches of a stream follow one another, and each leaves it 0
         first.restore(prepared.route)
-        first.values.x, first.values.topk_idx = x, topk_idx
+        first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
-        self._fc1.launch(prepared.fc1, counters[0])
-        self._fc2.launch(prepared.fc2, counters[1])
+        self._fc1.launch(prepared.fc1, counter)
+        self._fc2.launch(prepared.fc2, counter)
         last.restore(prepared.total)
         last.values.weights, last.values.y = topk_weights, y
         self._sum.launch()
 
 
-def _fill(kernel: CudaKernel, arguments: dict[str, int]) -> CudaKernel:
+def _fill(kernel: CudaKernel, arguments: dict[str, int]) -> ArgumentBlock:
     kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
-    return kernel
+    return kernel.arguments
 
 
 class ExpertPlan:
