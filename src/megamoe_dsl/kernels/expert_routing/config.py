@@ -36,6 +36,11 @@ class RoutingConfig:
         require_integers(self, "num_sms")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
+    @property
+    def num_clusters(self) -> int:
+        """Of one CTA each."""
+        return self.num_sms
+
     @classmethod
     def choose(cls, problem: RoutingProblem, target: Target) -> Self:
         """A CTA for each of the target's SMs, whatever the number of tokens."""
