@@ -49,7 +49,7 @@ def problems(
     max_tokens: int = 2048,
     whole_tiles: bool = True,
 ) -> Problem:
-    """Valid problems, of channels that fill `whole_tiles` or of any.  Shrinks to hidden 256 (64), intermediate 128 (64), one expert, top-1,
+    """Valid problems, of channels that fill `whole_tiles` or of any.  Shrinks to hidden 256 (32), intermediate 128 (32), one expert, top-1,
     one rank, one token, no clamp."""
     activation, clamp = draw(st.sampled_from((("silu", None), ("silu", 7.0), ("silu", 10.0), ("swigluoai", 7.0), ("situ", None))))
     hidden_step, intermediate_step = (256, 128) if whole_tiles else (CHANNEL_STEP, CHANNEL_STEP)

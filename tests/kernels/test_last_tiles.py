@@ -23,17 +23,27 @@ GPT_OSS = {"recipe": "fp8xmxfp4", "biases": True, "activation": "swigluoai"}
 @pytest.mark.parametrize(
     ("channels", "block_m", "fields", "exact"),
     [
-        ((1344, 192), 8, E4M3, False),
+        ((1312, 192), 8, E4M3, False),
         ((448, 64), 128, {}, True),
         rarely((320, 320), 128, E4M3 | {"biases": True}, False),
-        rarely((576, 192), 16, GPT_OSS, False),
-        ((320, 192), 128, GPT_OSS | {"weigh_results": True}, False),
-        rarely((64, 64), 32, {}, True),
-        rarely((1344, 64), 128, {}, False),
+        rarely((2880, 96), 16, GPT_OSS, False),
+        ((320, 160), 128, GPT_OSS | {"weigh_results": True}, False),
+        rarely((32, 32), 32, {}, True),
+        rarely((1376, 64), 128, {}, False),
         rarely((640, 448), 64, {"recipe": "fp8xmxfp4"} | E4M3, True),
         rarely((320, 64), 128, {"recipe": "fp8xmxfp4"}, True),
     ],
-    ids=str,
+    ids=[
+        "several pieces",
+        "exact rows",
+        "biases",
+        "gpt-oss",
+        "packed rows",
+        "one tile",
+        "pieces as rows",
+        "64 packed columns",
+        "exact packed",
+    ],
 )
 def test_on_sm90(channels: tuple[int, int], block_m: int, fields: dict[str, str | bool], exact: bool) -> None:
     hidden, intermediate = channels
@@ -44,13 +54,13 @@ def test_on_sm90(channels: tuple[int, int], block_m: int, fields: dict[str, str 
 @pytest.mark.parametrize(
     ("channels", "block_m", "fields", "exact"),
     [
-        rarely((1344, 192), 32, E4M3, False),
-        ((320, 64), 16, {"biases": True}, True),
-        ((448, 320), 32, {"recipe": "mxf4xmxf4"}, False),
-        rarely((64, 64), 64, {"recipe": "mxf4xmxf4"} | E4M3, True),
+        rarely((1312, 192), 32, E4M3, False),
+        ((352, 96), 16, {"biases": True}, True),
+        ((352, 160), 32, {"recipe": "mxf4xmxf4"}, False),
+        rarely((32, 32), 64, {"recipe": "mxf4xmxf4"} | E4M3, True),
         rarely((576, 192), 192, {"biases": True, "activation": "swigluoai"}, False),
     ],
-    ids=str,
+    ids=["several pieces", "biases", "packed tokens", "one tile", "192 tokens"],
 )
 def test_on_sm100(channels: tuple[int, int], block_m: int, fields: dict[str, str | bool], exact: bool) -> None:
     hidden, intermediate = channels

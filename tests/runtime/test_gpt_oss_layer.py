@@ -1,4 +1,4 @@
-"""gpt-oss's layer from its checkpoint to y: MXFP4 weights, biases, its activation, channels that fill no whole tiles, on a simulated GPU."""
+"""gpt-oss's layer from its checkpoint to y: MXFP4 weights, biases, activation, channels that fill no whole tiles, on a simulated GPU."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def test_more_chunks_and_slots_than_the_grid_has_warps_and_threads(recipe: str) 
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("recipe", QUANTIZE)
 def test_hidden_that_is_no_multiple_of_256(recipe: str, quantised: bool) -> None:
-    """A last chunk of 64 channels, with scales of 64 channels or half a word of them."""
-    check_bytes(recipe, (576, 2, 5), 5, 5, quantised)
+    """A last chunk of 96 channels, with a scale of 96 channels or three of a word."""
+    check_bytes(recipe, (608, 2, 5), 5, 5, quantised)
 
 
 def check_bytes(recipe: str, shape: tuple[int, int, int], count: int, padded: int, quantised: bool) -> None:

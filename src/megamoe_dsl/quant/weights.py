@@ -84,7 +84,7 @@ class ExpertWeights:
     fp8xfp4, mxf4xmxf4 and fp8xmxfp4, all uint8:
         fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
-    fp8xfp8, float8_e4m3fn with float32 scales, of which the last of a row or column may cover 64 channels:
+    fp8xfp8, float8_e4m3fn with float32 scales, of which the last of a row or column may cover fewer than 128:
         fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2 ceil(I/128), ceil(H/128)]; fc2 [El, H, I]; fc2_sf [El, ceil(H/128), ceil(I/128)].
     With biases fc1_bias [El, 2I], rows [gate | up], and fc2_bias [El, H], float32; bfloat16 is converted, which is exact.
 
