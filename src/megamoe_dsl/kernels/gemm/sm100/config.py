@@ -42,7 +42,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
 
     problem: GemmProblem
     block_m: int
