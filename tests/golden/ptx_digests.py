@@ -144,6 +144,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
+    "sm_100a-gemm-mxfp8": _pair_gemm(128, "mxfp8xmxfp8"),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),

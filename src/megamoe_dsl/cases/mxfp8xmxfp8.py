@@ -8,8 +8,7 @@ import torch
 from megamoe_dsl.cases import fp8xfp4
 from megamoe_dsl.cases.common import draw_integers
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import MICRO_SCALING, ExpertWeights, dequantize_e4m3
-from megamoe_dsl.recipe import E2M1, E4M3
+from megamoe_dsl.quant import ExpertWeights, dequantize_e4m3, encode_e4m3, micro_scaling_of
 from megamoe_dsl.reference.moe import ExpertInputs
 
 _MAX_INTEGER = 10  # of weights; those of tokens go up to 15
@@ -22,12 +21,11 @@ normal_x, normal_weights, exact_x = fp8xfp4.normal_x, fp8xfp4.normal_weights, fp
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
     """Weights whose sums are exact with `exact_x`, Linear2 only once it is thinned."""
-    e4m3, e2m1 = MICRO_SCALING[E4M3], MICRO_SCALING[E2M1]
     drawn = fp8xfp4.exact_weights(problem, generator)
     fc1 = draw_integers((*drawn.fc1.shape[:-1], problem.hidden), -_MAX_INTEGER, _MAX_INTEGER + 1, generator).float()
-    fc2 = e2m1.decode(drawn.fc2).float()
+    fc2 = micro_scaling_of(drawn.fc2).decode(drawn.fc2).float()
     fc2 *= 1 + draw_integers(fc2.shape, 0, _EIGHTHS, generator) / _EIGHTHS
-    return ExpertWeights(e4m3.encode(fc1), fp8xfp4.fc1_scales(problem, generator, _RMS), e4m3.encode(fc2), drawn.fc2_sf)
+    return ExpertWeights(encode_e4m3(fc1), fp8xfp4.fc1_scales(problem, generator, _RMS), encode_e4m3(fc2), drawn.fc2_sf)
 
 
 def check_linear1(job: ExpertInputs) -> None:

@@ -3,7 +3,7 @@
 Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
 differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
 (`quant.block128` says why a power of two). What follows is about fp8xfp4; mxf4xmxf4 differs from it in the element of both activations,
-E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6; mxfp8xmxfp8 in the element of the weights alone.
+E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6; mxfp8xmxfp8 in that of the weights alone.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
 reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
