@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.shared import shared_configs, shared_point
 from megamoe_dsl.problem import ProblemError
@@ -78,10 +77,7 @@ def main() -> None:
         write(path, head, records)
         print(line_of(records[-1]), flush=True)
 
-    for ranks in dict.fromkeys(point.ranks for point in points):
-        mine = [point for point in points if point.ranks == ranks]
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(RankWorker(partial(work, folder=given.folder), ranks), mine, Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3)
+    run_points(partial(work, folder=given.folder), points, LIMIT_S, show, WATCHDOG_MS / 1e3)
     print(f"wrote {path}")
     sys.exit(any("error" in one for one in records))
 

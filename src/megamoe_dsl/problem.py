@@ -124,6 +124,12 @@ class Problem:
         return ACTIVATIONS[self.activation]
 
     @property
+    def label(self) -> str:
+        """Shape, experts, top-k, ranks and most tokens of a rank, for the name of a file."""
+        shape = f"{self.hidden}x{self.intermediate}-e{self.num_experts}-k{self.topk}"
+        return f"{shape}-r{self.num_ranks}-t{self.max_tokens_per_rank}"
+
+    @property
     def experts_per_rank(self) -> int:
         """Experts that a rank owns."""
         return self.num_experts // self.num_ranks

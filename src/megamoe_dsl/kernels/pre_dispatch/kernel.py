@@ -24,11 +24,11 @@ from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import div
 from ...recipe import UE8M0
 from ..mega_moe.layouts.symmetric import symmetric_buffer
+from ..mega_moe.routing import MASKED
 from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
-MASKED = -1
 ONE = 0x3F800000  # the weight of a shared expert, FP32
 
 
