@@ -1,4 +1,4 @@
-"""BF16 channels of a token to E4M3 with float32 scales, eight a lane: as `quant.quantize_e4m3_f32` rounds."""
+"""BF16 channels of a token to E4M3 with float32 scales, or to E4M3 or E2M1 with UE8M0, eight a lane: as `quant` rounds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-from ..device.cast import E4M3_MAX, abs_max, pack_e4m3, unpack_bf16
+from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
+from ..recipe import E2M1, Format
 
 PER_LANE = 8
 SCALE_LANES = 16
@@ -40,6 +41,21 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
     scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+
+
+def ue8m0_scale(amax: Any, element: str) -> tuple[Any, Any]:
+    """The exponent of a block's power of two and the factor its values are multiplied with, for values of E4M3 or E2M1."""
+    exponent = scale_exponent(amax, E2M1_MAX if element == E2M1 else E4M3_MAX)
+    return exponent, inverse_scale(exponent)
+
+
+def quantise_ue8m0(words: Sequence[Any], form: Format) -> tuple[list[Any], Any]:
+    """Eight BF16 of a lane as two words of E4M3, or one of E2M1, and the exponent that they share with the lanes of their block."""
+    values = [value for word in words for value in unpack_bf16(word)]
+    scale, factor = ue8m0_scale(largest_of_lanes(values, form.channels // PER_LANE), form.element)
+    scaled = scaled_by(values, factor)
+    packed = [pack_e2m1(*scaled)] if form.element == E2M1 else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])]
+    return packed, scale
 
 
 def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
