@@ -12,7 +12,6 @@ from cutlass import Float32
 from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
-from ..recipe import E2M1, Format
 
 PER_LANE = 8
 SCALE_LANES = 16
@@ -43,19 +42,13 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
 
 
-def ue8m0_scale(amax: Any, element: str) -> tuple[Any, Any]:
-    """The exponent of a block's power of two and the factor its values are multiplied with, for values of E4M3 or E2M1."""
-    exponent = scale_exponent(amax, E2M1_MAX if element == E2M1 else E4M3_MAX)
-    return exponent, inverse_scale(exponent)
-
-
-def quantise_ue8m0(words: Sequence[Any], form: Format) -> tuple[list[Any], Any]:
-    """Eight BF16 of a lane as two words of E4M3, or one of E2M1, and the exponent that they share with the lanes of their block."""
+def quantise_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
+    """Eight BF16 of a lane as two words of E4M3, or `packed` as one of E2M1, and the exponent of the power of two that they share with the
+    `lanes` of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
-    scale, factor = ue8m0_scale(largest_of_lanes(values, form.channels // PER_LANE), form.element)
-    scaled = scaled_by(values, factor)
-    packed = [pack_e2m1(*scaled)] if form.element == E2M1 else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])]
-    return packed, scale
+    exponent = scale_exponent(largest_of_lanes(values, lanes), E2M1_MAX if packed else E4M3_MAX)
+    scaled = scaled_by(values, inverse_scale(exponent))
+    return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent
 
 
 def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:

@@ -62,7 +62,7 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
         words = load_constant_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
         form = config.problem.formats.activations
         if cutlass.const_expr(form.scale == UE8M0):
-            packed, scale = quantise_ue8m0(words, form)
+            packed, scale = quantise_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
             if there:
                 store_micro_scaled(form, args, channel, packed, scale)
         else:

@@ -17,8 +17,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...blocks.quantise import f32_scale, largest_of_lanes, scaled_by, ue8m0_scale
-from ...device.cast import pack_e2m1, pack_e4m3, unpack_bf16
+from ...blocks.quantise import f32_scale, largest_of_lanes, scaled_by
+from ...device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
 from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import div
@@ -70,8 +70,10 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArgu
 
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
     """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
-    form = config.problem.formats.activations
-    return ue8m0_scale(amax, form.element) if form.scale == UE8M0 else f32_scale(amax)
+    if config.problem.formats.activations.scale == UE8M0:
+        exponent = scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)
+        return exponent, inverse_scale(exponent)
+    return f32_scale(amax)
 
 
 @cute.jit
