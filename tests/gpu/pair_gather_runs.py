@@ -47,4 +47,7 @@ PAIR_GATHER_RUNS = (
     pair_gather("nothing", (0, 0), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
-EVERYTHING = pair_gather("faults-pair-gathered", (20, 0, 70), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2)
+EVERYTHING_OF_PAIRS = pair_gather(
+    "faults-pair-gathered", (20, 0, 90), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2, dealt=True
+)
+"""Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole."""
