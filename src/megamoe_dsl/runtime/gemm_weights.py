@@ -21,7 +21,7 @@ def gemm_weights(
     """(b, b_sf) of `gemm` and `grouped_gemm`, made from weights as checkpoints have them.
 
     b     E2M1 uint8 [N, K / 2] or [G, N, K / 2], two in a byte, low nibble first; K a multiple of 128.  float8_e4m3fn is returned as it is
-    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]
+    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]; FP32 of float8_e4m3fn is returned as it is
     arch  sm_90a or sm_100a; by default that of the GPU that b is on
     gate_up  of `moe`'s w1 on sm_100a, how its rows are gate and up: gate_first, up_first, interleaved
 
@@ -32,7 +32,7 @@ def gemm_weights(
     Raises `ProblemError` for tensors that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
     """
     if b.dtype == torch.float8_e4m3fn:
-        return b, b_sf
+        return b, b_sf if b_sf.dtype == torch.float32 else scale_words(b_sf)
     check_given(b, b_sf)
     if arch is None and b.device.type != "cuda":
         raise ProblemError("arch", None, f"given for a tensor on {b.device}")
