@@ -186,6 +186,8 @@ class Program:
                 out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
         out += self._segment(segment, masked)
+        if len(out) == 1:  # nothing that anybody reads
+            out.append(" pass")
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]
