@@ -28,7 +28,7 @@ from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRu
 from sweep import rarely
 
 ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first")
-SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1"}
+SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts"}
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
@@ -103,6 +103,12 @@ def test_bad_configurations_are_refused() -> None:
         Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
     with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
         Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"m = 4194304: must be at most 2088928 with block_m = 32, whose row blocks are counted in 16 bits"
+    ):
+        Sm100GatherConfig.choose(
+            GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 1 << 22, block_m=32
+        )
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first", output="e4m3", recipe="mxf4xmxf4")
     with pytest.raises(ConfigError, match="block_m = 256: must be one of"):
