@@ -185,6 +185,8 @@ class Program:
             else:
                 out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
+        if len(out) == 1 and (program := lane_program(segment, masked)) is not None:
+            return program
         out += self._segment(segment, masked)
         if len(out) == 1:  # nothing that anybody reads
             out.append(" pass")
