@@ -128,7 +128,7 @@ MUTANTS = (
     pair_mutant(
         "interleaved rows are taken for halves",
         "wrong base",
-        "maps.py",
+        "gate_up.py",
         "if problem.gate_up == INTERLEAVED:",
         "if problem.gate_up == UP_FIRST:",
         PAIR_ACTIVATED,

@@ -12,11 +12,9 @@ from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....hardware.tensor_map import TensorMapDtype
 from ....layouts.arith import align
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS
-from ..problem import INTERLEAVED
 from .config import Sm100GatherConfig
+from .gate_up import gate_up_rows
 
-RUN = 8  # rows of gate, then of up
-PAIRS = BLOCK_N // (2 * RUN)  # of such runs, in a CTA's part of a tile
 MAPS = ("tokens", "weights", "sfb", "d")
 """Of every map, in the order of the kernel's parameters."""
 
@@ -43,16 +41,3 @@ def result_rows(config: Sm100GatherConfig, args: Any) -> MapFields:
         return byte_rows(args.d, hidden.row_bytes(problem.d_columns), args.d_rows, 1, hidden.row_bytes(FC1_CHANNELS))
     pitch = problem.n * problem.output_bytes
     return MapFields(args.d, TensorMapDtype.BF16, (problem.n, args.d_rows), (pitch,), (HALF_CHANNELS, 1), HALF_BYTES)
-
-
-def gate_up_rows(config: Sm100GatherConfig, address: Any) -> MapFields:
-    """B, whose gate and up lie where strides say (gate_up.py)."""
-    problem = config.problem
-    flat = weight_rows(address, problem.k, problem.n, config.k_block)
-    (row,) = flat.strides
-    dims = (flat.dims[0], RUN, 2, problem.n // (2 * RUN), problem.num_groups)
-    if problem.gate_up == INTERLEAVED:
-        strides = (2 * row, row, 2 * RUN * row, problem.n * row)
-    else:
-        strides = (row, problem.n // 2 * row, RUN * row, problem.n * row)
-    return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, PAIRS, 1))
