@@ -1,8 +1,10 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4    simulator's results; kernels of the layer; and `soak`, `engines`, `gpt_oss`, `gemm`
-    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4   the same for Blackwell, without `engines` and `gpt_oss`
+    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer
+    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4      the same for Blackwell
+
+There are `soak`, `gemm`, and for Hopper `engines` and `gpt_oss`, too.
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
