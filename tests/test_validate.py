@@ -133,4 +133,7 @@ def test_a_command_says_how_it_went(code: str, told: str, capsys: pytest.Capture
 
 def test_an_unknown_step_is_refused() -> None:
     refused = subprocess.run([sys.executable, validate.__file__, "run", "x", "--only", "speed"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "--only speed: must be one of silicon, layer, engines, gpt_oss, racecheck, memcheck, time" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "--only speed: must be one of silicon, layer, engines, gpt_oss, racecheck, memcheck, time" in refused.stderr
+    )

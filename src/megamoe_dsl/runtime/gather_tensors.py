@@ -69,7 +69,7 @@ class GatherTensors:
         if not problem.formats.promoted:
             scales = problem.k // problem.formats.activations.channels
             check_tensor("a_sf", self.a_sf, (torch.uint8, torch.float8_e8m0fnu), (rows, scales))
-            check_bytes("b_sf", self.b_sf, (groups, problem.n), problem.k)
+            check_bytes(problem, "b_sf", self.b_sf, (groups, problem.n))
             return
         if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (rows, problem.k_blocks):
             raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(rows, problem.k_blocks)}")

@@ -17,6 +17,7 @@ from .threads import GATHER_WARPS
 class Sm100GatherConfig(Sm100GemmConfig):
     """A `Sm100GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
 
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     kinds: ClassVar[tuple[str, ...]] = (PACKED,)
 
     problem: GatherGemmProblem

@@ -43,7 +43,7 @@ def load_weights(ctx: GemmContext):
     stage = ctx.first_stage
     while tile.valid():
         column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_blocks, config.stage.weight_transaction
+        row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_words, config.stage.weight_transaction
         operand = PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
         stage = load.load_weights(stage, operand, Int32(config.k_blocks))
         tile, tiles = next_tile(tiles)
