@@ -36,7 +36,7 @@ from ..row_table import fill_tables
 from .config import Sm100GatherConfig
 from .context import PairGatherContext, PairGatherMaps
 from .epilogue import finish_tile
-from .gate_up import gate_up_operand
+from .gate_up_operand import gate_up_operand
 from .gather import announce_scales, gather_tokens
 from .list_rows import list_rows
 from .maps import MAPS, pair_gather_map_fields
