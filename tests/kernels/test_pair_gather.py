@@ -52,7 +52,7 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name == "up-first" else name for name in ACTIVATED])
+@pytest.mark.parametrize("name", [rarely(name) if name == "gate-first" else name for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
     """To the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
