@@ -175,6 +175,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("silicon", bits, (*checked("test_silicon.py", only=first), *gemms), 180),
         Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
         *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
+        *([Step("gpt_oss", prepared("gpt_oss"), checked("test_gpt_oss_on_gpu.py", on=1), 120)] if hopper and not simulated else []),
         *(Step(tool, (), (*once, *quantise, *gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),

@@ -95,6 +95,7 @@ def test_what_is_prepared_is_what_the_checks_run() -> None:
     }
     assert {one.problem.num_ranks for one in layer} == {1, 2, 4} and {type(one) for one in layer} == {Sm90Config, PreDispatchConfig}
     assert {(one.problem.num_ranks, one.num_sms) for one in soak} == {(8, 66)}
+    assert {one.problem.activation for one in prepare.kernels(["gpt_oss"], GpuOptions(), 1)} == {"swigluoai"}
     assert {one.problem.num_ranks for one in prepare.kernels(["engines"], GpuOptions(), 2)} == {1, 2}
 
 
@@ -132,4 +133,7 @@ def test_a_command_says_how_it_went(code: str, told: str, capsys: pytest.Capture
 
 def test_an_unknown_step_is_refused() -> None:
     refused = subprocess.run([sys.executable, validate.__file__, "run", "x", "--only", "speed"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "--only speed: must be one of silicon, layer, engines, racecheck, memcheck, time" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "--only speed: must be one of silicon, layer, engines, gpt_oss, racecheck, memcheck, time" in refused.stderr
+    )

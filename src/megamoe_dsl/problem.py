@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation
 from .integer import as_integer
-from .recipe import BF16, COMBINE, RECIPES, Recipe
+from .recipe import BF16, COMBINE, LAYER_RECIPES, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
@@ -93,7 +93,7 @@ class Problem:
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
         self._require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
-        self._require("recipe", self.recipe in RECIPES, "one of " + ", ".join(RECIPES))
+        self._require("recipe", self.recipe in LAYER_RECIPES, "one of " + ", ".join(LAYER_RECIPES))
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
         clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
         is_number = isinstance(clamp, Real) and not isinstance(clamp, bool)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 E4M3, E2M1, BF16 = "e4m3", "e2m1", "bf16"
-UE8M0, F32 = "ue8m0", "f32"
-BITS = {E4M3: 8, E2M1: 4, BF16: 16, UE8M0: 8, F32: 32}
+UE8M0, UE4M3, F32 = "ue8m0", "ue4m3", "f32"
+BITS = {E4M3: 8, E2M1: 4, BF16: 16, UE8M0: 8, UE4M3: 8, F32: 32}
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Format:
     """An element type with its scales: one for every `rows` x `channels` block.  `scale` is None where there are none.
 
     power_of_two  an FP32 scale has no fraction
+    factor        a whole matrix has an FP32 number more, which all of its values are multiplied with
     """
 
     element: str
@@ -25,6 +26,7 @@ class Format:
     rows: int = 1
     channels: int = 1
     power_of_two: bool = False
+    factor: bool = False
 
     @property
     def bytes_per_value(self) -> float:
@@ -48,6 +50,7 @@ class Format:
 
 MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
 MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
+NVFP4 = Format(E2M1, UE4M3, 1, 16, factor=True)
 COMBINE = {one.element: one for one in (Format(BF16), Format(E4M3, UE8M0, 1, 128, True))}
 """How results travel back to their token's rank, by element; BF16 unless a problem says otherwise."""
 
@@ -57,6 +60,7 @@ class Recipe:
     """Formats of a layer's activations and weights, of what Linear1 gives to Linear2, and of the results that travel back.
 
     promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales
+    layers    layers have it, and not GEMMs alone
     """
 
     name: str
@@ -65,6 +69,7 @@ class Recipe:
     hidden: Format
     promoted: bool
     combine: Format = COMBINE[BF16]
+    layers: bool = True
 
     @property
     def packs_activations(self) -> bool:
@@ -78,6 +83,7 @@ RECIPES = {
         Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, promoted=False),
         Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, promoted=False),
         Recipe("mxfp8xmxfp8", MXFP8, MXFP8, MXFP8, promoted=False),
+        Recipe("nvfp4xnvfp4", NVFP4, NVFP4, NVFP4, promoted=False, layers=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
@@ -97,3 +103,5 @@ RECIPES = {
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
 of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
 `fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format."""
+LAYER_RECIPES = tuple(name for name, one in RECIPES.items() if one.layers)
+"""Names of those that a layer can have."""

@@ -31,7 +31,7 @@ from megamoe_dsl.quant import (
     quantize_weight_e4m3,
     unpack_e2m1,
 )
-from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.recipe import LAYER_RECIPES, RECIPES
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
@@ -241,7 +241,7 @@ def test_fp8_blocks_become_mxfp8_of_the_same_values(tmp_path: Path) -> None:
             assert torch.equal(dequantize_e4m3(found.fc2, found.fc2_sf), dequantize_weight_e4m3(want.fc2, want.fc2_sf))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", LAYER_RECIPES)
 def test_every_recipe_has_a_layout_of_its_own(recipe: str) -> None:
     weights = RECIPES[recipe].weights
     assert PUBLISHED[OWN[weights]].format == weights

@@ -39,6 +39,7 @@ PAIR_GATHER_RUNS = (
     pair_gather("e2m1", COUNTS, 128, {"recipe": W4A4, "k": 512}, block_k=256, num_stages=2),
     pair_gather("e2m1-narrow", COUNTS, 64, {"recipe": W4A4, "source": "packed"}, block_k=128),
     pair_gather("e4m3", COUNTS, 64, {"recipe": W8A8, "result": "blocked"}, num_stages=2),
+    pair_gather("forty-experts", tuple(35 * (e in (3, 31, 32, 39)) for e in range(40)), 32, {"n": 528, "k": 128}, group_m=2, dealt=True),
     pair_gather("e4m3-weights", COUNTS, 64, {"recipe": "mxfp8xmxfp8"}, num_stages=3),
     pair_gather("many-experts", MANY, 32, {"n": 64, "k": 128, "result": "blocked"}, dealt=True),
     pair_gather("gate-first", COUNTS, 64, {**GATE_UP, "gate_up": "gate_first"}, num_stages=2, dealt=True),
@@ -46,7 +47,6 @@ PAIR_GATHER_RUNS = (
     pair_gather("interleaved", COUNTS, 192, {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}, num_stages=2),
     pair_gather("e2m1-gate-first", COUNTS, 64, {**GATE_UP, "output": "e2m1", "gate_up": "gate_first", "recipe": W4A4}, block_k=256),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
-    pair_gather("nothing", (0, 0), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
 EVERYTHING_OF_PAIRS = pair_gather(

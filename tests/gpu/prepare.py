@@ -1,8 +1,10 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`
-    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4   the same for Blackwell, which has no `engines`
+    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer
+    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4      the same for Blackwell
+
+There are `soak`, `gemm`, and for Hopper `engines` and `gpt_oss`, too.
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -33,8 +35,8 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
-WHAT = ("silicon", "layer", "soak", "engines", "gemm")
-HOPPER_ONLY = ("engines",)
+WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm")
+HOPPER_ONLY = ("engines", "gpt_oss")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -43,9 +45,9 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     target = Target(options.arch, options.soak_sms(gpus), Host.typical(options.arch).gpu)
     soak = [find_kernel("mega_moe").choose(one.problem, target, one.tokens) for one in options.soak_points()]
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
-    if options.arch == SM90 and not options.small:
-        layer += gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu))
-    chosen = {"layer": layer, "soak": soak, "engines": engines}
+    whole = options.arch == SM90 and not options.small
+    gpt_oss = gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu)) if whole else ()
+    chosen = {"layer": layer, "soak": soak, "engines": engines, "gpt_oss": gpt_oss}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
 

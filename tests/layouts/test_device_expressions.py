@@ -64,7 +64,7 @@ def word(low, high):
 def test_operand_descriptors_name_the_operand_tile(tcgen05, rows, k_block):
     """OPERAND_HIGH, and K_STEP per MMA: each of the descriptors names 32 bytes of K of every row of the tile."""
     tile, high = operand_tile(rows, k_block.row_bytes), tcgen05.OPERAND_HIGH[k_block.row_bytes]
-    kind = SCALED_MMAS["e2m1", "e4m3" if k_block is BYTE_VALUES else "e2m1"]
+    kind = SCALED_MMAS["ue8m0"]["e2m1", "e4m3" if k_block is BYTE_VALUES else "e2m1"]
     steps = k_block.words * len(kind.scale_ids)
     assert steps * kind.channels == k_block.channels and steps * MMA_K_BYTES == k_block.row_bytes
     for start in (0, 1024, 5 * 16384):

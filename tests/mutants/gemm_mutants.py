@@ -18,12 +18,41 @@ def mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
     return Mutant(name, kind, f"{FOLDER}/{file}", old, new, RUNS, ON_SM90)
 
 
+NVFP4_RUNS = (f"{PAIR_RUNS[0]}[masked-few-nvfp4xnvfp4]",)
+
+
+def nvfp4_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """Of what NVFP4 has for itself, which only its tests run into."""
+    return Mutant(name, kind, file, old, new, NVFP4_RUNS, ())
+
+
 def pair_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
     """The same of the kernel of CTA pairs."""
     return Mutant(name, kind, f"{FOLDER}/sm100/{file}", old, new, PAIR_RUNS, ON_SM100)
 
 
+NVFP4_MUTANTS = (
+    nvfp4_mutant("UE4M3 scales are described as UE8M0", "wrong number", "hardware/scaled_mma.py", "64, scales=0,", "64, scales=1,"),
+    nvfp4_mutant("a UE4M3 scale is for 32 channels", "wrong number", "hardware/scaled_mma.py", "scale_channels=16)", "scale_channels=32)"),
+    nvfp4_mutant(
+        "a stage of NVFP4 has half of its words of scales",
+        "wrong number",
+        "blocks/sm100/pair_config.py",
+        "packed_values(self.block_k, formats.activations.channels)",
+        "packed_values(self.block_k)",
+    ),
+    nvfp4_mutant("the factor is the first group's", "wrong base", f"{FOLDER}/sm100/factor.py", "Int64(tile.group) * 4", "Int64(0)"),
+    nvfp4_mutant("sums keep their size", "wrong number", f"{FOLDER}/sm100/factor.py", "[value * factor for value in sums]", "list(sums)"),
+    nvfp4_mutant(
+        "words of scales of A are counted by 128 channels",
+        "wrong base",
+        f"{FOLDER}/sm100/maps.py",
+        "args.a_sf_ld, problem.k_words,",
+        "args.a_sf_ld, problem.k_blocks,",
+    ),
+)
 PAIR_MUTANTS = (
+    *NVFP4_MUTANTS,
     pair_mutant(
         "the second CTA's rows start at half a full tile",
         "wrong base",
@@ -33,7 +62,7 @@ PAIR_MUTANTS = (
     ),
     pair_mutant("scales of rows are fetched from the tile's first row on", "wrong base", "load.py", "tile.row & -SF_ATOM_ROWS", "tile.row"),
     pair_mutant(
-        "scales of every group's packed B are the first one's", "wrong base", "load.py", "tile.group * problem.k_blocks", "tile.group * 0"
+        "scales of every group's packed B are the first one's", "wrong base", "load.py", "tile.group * problem.k_words", "tile.group * 0"
     ),
     pair_mutant(
         "a tile's scales begin with those of its atom",

@@ -99,6 +99,27 @@ def test_types_say_what_the_tensor_core_scales(recipe: str, kind: str, on_simula
     assert torch.equal(out, case.reference())
 
 
+def test_factors_say_that_it_is_nvfp4(on_simulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_gemm.DeviceGemm, "target", Target(SM100, 2))
+    case = gemm_case(GemmProblem(208, 256, "masked", 2, recipe="nvfp4xnvfp4"), (40, 3))
+    t = replace(case.tensors, a_sf=scale_words(case.tensors.a_sf.flatten(0, -2)), b_sf=gemm_weights(*case.weights, SM100)[1])
+    out = t.d.clone()
+    assert t.groups is not None and t.factors is not None
+    SimulatedKernel.tensors = {"a": t.a, "a_sf": t.a_sf, "b": t.b, "b_sf": t.b_sf, "d": out, "groups": t.groups, "factors": t.factors}
+    grouped_gemm(t.a, t.a_sf, t.b, t.b_sf, t.groups, out, kind="masked", factors=t.factors)
+    assert torch.equal(out, case.reference())
+    refused = {
+        "factors = None: must be given beside UE4M3 scales": replace(case.tensors, factors=None),
+        r"factors.shape = \(1,\): must be \(2,\)": replace(t, factors=t.factors[:1]),
+        r"a_sf.dtype = torch.uint8: must be torch.float8_e4m3fn or torch.int32": replace(t, a_sf=case.tensors.a_sf.view(torch.uint8)),
+    }
+    for message, bad in refused.items():
+        with pytest.raises(ProblemError, match=message):
+            grouped_gemm(bad.a, bad.a_sf, bad.b, bad.b_sf, bad.groups, out, kind="masked", factors=bad.factors)
+    with pytest.raises(ProblemError, match=r"b_sf.dtype = torch.float8_e4m3fn: must be torch.uint8 or torch.float8_e8m0fnu for sm_90a"):
+        gemm_weights(*case.weights, "sm_90a")
+
+
 @pytest.mark.parametrize(("kind", "counts"), [("dense", (30,)), ("packed", (20, 0, 9))])
 def test_packed_weights_go_through_the_same_call(kind: str, counts: tuple[int, ...], on_simulator: None) -> None:
     """Of any number of columns: those that fill no tile of 256 are left out of D."""

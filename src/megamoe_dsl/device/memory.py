@@ -20,6 +20,12 @@ def load_shared_u8(address: Any) -> Any:
     return emit_to(Int32, "ld.shared.u8 {}, [{}];", address)
 
 
+def load_shared_u16(address: Any) -> Any:
+    """2 bytes from shared memory, unsigned."""
+    template = "{{\n\t.reg .b16 h;\n\tld.shared.u16 h, [{1}];\n\tcvt.u32.u16 {0}, h;\n\t}}"
+    return emit_to(Int32, template, address)
+
+
 def load_shared_f32(address: Any) -> Any:
     """A float from shared memory."""
     return emit_to(Float32, "ld.shared.f32 {}, [{}];", address)
@@ -43,6 +49,11 @@ def load_shared_v4(address: Any) -> tuple[Any, ...]:
 def store_shared_u32(address: Any, value: Any) -> None:
     """4 bytes into shared memory."""
     emit("st.shared.b32 [{}], {};", address, value)
+
+
+def store_shared_u16(address: Any, value: Any) -> None:
+    """The low 2 bytes into shared memory."""
+    emit("{{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, {1};\n\tst.shared.b16 [{0}], h;\n\t}}", address, value)
 
 
 def store_shared_f32(address: Any, value: Any) -> None:

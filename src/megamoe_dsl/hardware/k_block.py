@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .operand_tile import BLOCK_K
-from .scale_factors import CHANNELS_PER_WORD
+from .scale_factors import CHANNELS_PER_SCALE, SCALES_PER_WORD
 
 
 @dataclass(frozen=True)
 class KBlock:
     """K of a stage.
 
-    channels   a multiple of 128: a row has one word of scales per 128
+    channels   a multiple of 128
     row_bytes  of an operand's row in shared memory, the span of its swizzle.  TMA moves as far along the row for the next stage: counted in
                bytes, or in values of unpacked FP4, which take a byte each
     weight_bits  of a weight in memory
+    scale_channels   that share a scale; a word has four of a row's
     """
 
     channels: int
     row_bytes: int
     weight_bits: int = 4
+    scale_channels: int = CHANNELS_PER_SCALE
 
     @property
     def weight_row_bytes(self) -> int:
@@ -35,7 +37,7 @@ class KBlock:
     @property
     def words(self) -> int:
         """Words of scales of a row."""
-        return self.channels // CHANNELS_PER_WORD
+        return self.channels // (SCALES_PER_WORD * self.scale_channels)
 
 
 BYTE_VALUES = KBlock(BLOCK_K, BLOCK_K)
@@ -44,6 +46,6 @@ ALL_BYTES = KBlock(BLOCK_K, BLOCK_K, 8)
 """E4M3 weights, too."""
 
 
-def packed_values(channels: int) -> KBlock:
+def packed_values(channels: int, scale_channels: int = CHANNELS_PER_SCALE) -> KBlock:
     """Two E2M1 values in a byte."""
-    return KBlock(channels, channels // 2)
+    return KBlock(channels, channels // 2, scale_channels=scale_channels)

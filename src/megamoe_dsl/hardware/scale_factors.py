@@ -12,6 +12,7 @@ from ..layouts.arith import Int
 SF_ATOM_ROWS = 128  # UTCCP moves scales in atoms of 128 rows
 CHANNELS_PER_SCALE = 32
 CHANNELS_PER_WORD = 128
+SCALES_PER_WORD = 4
 SF_ATOM_BYTES = SF_ATOM_ROWS * 4
 SF_ROW_BYTES = 16  # from a row's word to the next row's, inside a quarter of an atom
 

@@ -1,10 +1,10 @@
-"""The kinds of tcgen05.mma that scale their operands by UE8M0 factors of 32 channels (PTX ISA, tcgen05.mma; SM100_FACTS)."""
+"""The kinds of tcgen05.mma that scale their operands, by a factor for every 32 or 16 channels (PTX ISA, tcgen05.mma; SM100_FACTS)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from .scale_factors import CHANNELS_PER_SCALE, SCALES_PER_WORD
 
 
 @dataclass(frozen=True)
@@ -14,22 +14,30 @@ class ScaledMma:
     name             of the kind in PTX
     weights, tokens  codes of the formats in the instruction descriptor
     channels         of K that one instruction takes: 32 bytes of a row
+    scales           code of the format of scales
+    scale_channels   that share one
     """
 
     name: str
     weights: int
     tokens: int
     channels: int
+    scales: int = 1
+    scale_channels: int = CHANNELS_PER_SCALE
 
     @property
     def scale_ids(self) -> tuple[int, ...]:
-        """For each MMA of 128 channels the first byte of the scale words that it takes."""
-        return tuple(range(0, CHANNELS_PER_WORD // CHANNELS_PER_SCALE, self.channels // CHANNELS_PER_SCALE))
+        """For each MMA of a word of scales the first byte that it takes of it."""
+        return tuple(range(0, SCALES_PER_WORD, self.channels // self.scale_channels))
 
 
 SCALED_MMAS = {
-    ("e2m1", "e4m3"): ScaledMma("mxf8f6f4", 5, 0, 32),
-    ("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32),
-    ("e2m1", "e2m1"): ScaledMma("mxf4", 1, 1, 64),
+    "ue8m0": {
+        ("e2m1", "e4m3"): ScaledMma("mxf8f6f4", 5, 0, 32),
+        ("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32),
+        ("e2m1", "e2m1"): ScaledMma("mxf4", 1, 1, 64),
+    },
+    "ue4m3": {("e2m1", "e2m1"): ScaledMma("mxf4nvf4", 1, 1, 64, scales=0, scale_channels=16)},
 }
-"""By elements of weights and tokens.  E2M1 weights beside E4M3 tokens are unpacked, a byte per value; of two E2M1 a byte has two values."""
+"""By format of the scales, then by elements of weights and tokens.  E2M1 weights beside E4M3 tokens are unpacked, a byte per value; of two
+E2M1 a byte has two values."""

@@ -30,6 +30,7 @@ class DType:
 
 
 U8 = DType("u8", 1, "uint8")
+U16 = DType("u16", 2, "int16")
 U32 = DType("u32", 4, "int32")
 I32 = DType("i32", 4, "int32")
 U64 = DType("u64", 8, "int64")

@@ -38,7 +38,8 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
-from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, micro_scaling_of
+from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, dequantize, micro_scaling_of
+from megamoe_dsl.quant.nvfp4 import NVFP4_BLOCK, dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
@@ -69,6 +70,7 @@ __all__ = [
     "FP32_SCALE_BLOCK",
     "INDEX_DTYPES",
     "MICRO_SCALING",
+    "NVFP4_BLOCK",
     "SCALE_BLOCK",
     "WEIGHT_NAMES",
     "ExpertWeights",
@@ -80,9 +82,11 @@ __all__ = [
     "decode_e4m3",
     "decode_ue8m0",
     "deinterleave_gate_up",
+    "dequantize",
     "dequantize_e2m1",
     "dequantize_e4m3",
     "dequantize_e4m3_f32",
+    "dequantize_nvfp4",
     "dequantize_weight_e4m3",
     "e2m1_scale_byte",
     "e2m1_values",
@@ -102,6 +106,7 @@ __all__ = [
     "micro_scaling_of",
     "new_weights",
     "not_finite",
+    "nvfp4_factor",
     "order_rows_sm90",
     "pack_e2m1",
     "pack_tiles",
@@ -110,6 +115,7 @@ __all__ = [
     "quantize_e4m3",
     "quantize_e4m3_f32",
     "quantize_e4m3_pow2",
+    "quantize_nvfp4",
     "quantize_weight_e4m3",
     "single_expert",
     "tile_sm90",

@@ -19,6 +19,7 @@ from megamoe_dsl.quant.formats import (
     quantize_e4m3,
     unpack_e2m1,
 )
+from megamoe_dsl.quant.nvfp4 import dequantize_nvfp4
 from megamoe_dsl.recipe import E2M1, E4M3
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
@@ -75,3 +76,9 @@ MICRO_SCALING = {E4M3: MicroScaling(*_E4M3, 2.0**-4, 2.0**-10), E2M1: MicroScali
 def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
     """What codes of this dtype are: float8_e4m3fn, or two E2M1 in each byte."""
     return MICRO_SCALING[E2M1 if codes.dtype == torch.uint8 else E4M3]
+
+
+def dequantize(codes: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
+    """float64 [..., K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, or E4M3 (NVFP4, without
+    the factor of the matrix)."""
+    return dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)

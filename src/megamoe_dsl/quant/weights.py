@@ -18,7 +18,7 @@ import torch
 from megamoe_dsl.quant.formats import ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
 from megamoe_dsl.quant.whole_tiles import MatrixShape, resize, tiled_shapes, weight_shapes
-from megamoe_dsl.recipe import E2M1, E4M3, F32, UE8M0
+from megamoe_dsl.recipe import E2M1, E4M3, F32, UE4M3, UE8M0
 
 if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
@@ -29,7 +29,13 @@ WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 BIAS_NAMES = ("fc1_bias", "fc2_bias")
 """Those of a layer with biases."""
 GATE_UP_GROUP = 8
-TORCH_DTYPES: dict[str | None, torch.dtype] = {E4M3: torch.float8_e4m3fn, E2M1: torch.uint8, UE8M0: torch.uint8, F32: torch.float32}
+TORCH_DTYPES: dict[str | None, torch.dtype] = {
+    E4M3: torch.float8_e4m3fn,
+    E2M1: torch.uint8,
+    UE8M0: torch.uint8,
+    UE4M3: torch.float8_e4m3fn,
+    F32: torch.float32,
+}
 """Of a recipe's elements and scales; two E2M1 share a byte."""
 _ATOM_ROWS = 128
 _WORD_BYTES = 4

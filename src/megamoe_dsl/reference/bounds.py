@@ -46,6 +46,7 @@ from megamoe_dsl.quant import (
     MicroScaling,
     blocks_of,
     decode_ue8m0,
+    dequantize,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     input_layout,
@@ -99,15 +100,15 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8, and E of each, probabilistic.
+    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic.
 
     Args:
-        x, x_sf, w, w_sf: as `stages.scaled_matmul`, with UE8M0 scales.
+        x, x_sf, w, w_sf: as `stages.scaled_matmul`, not promoted.
 
     Returns:
         Two float64 [n, rows].
     """
-    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
+    left, right = dequantize(x, x_sf), dequantize(w, w_sf)
     total = left @ right.T
     return total, _sum_error(left, right, total, rigorous=False)
 

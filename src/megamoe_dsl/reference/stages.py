@@ -17,7 +17,7 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize_e4m3, micro_scaling_of, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
@@ -29,7 +29,7 @@ def scaled_matmul(
 
     Args:
         x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
-        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)].
+        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)]; NVFP4: float8_e4m3fn [n, K/16], and w_sf likewise.
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
         accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
@@ -47,7 +47,7 @@ def scaled_matmul(
         return promoted_matmul(x, x_sf, w, w_sf, accumulate, parts)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
-    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
+    left, right = dequantize(x, x_sf), dequantize(w, w_sf)
     if left.shape[-1] != right.shape[-1]:
         raise ValueError(f"x: K = {left.shape[-1]}, allowed: {right.shape[-1]}, the K of w")
     return (left.to(accumulate) @ right.to(accumulate).T).to(torch.float32)

@@ -82,7 +82,7 @@ class GatherTensors:
             check_tensor("a_sf", self.a_sf, (torch.uint8, torch.float8_e8m0fnu), (rows, scales))
             if problem.gate_up and self.b_sf.dtype != torch.int32:
                 raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
-            check_bytes("b_sf", self.b_sf, (groups, problem.n), problem.k)
+            check_bytes(problem, "b_sf", self.b_sf, (groups, problem.n))
             return
         if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (rows, problem.k_blocks):
             raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(rows, problem.k_blocks)}")

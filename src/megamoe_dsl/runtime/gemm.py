@@ -32,6 +32,7 @@ def gemm(
     *,
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """(a * a_sf) @ (b * b_sf)^T.
 
@@ -46,7 +47,9 @@ def gemm(
 
     a          float8_e4m3fn [M, K], or E2M1 uint8 [M, K / 2], two in a byte
     a_sf, b_sf UE8M0 uint8 or float8_e8m0fnu [M, K / 32], [N, K / 32]; or `scale_words` of them, which are not copied
-    b          E2M1 uint8 [N, K / 2]; `gemm_weights` leaves it as it is
+    b          E2M1 uint8 [N, K / 2]; `gemm_weights` leaves it as it is.  float8_e4m3fn [N, K] beside such an a
+    factors    of NVFP4 alone, float32 [1]: the product of both matrices' factors, which D is multiplied with; a_sf and b_sf are then
+               float8_e4m3fn [M, K / 16], [N, K / 16]; or `scale_words` of them
 
     On both:
 
@@ -56,7 +59,7 @@ def gemm(
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate)
+    return _call(a, a_sf, b, b_sf, None, DENSE, out, out_dtype, accumulate, factors)
 
 
 def grouped_gemm(
@@ -70,6 +73,7 @@ def grouped_gemm(
     kind: str = "packed",
     out_dtype: torch.dtype = torch.bfloat16,
     accumulate: bool = False,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128]; of E2M1 `gemm_weights` of
     [G, N, K / 2] and [G, N, K / 32].
@@ -79,11 +83,12 @@ def grouped_gemm(
     contiguous  [M / 128]: the group of each block of 128 rows, or -1: such a block is left alone
     masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...], other rows are left alone
 
-    What `groups` holds is read on the device: rows that it puts outside of a are cut off.  Raises `ProblemError` as `gemm` does.
+    factors, float32 [G], are those of each group.  What `groups` holds is read on the device: rows that it puts outside of a are cut off.
+    Raises `ProblemError` as `gemm` does.
     """
     if kind not in KINDS or kind == DENSE:
         raise ProblemError("kind", kind, "one of " + ", ".join(one for one in KINDS if one != DENSE))
-    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate)
+    return _call(a, a_sf, b, b_sf, groups, kind, out, out_dtype, accumulate, factors)
 
 
 def _call(
@@ -96,35 +101,46 @@ def _call(
     out: torch.Tensor | None,
     out_dtype: torch.dtype,
     accumulate: bool,
+    factors: torch.Tensor | None,
 ) -> torch.Tensor:
     if out is None:
         if accumulate:
             raise ProblemError("accumulate", accumulate, "False without out")
-        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype)
-    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate)
+        return gemm_op(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
+    gemm_out_op(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
     return out
 
 
 def problem_of(
-    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, kind: str, dtype: torch.dtype, accumulate: bool
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    kind: str,
+    dtype: torch.dtype,
+    accumulate: bool,
+    factors: torch.Tensor | None,
 ) -> GemmProblem:
     """The problem of such operands.  Raises `ProblemError`."""
     outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
     if dtype not in outputs:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
-    recipe = recipe_of(a, a_sf, b)
+    recipe = recipe_of(a, a_sf, b, factors)
     n, k = matrix_of(recipe, b, b_sf, kind)
     return GemmProblem(n, k, kind, 1 if kind == DENSE else b.shape[0], outputs[dtype], accumulate, recipe)
 
 
-def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor) -> str:
+def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, factors: torch.Tensor | None) -> str:
     """The number formats of such operands: the first whose B has this type, whose A too if there is one, and then whose scales of A:
-    floats are those of SM90."""
-    fits = [one for one in GEMM_RECIPES if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
+    floats are those of SM90.  With factors it is the one that has them.  Raises `ProblemError` for scales that want them."""
+    if a_sf.dtype == torch.float8_e4m3fn and factors is None:
+        raise ProblemError("factors", None, "given beside UE4M3 scales")
+    fits = [one for one in GEMM_RECIPES if RECIPES[one].weights.factor == (factors is not None)]
+    fits = [one for one in fits if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
     both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
     promoted = a_sf.dtype.is_floating_point and a_sf.dtype not in SCALE_DTYPES
     scaled = [one for one in both if RECIPES[one].promoted == promoted]
-    return next(iter((*scaled, *both, *fits, GEMM_RECIPES[0])))
+    return next(iter((*scaled, *both, *fits, GEMM_RECIPES[0 if factors is None else -1])))
 
 
 def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tuple[int, int]:
@@ -151,32 +167,55 @@ def launch(
     groups: torch.Tensor | None,
     kind: str,
     accumulate: bool,
+    factors: torch.Tensor | None,
 ) -> None:
     """What the operators do."""
-    problem = problem_of(a, a_sf, b, b_sf, kind, d.dtype, accumulate)
-    device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups))
+    problem = problem_of(a, a_sf, b, b_sf, kind, d.dtype, accumulate, factors)
+    device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
 
 
 @torch.library.custom_op("megamoe_dsl::gemm", mutates_args=())
 def gemm_op(
-    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    out_dtype: torch.dtype,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A new D; rows of no group are not written."""
-    d = new_result(a, a_sf, b, b_sf, kind, out_dtype)
-    launch(d, a, a_sf, b, b_sf, groups, kind, False)
+    d = new_result(a, a_sf, b, b_sf, kind, out_dtype, factors)
+    launch(d, a, a_sf, b, b_sf, groups, kind, False, factors)
     return d
 
 
 @gemm_op.register_fake
 def _(
-    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, groups: torch.Tensor | None, kind: str, out_dtype: torch.dtype
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    out_dtype: torch.dtype,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return new_result(a, a_sf, b, b_sf, kind, out_dtype)
+    return new_result(a, a_sf, b, b_sf, kind, out_dtype, factors)
 
 
-def new_result(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, kind: str, dtype: torch.dtype) -> torch.Tensor:
+def new_result(
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    kind: str,
+    dtype: torch.dtype,
+    factors: torch.Tensor | None,
+) -> torch.Tensor:
     """D for these operands, not yet written."""
-    columns, _ = matrix_of(recipe_of(a, a_sf, b), b, b_sf, kind)
+    columns, _ = matrix_of(recipe_of(a, a_sf, b, factors), b, b_sf, kind)
     return torch.empty(*a.shape[:-1], columns, dtype=dtype, device=a.device)
 
 
@@ -190,9 +229,10 @@ def gemm_out_op(
     groups: torch.Tensor | None,
     kind: str,
     accumulate: bool,
+    factors: torch.Tensor | None = None,
 ) -> None:
     """Into `out`."""
-    launch(out, a, a_sf, b, b_sf, groups, kind, accumulate)
+    launch(out, a, a_sf, b, b_sf, groups, kind, accumulate, factors)
 
 
 @gemm_out_op.register_fake

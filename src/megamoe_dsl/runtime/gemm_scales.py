@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 
 from ..kernels.gather_gemm.problem import INTERLEAVED
-from ..kernels.gemm.problem import SCALE_BLOCK, GemmProblem
+from ..kernels.gemm.problem import GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
+from ..recipe import UE4M3
 from .buffers import check_tensor
 
 ATOM_ROWS = 128
@@ -23,7 +24,7 @@ class KernelScales(NamedTuple):
     """As a kernel reads them.
 
     a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them
-    b  FP32, or none beside tiles: as given; UE8M0: int32 [..., k / 128, n]
+    b  FP32, or none beside tiles: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
     """
 
     a: torch.Tensor
@@ -65,15 +66,15 @@ def has_kernel_strides(a_sf: torch.Tensor) -> bool:
 
 
 def scale_words(sf: torch.Tensor) -> torch.Tensor:
-    """UE8M0 scales as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
+    """Scales of a byte as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
 
-    sf, uint8 or float8_e8m0fnu [..., rows, k / 32], k a multiple of 128; the result is int32 [..., k / 128, rows rounded up to a multiple
-    of 128].  What is int32 is returned as it is.
+    sf, uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
+    [..., words of a row, rows rounded up to a multiple of 128].  What is int32 is returned as it is.
     """
     if sf.dtype == torch.int32:
         return sf
     *lead, rows, count = sf.shape
-    padded = torch.nn.functional.pad(ue8m0_bytes(sf), (0, 0, 0, padded_rows(rows) - rows))
+    padded = torch.nn.functional.pad(sf.view(torch.uint8), (0, 0, 0, padded_rows(rows) - rows))
     return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, padded_rows(rows))
 
 
@@ -102,8 +103,8 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
     """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
     groups = (problem.num_groups,) if problem.has_groups else ()
     if not problem.formats.promoted:
-        check_bytes("a_sf", a_sf, lead, problem.k, flat=True)
-        check_bytes("b_sf", b_sf, (*groups, problem.n), problem.k)
+        check_bytes(problem, "a_sf", a_sf, lead, flat=True)
+        check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
         return
     if a_sf.dtype != torch.float32:
         raise ProblemError("a_sf.dtype", a_sf.dtype, "torch.float32")
@@ -115,10 +116,11 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
         check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
 
 
-def check_bytes(name: str, sf: torch.Tensor, rows: tuple[int, ...], k: int, *, flat: bool = False) -> None:
-    """UE8M0 of rows of this shape, or their words: of `flat` ones of all rows together, else of the last dimension's."""
+def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, flat: bool = False) -> None:
+    """Scales of rows of this shape, or their words: of `flat` ones of all rows together, else of the last dimension's."""
     if sf.dtype == torch.int32:
         count = padded_rows(torch.Size(rows).numel() if flat else rows[-1])
-        check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), k // SCALE_BLOCK, count))
+        check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), problem.k_words, count))
     else:
-        check_tensor(name, sf, SCALE_DTYPES, (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))
+        dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
+        check_tensor(name, sf, dtypes, (*rows, problem.k_words * BYTES_PER_WORD))

@@ -26,13 +26,15 @@ class GemmTensors:
 
     a       float8_e4m3fn [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
     a_sf    float32 [m, k / 128], or [num_groups, capacity, k / 128]; copied where its strides are not those of `scales_by_column`.  UE8M0
-            uint8 or float8_e8m0fnu [m, k / 32], likewise; copied unless they are `scale_words` of all rows together
+            uint8 or float8_e8m0fnu [m, k / 32], likewise; copied unless they are `scale_words` of all rows together.  UE4M3
+            float8_e4m3fn [m, k / 16], as UE8M0; b_sf too
     b       float8_e4m3fn [n, k], E2M1 uint8 [n, k / 2], or tiles of it [ceil(n / 256), k / 128, 17408]; of a problem with groups
             [num_groups, ...]
     b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them, uint8 [n, 0] of tiles; with groups
             [num_groups, ...]
     d       bfloat16 or float32 [m, n]
     groups  int32, see `GemmArguments`; None of a dense problem
+    factors float32 [1], or [num_groups]: what D is multiplied with, in number formats with such a factor; else None
     """
 
     a: torch.Tensor
@@ -41,6 +43,7 @@ class GemmTensors:
     b_sf: torch.Tensor
     d: torch.Tensor
     groups: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -57,7 +60,10 @@ class GemmTensors:
             assert self.groups is not None
             entries = self.rows // ROW_BLOCK if problem.kind == CONTIGUOUS else problem.num_groups
             check_tensor("groups", self.groups, torch.int32, (entries,))
-        for name in ("a", "a_sf", "b", "b_sf", "d", "groups"):
+        if problem.has_factors:
+            assert self.factors is not None
+            check_tensor("factors", self.factors, torch.float32, (problem.num_groups,))
+        for name in ("a", "a_sf", "b", "b_sf", "d", "groups", "factors"):
             tensor = getattr(self, name)
             if tensor is not None:
                 check_device("out" if name == "d" else name, tensor, self.a.device)
@@ -89,8 +95,8 @@ class GemmTensors:
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         """What a launch reads, by name."""
-        groups = {} if self.groups is None else {"groups": self.groups}
-        return {"a": self.a, "b": self.b, **groups, "a_sf": scales.a_storage, "b_sf": scales.b}
+        some = {name: found for name in ("groups", "factors") if (found := getattr(self, name)) is not None}
+        return {"a": self.a, "b": self.b, **some, "a_sf": scales.a_storage, "b_sf": scales.b}
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
@@ -108,4 +114,5 @@ class GemmTensors:
             "counter": counter,
             "m": self.rows,
             "a_sf_ld": scales.a_ld,
+            **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
         }

@@ -9,7 +9,7 @@ from ..hardware.packed_part import tiles_of
 from ..hardware.packed_tile import TILE_ROWS
 from ..kernels.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..problem import ProblemError
-from ..quant import SCALE_BLOCK, pack_tiles, ue8m0_bytes
+from ..quant import NVFP4_BLOCK, SCALE_BLOCK, pack_tiles, ue8m0_bytes
 from ..target import find_arch
 from .gemm_scales import gate_up_words, scale_words
 from .symmetric_memory import device_arch
@@ -27,16 +27,19 @@ def gemm_weights(
 
     sm_90a    uint8 [..., ceil(N / 256), K / 128, 17408]: tiles of 256 rows with their scales, exact (quant/packed_tiles.py), 4.25 bits a
               value; and uint8 [..., N, 0], as no scale is left outside of them
-    sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`
+    sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`; b_sf of NVFP4 is float8_e4m3fn [..., N, K / 16]
 
     Raises `ProblemError` for tensors that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
     """
     if b.dtype == torch.float8_e4m3fn:
         return b, b_sf if b_sf.dtype == torch.float32 else scale_words(b_sf)
     check_given(b, b_sf)
+    nvfp4 = b_sf.dtype == torch.float8_e4m3fn
     if arch is None and b.device.type != "cuda":
         raise ProblemError("arch", None, f"given for a tensor on {b.device}")
     found = device_arch(b.device) if arch is None else find_arch(arch) if isinstance(arch, str) else arch
+    if found == SM90 and nvfp4:
+        raise ProblemError("b_sf.dtype", b_sf.dtype, f"torch.uint8 or torch.float8_e8m0fnu for {SM90}")
     if found != SM90:
         return b, gate_up_words(b_sf, gate_up) if gate_up else scale_words(b_sf)
     *lead, n, _ = b.shape
@@ -52,8 +55,9 @@ def check_given(b: torch.Tensor, b_sf: torch.Tensor) -> None:
         raise ProblemError("b.dtype", b.dtype, "torch.uint8, two E2M1 a byte, or torch.float8_e4m3fn")
     if b.dim() not in (2, 3) or b.shape[-1] == 0 or 2 * b.shape[-1] % K_BLOCK:
         raise ProblemError("b.shape", tuple(b.shape), f"[n, k / 2] or [num_groups, n, k / 2], k a multiple of {K_BLOCK}")
-    if b_sf.dtype not in (torch.uint8, torch.float8_e8m0fnu):
-        raise ProblemError("b_sf.dtype", b_sf.dtype, "torch.uint8 or torch.float8_e8m0fnu")
-    expected = (*b.shape[:-1], 2 * b.shape[-1] // SCALE_BLOCK)
+    blocks = {torch.uint8: SCALE_BLOCK, torch.float8_e8m0fnu: SCALE_BLOCK, torch.float8_e4m3fn: NVFP4_BLOCK}
+    if b_sf.dtype not in blocks:
+        raise ProblemError("b_sf.dtype", b_sf.dtype, " or ".join(map(str, blocks)))
+    expected = (*b.shape[:-1], 2 * b.shape[-1] // blocks[b_sf.dtype])
     if tuple(b_sf.shape) != expected:
         raise ProblemError("b_sf.shape", tuple(b_sf.shape), str(expected))

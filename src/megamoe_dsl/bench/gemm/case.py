@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,8 +13,9 @@ from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
-from ...quant import MICRO_SCALING, quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
+from ...quant import MICRO_SCALING, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS
+from ...quant.weights import TORCH_DTYPES
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
@@ -49,17 +50,25 @@ class GemmCase:
                 found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
             else:
                 found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+            found = self.multiplied(found, part)
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
 
     def products(self) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
-        """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are."""
+        """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are, factors apart."""
         t = self.tensors
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
         b, b_sf = self.weights
         for group, first, rows in self.spans:
             part = slice(first, first + rows)
             yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
+
+    def multiplied(self, sums: torch.Tensor, part: slice) -> torch.Tensor:
+        """float32 sums of these rows of D, times the factor of their group where there is one."""
+        if self.tensors.factors is None:
+            return sums
+        group = next(group for group, first, rows in self.spans if slice(first, first + rows) == part)
+        return sums * self.tensors.factors[group]
 
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
@@ -73,9 +82,9 @@ class GemmCase:
         low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
         for part, operands in self.products():
             total, error = scaled_sums(*operands)
-            if self.problem.accumulate:
-                total = total + low[part]
-            low[part], high[part] = ((total + end).float().to(low.dtype) for end in (-error, error))
+            before = low[part] if self.problem.accumulate else 0.0
+            for one, end in ((low, -error), (high, error)):
+                one[part] = (self.multiplied((total + end).float(), part) + before).to(low.dtype)
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
 
 
@@ -119,6 +128,8 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
         b, b_sf = b[0], b_sf[0]
     d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
+    if problem.has_factors:
+        tensors = replace(tensors, factors=torch.rand(problem.num_groups, generator=generator) + 0.5)
     return GemmCase(problem, tensors, spans, weights)
 
 
@@ -197,19 +208,25 @@ def draw_normal_mixed(problem: GemmProblem, rows: int, generator: torch.Generato
 
 
 def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """As `draw_exact`, with UE8M0 scales of 32 values."""
+    """As `draw_exact`, with scales of a byte: UE8M0, or UE4M3 of eighths from 1/2 on."""
     p = problem
     found = []
     for form, shape in ((p.formats.activations, (rows, p.k)), (p.formats.weights, (p.num_groups, p.n, p.k))):
         values = torch.randint(-3, 4, shape, generator=generator).float()
         codes = MICRO_SCALING[form.element].encode(values)
-        scales = torch.randint(125, 130, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
-        found += [codes, scales]
+        ends = (0x30, 0x40) if form.factor else (125, 130)
+        scales = torch.randint(*ends, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
+        found += [codes, scales.view(TORCH_DTYPES[form.scale])]
     return tuple(found)
 
 
 def draw_normal_bytes(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
     """The same of normal numbers, quantised."""
-    p = problem
-    a = MICRO_SCALING[p.formats.activations.element].quantize(torch.randn(rows, p.k, generator=generator))
-    return *a, *MICRO_SCALING[p.formats.weights.element].quantize(torch.randn(p.num_groups, p.n, p.k, generator=generator))
+    found: list[torch.Tensor] = []
+    for form, shape in (
+        (problem.formats.activations, (rows, problem.k)),
+        (problem.formats.weights, (problem.num_groups, problem.n, problem.k)),
+    ):
+        values = torch.randn(shape, generator=generator)
+        found += quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
+    return tuple(found)

@@ -25,7 +25,7 @@ def weight_rows(address: Any, k: int, height: Any, k_block: KBlock) -> MapFields
 
 
 def scale_words(address: Any, width: Any, height: int, box_width: int, k_block: KBlock, pitch: Any = None) -> MapFields:
-    """[K / 128, rows] words of UE8M0 in UTCCP order, `height` by `width` of them, `pitch` words from one row to the next; those of a stage
+    """[words of a row, rows] words of scales in UTCCP order, `height` by `width` of them, `pitch` words from one row to the next; a stage's
     for `box_width` rows."""
     strides = (4 * (width if pitch is None else pitch),)
     return MapFields(address, TensorMapDtype.U32, (width, height), strides, (box_width, k_block.words), 0)

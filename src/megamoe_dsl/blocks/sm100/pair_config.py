@@ -30,11 +30,11 @@ class PairConfig:
         """K of a stage."""
         formats = self.problem.formats
         if formats.packs_activations:
-            return packed_values(self.block_k)
+            return packed_values(self.block_k, formats.activations.channels)
         return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
 
     @property
     def mma(self) -> ScaledMma:
         """The kind of the MMAs."""
         formats = self.problem.formats
-        return SCALED_MMAS[formats.weights.element, formats.activations.element]
+        return SCALED_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]

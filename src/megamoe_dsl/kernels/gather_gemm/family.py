@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ...hardware.map_fields import MapFields
+from ...hardware.tensor_map import TensorMap
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
@@ -40,6 +41,14 @@ class GatherGemmKernel(GemmKernel):
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
         """The same for all configurations."""
         return GatherGemmArguments
+
+    def parameters(
+        self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
+    ) -> tuple[int | bytes, ...]:
+        """As of a GEMM.  Raises `ConfigError` for more rows than the kernel counts."""
+        if isinstance(config, Sm100GatherConfig):
+            config.check_rows(arguments["m"])
+        return super().parameters(config, arguments, encode)
 
     def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
         """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""

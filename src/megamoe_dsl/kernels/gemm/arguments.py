@@ -34,3 +34,13 @@ class GemmArguments:
     counter: Int64
     m: Int32
     a_sf_ld: Int32
+
+
+@dataclass(frozen=True)
+class FactoredGemmArguments(GemmArguments):
+    """Of number formats with a factor of a whole matrix.
+
+    factors   f32 [num_groups], what the sums of each group's rows are multiplied with
+    """
+
+    factors: Int64

@@ -15,7 +15,7 @@ from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..kernel import Kernel
 from ..work import Work
-from .arguments import GemmArguments
+from .arguments import FactoredGemmArguments, GemmArguments
 from .base_config import BaseGemmConfig
 from .config import GemmConfig
 from .decoding.maps import DecodingMap, decoding_map_fields
@@ -42,9 +42,9 @@ class GemmKernel(Kernel):
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
         """`gemm`, `decoding_gemm`, or `pair_gemm` of SM100.  Imports the DSL."""
         if isinstance(config, Sm100GemmConfig):
-            from .sm100.kernel import pair_gemm
+            from .sm100.kernel import factored_pair_gemm, pair_gemm
 
-            return pair_gemm
+            return factored_pair_gemm if config.problem.has_factors else pair_gemm
         if config.problem.decodes:
             from .decoding.kernel import decoding_gemm
 
@@ -54,8 +54,8 @@ class GemmKernel(Kernel):
         return gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GemmArguments]:
-        """The same for all configurations."""
-        return GemmArguments
+        """With factors where the number formats have them."""
+        return FactoredGemmArguments if config.problem.has_factors else GemmArguments
 
     def parameters(
         self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode

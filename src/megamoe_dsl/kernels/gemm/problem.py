@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...hardware.scale_factors import SCALES_PER_WORD
 from ...integer import as_integer
 from ...problem import ProblemError, integer_between
 from ...recipe import E2M1, RECIPES, Recipe
@@ -14,7 +15,7 @@ KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
-GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
+GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
@@ -40,6 +41,7 @@ class GemmProblem:
                 fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
                 mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)
+                nvfp4xnvfp4  E2M1 by E2M1, both with one UE4M3 scale per row and 16 of K; D is multiplied with a factor of its group (SM100)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -90,9 +92,19 @@ class GemmProblem:
         return self.k // SCALE_BLOCK
 
     @property
+    def k_words(self) -> int:
+        """Words of a row's scales, where they are bytes."""
+        return self.k // (SCALES_PER_WORD * self.formats.activations.channels)
+
+    @property
     def scale_rows(self) -> int:
         """Rows of one B's scales."""
         return -(-self.n // SCALE_BLOCK)
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether D is multiplied with a factor of its group."""
+        return self.formats.weights.factor
 
     @property
     def output_bytes(self) -> int:

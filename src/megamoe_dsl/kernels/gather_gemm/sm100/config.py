@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from ....config_error import require
-from ...gemm.problem import PACKED
+from ....schedule.tile_sums import MOST_TILES
+from ....target import Target
+from ...gemm.problem import PACKED, GemmProblem
 from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, Sm100GemmConfig
 from ..problem import GatherGemmProblem
 from .smem_plan import PairGatherSmemPlan
@@ -17,6 +19,7 @@ from .threads import GATHER_WARPS
 class Sm100GatherConfig(Sm100GemmConfig):
     """A `Sm100GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
 
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     kinds: ClassVar[tuple[str, ...]] = (PACKED,)
 
     problem: GatherGemmProblem
@@ -24,6 +27,18 @@ class Sm100GatherConfig(Sm100GemmConfig):
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
         super().__post_init__()
+
+    @classmethod
+    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
+        """As of a GEMM of pairs; raises `ConfigError` for more rows than the chosen tile can have."""
+        chosen = super().choose(problem, target, rows, **fields)
+        chosen.check_rows(rows)
+        return chosen
+
+    def check_rows(self, rows: int) -> None:
+        """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
+        most = (MOST_TILES - self.num_experts) * self.block_m
+        require(rows <= most, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     @property
     def first_epilogue_warp(self) -> int:

@@ -30,16 +30,16 @@ from ...gemm.sm100.config import LOADER_WARPS
 from ...gemm.sm100.epilogue import epilogue
 from ...gemm.sm100.load import load_weights
 from ...gemm.sm100.mma import issue_mma
-from ...gemm.tile_scheduler import walk_tiles
 from ..arguments import GatherGemmArguments
 from ..row_table import fill_tables
 from .config import Sm100GatherConfig
 from .context import PairGatherContext, PairGatherMaps
 from .epilogue import finish_tile
-from .gate_up import gate_up_operand
+from .gate_up_operand import gate_up_operand
 from .gather import announce_scales, gather_tokens
 from .list_rows import list_rows
 from .maps import MAPS, pair_gather_map_fields
+from .tile_search import schedule_tiles
 
 INDEX_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 
@@ -74,7 +74,7 @@ def run_loader_warp(ctx: PairGatherContext, warp: Any):
     elif warp == SCHEDULER_WARP:
         tensor_memory.check_first_column(ctx)
         if ctx.cta_rank == 0:
-            walk_tiles(ctx)
+            schedule_tiles(ctx)
     elif cutlass.const_expr(ctx.config.problem.gathers):
         list_rows(ctx)
 

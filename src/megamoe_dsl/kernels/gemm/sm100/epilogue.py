@@ -29,6 +29,7 @@ from ..context import GemmContext
 from ..store import store_value
 from ..work_tile import GemmTile, next_tile
 from .config import PASS_ROWS
+from .factor import load_factor, with_factor
 
 FIRST_BARRIER = 1  # named, of the warpgroups: 0 is the whole CTA's
 
@@ -40,14 +41,15 @@ class ResultsOfTile:
     ctx: GemmContext
     tile: GemmTile
     column: Int32
+    factor: Any
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Address of the row."""
         return self.ctx.args.d + Int64(self.tile.row + first + own_row) * self.row_bytes
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """As they are."""
-        return sums
+        """Times the factor, if there is one."""
+        return with_factor(self.ctx, sums, self.factor)
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
         """Of those after it."""
@@ -75,14 +77,14 @@ class ResultsOfTile:
 @cute.jit
 def store_tile_of(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
     """A warp's part of a tile, whose sums begin at TMEM column `column`, to D."""
-    config, n_block = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank
+    config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
     if cutlass.const_expr(config.staged):
-        rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8)
+        rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
         staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
         shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
         store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
     else:
-        store_floats(ctx, tile, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
+        store_floats(ctx, tile, factor, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
 
 
 @cute.jit
@@ -105,10 +107,10 @@ def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable
 
 
 @cute.jit
-def store_floats(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, x: Int32, pair: Int32):
+def store_floats(ctx: GemmContext, tile: GemmTile, factor: Any, column: Int32, group: Int32, x: Int32, pair: Int32):
     """A warp's 32 columns of D, FP32; a thread has those of the tile from `x` on, 8 apart, of rows `pair` and the next of every 8."""
     every = PASS_ROWS * ctx.config.epilogue_warpgroups
     for first in cutlass.range(group * PASS_ROWS, tile.valid_m, every, unroll=1):
         for g, values in enumerate(load_columns(column + first, PASS_ROWS // 8)):
-            for i, value in enumerate(values):
+            for i, value in enumerate(with_factor(ctx, values, factor)):
                 store_value(ctx, tile, first + 8 * g + pair + (i & 1), x + 8 * (i >> 1), value)

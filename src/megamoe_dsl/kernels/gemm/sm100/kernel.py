@@ -23,7 +23,7 @@ from ....blocks.setup import init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
-from ..arguments import GemmArguments
+from ..arguments import FactoredGemmArguments, GemmArguments
 from ..context import GemmContext
 from ..launch_maps import address, make_map
 from ..setup import begin, prefetch_maps
@@ -83,7 +83,7 @@ def pair_gemm_kernel(
     sfa: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
     sfb: GridConstant[cuda.TensorMap],
-    args: GemmArguments,
+    args: GemmArguments | FactoredGemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
@@ -103,5 +103,12 @@ def pair_gemm_kernel(
 @cute.jit
 def pair_gemm(config: cutlass.Constexpr[Sm100GemmConfig], args: GemmArguments, stream: Any):
     """Makes the tensor maps and launches the kernel."""
+    maps = [make_map(fields) for fields in pair_map_fields(config, args)]
+    launch(pair_gemm_kernel(config, *maps, args), config, stream)
+
+
+@cute.jit
+def factored_pair_gemm(config: cutlass.Constexpr[Sm100GemmConfig], args: FactoredGemmArguments, stream: Any):
+    """The same in number formats with a factor of a whole matrix."""
     maps = [make_map(fields) for fields in pair_map_fields(config, args)]
     launch(pair_gemm_kernel(config, *maps, args), config, stream)

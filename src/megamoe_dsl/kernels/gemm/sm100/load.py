@@ -43,7 +43,7 @@ def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
     """A CTA's 128 of a tile's 256 rows of B, and their scales."""
     config, problem = ctx.config, ctx.config.problem
     column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-    row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_blocks, config.stage.weight_transaction
+    row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_words, config.stage.weight_transaction
     return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
 
 

@@ -26,10 +26,10 @@ def pair_map_fields(config: Sm100GemmConfig, args: Any) -> list[MapFields]:
     """Of every map, in order; `args` has the fields of `GemmArguments`."""
     problem, k_block, atoms = config.problem, config.k_block, config.stage.sfa_atoms
     row_bytes = problem.formats.activations.row_bytes(problem.k)
-    words = problem.num_groups * problem.k_blocks
+    words = problem.num_groups * problem.k_words
     return [
         byte_rows(args.a, row_bytes, args.m, config.block_m // 2, k_block.row_bytes),
-        scale_words(args.a_sf, args.a_sf_ld, problem.k_blocks, atoms * SF_ATOM_ROWS, k_block),
+        scale_words(args.a_sf, args.a_sf_ld, problem.k_words, atoms * SF_ATOM_ROWS, k_block),
         weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block),
         scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), words, BLOCK_N, k_block),
     ]
