@@ -12,7 +12,9 @@ import torch
 
 from ...artifact.compile import compile_kernel
 from ...artifact.store import ArtifactStore
+from ...kernels.expert_routing.config import TopExpertsConfig
 from ...kernels.expert_routing.layer import LayerConfigs
+from ...kernels.expert_routing.problem import TopExpertsProblem
 from ...kernels.gather_gemm.problem import SORTED_BLOCKED
 from ...kernels.gemm.problem import ROW_BLOCK
 from ...layouts.expert_rows import BlockedRows
@@ -20,10 +22,11 @@ from ...quant import dequantize_weight_e4m3
 from ...runtime.expert_call import ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts
 from ...runtime.experts import moe
+from ...runtime.top_experts import top_experts
 from ...target import Target
 from ..host_time import time_host
 from ..timing import time_graphs
-from .baselines import deep_gemm_fc1, torch_layer
+from .baselines import deep_gemm_fc1, torch_layer, torch_top_experts
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 
@@ -41,7 +44,8 @@ def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
 def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks; how many kernels."""
     store = ArtifactStore(folder)
-    wanted = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
     missing = [config for config in wanted if not store.path(config).exists()]
     for config in missing:
         store.save(compile_kernel(config))
@@ -100,6 +104,9 @@ def run_point(
         errors[f"ours, {name}"] = inputs.error(experts(call))
         ways[f"fc1, {name}"] = partial(experts.fc1, call)
     chosen = found["chosen"]
+    logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
+    ways["top_experts"] = partial(top_experts, logits, call.layer.topk)
+    ways["torch topk, softmax"] = partial(torch_top_experts, logits, call.layer.topk)
     ways |= {"route": partial(chosen.route, call), "fc2": partial(chosen.fc2, call), "sum": partial(chosen.sum, call)}
     one = torch_layer(call, *as_bf16)
     try:

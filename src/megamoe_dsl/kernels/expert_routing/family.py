@@ -10,17 +10,17 @@ from ...arch import SM90
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import RouteArguments, SumArguments
-from .config import RouteConfig, RoutingConfig, SumConfig
-from .problem import RoutingProblem
+from .arguments import RouteArguments, SumArguments, TopExpertsArguments
+from .config import RouteConfig, RoutingConfig, SumConfig, TopExpertsConfig
+from .problem import RoutingProblem, TopExpertsProblem
 
 
 class RoutingKernel(Kernel):
     """A kernel over the tokens of one GPU."""
 
-    problem = RoutingProblem
+    problem: ClassVar[type[Any]] = RoutingProblem
 
-    def choose(self, problem: RoutingProblem, target: Target, num_tokens: int, **fields: Any) -> RoutingConfig:
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> RoutingConfig:
         """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_tokens(num_tokens)
         kind: type[RoutingConfig] = self.configs[target.arch.name]
@@ -29,7 +29,32 @@ class RoutingKernel(Kernel):
     def label(self, config: RoutingConfig) -> str:
         """Hidden, experts and top-k."""
         p = config.problem
+        assert isinstance(p, RoutingProblem)
         return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
+
+
+class TopExpertsKernel(RoutingKernel):
+    """The experts of each token and their weights, from a router's logits."""
+
+    name = "top_experts"
+    problem = TopExpertsProblem
+    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig}
+
+    def launcher(self, config: TopExpertsConfig) -> Callable[..., Any]:
+        """`top_experts`.  Imports the DSL."""
+        from .top_experts import top_experts
+
+        return top_experts
+
+    def label(self, config: RoutingConfig) -> str:
+        """Experts, top-k and scores."""
+        p = config.problem
+        assert isinstance(p, TopExpertsProblem)
+        return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
+
+    def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
+        """The same for all configurations."""
+        return TopExpertsArguments
 
 
 class RouteKernel(RoutingKernel):
