@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import torch
 
+from ..kernels.gather_gemm.problem import INTERLEAVED
 from ..kernels.gemm.problem import SCALE_BLOCK, GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
-from ..quant import ue8m0_bytes, utccp_scale_order
+from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
 from .buffers import check_tensor
 
 ATOM_ROWS = 128
@@ -72,6 +73,15 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     *lead, rows, count = sf.shape
     padded = torch.nn.functional.pad(ue8m0_bytes(sf), (0, 0, 0, padded_rows(rows) - rows))
     return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, padded_rows(rows))
+
+
+def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """`scale_words` of rows that lie in B as `gate_up` says, in the order in which the kernel of SM100 loads them: 8 of the first half,
+    8 of the second.  What is int32 is returned as it is."""
+    if sf.dtype == torch.int32:
+        return sf
+    apart = torch.cat([sf[..., ::2, :], sf[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else sf
+    return scale_words(interleave_gate_up(ue8m0_bytes(apart)))
 
 
 def padded_rows(rows: int) -> int:
