@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -44,7 +44,9 @@ CONFIGS: dict[str, tuple[Config, ...]] = {
 class Answers(ModuleType):
     """A module of SGLang that is not theirs: `ANSWERS`, and for all other names something that says no when asked for a value."""
 
-    __path__: Sequence[str] = ()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package: its modules are asked for
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -93,7 +95,7 @@ def load(site: Path) -> tuple[Any, Any]:
 
 
 def sorted_blocks(call: ExpertCall, block_m: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Slots sorted by expert, each expert's in whole blocks, filled up with a slot past the last; each block's expert; how many that are."""
+    """Slots sorted by expert, each expert's in whole blocks, filled up with a slot past the last; each block's expert; how many rows."""
     slots, experts = call.rows, call.layer.num_experts
     counts = torch.bincount(call.topk_idx.flatten().cpu(), minlength=experts)
     rows = BlockedRows(tuple(counts.tolist()), block_m)
