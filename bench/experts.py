@@ -2,7 +2,7 @@
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
     python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--out FOLDER]      where a GPU is
-    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md
+    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
 SITE has unpacked wheels: of deep_gemm, and of sglang, whose Triton kernels are run from their files.
 """
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
@@ -28,15 +29,16 @@ TARGET = Target.typical("sm_90a")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("what", choices=("prepare", "run", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
-    if given.what == "table":
-        print(markdown(json.loads(given.folder.read_text())["records"]))
+    if given.what in ("table", "memory"):
+        show = markdown if given.what == "table" else memory_table
+        print(show(json.loads(given.folder.read_text())["records"]))
         return
     try:
         points = find_points(given.points)

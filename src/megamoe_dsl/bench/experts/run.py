@@ -143,6 +143,7 @@ def run_point(
             refused["deep_gemm"] = first_line(error)
     ends = call.ends.tolist()
     counts = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+    met = sum(count > 0 for count in counts)
     return {
         "point": str(point),
         "tokens": point.tokens,
@@ -150,6 +151,9 @@ def run_point(
         "errors": errors,
         "passed": all(error < TOLERANCE for error in errors.values()),
         "us": {name: asdict(times) for name, times in time_graphs(ways).items()},
+        "experts_met": met,
+        "hbm_bytes": point.hbm_bytes(met),
+        "least_us": point.least_us(met, torch.cuda.get_device_name()),
         "host_us": host_times(inputs, ways) if point.tokens <= HOST_TOKENS else {},
         "refused": refused,
         "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: BlockedRows(counts, ROW_BLOCK).num_rows},
