@@ -99,7 +99,7 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
 
 
 def test_bad_configurations_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 for sm_100a"):
+    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
         Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
     with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
         Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]

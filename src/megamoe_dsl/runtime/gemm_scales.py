@@ -15,6 +15,8 @@ from .buffers import check_tensor
 
 ATOM_ROWS = 128
 BYTES_PER_WORD = 4
+SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
+"""What UE8M0 scales may be: bytes, or words of them."""
 
 
 class KernelScales(NamedTuple):
@@ -119,4 +121,4 @@ def check_bytes(name: str, sf: torch.Tensor, rows: tuple[int, ...], k: int, *, f
         count = padded_rows(torch.Size(rows).numel() if flat else rows[-1])
         check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), k // SCALE_BLOCK, count))
     else:
-        check_tensor(name, sf, (torch.uint8, torch.float8_e8m0fnu, torch.int32), (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))
+        check_tensor(name, sf, SCALE_DTYPES, (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Self
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
+from ...recipe import RECIPES
 from ...target import Target
+from ..gemm.problem import GEMM_RECIPES
 from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32
@@ -20,7 +22,7 @@ SLOTS_PER_SORTER = 4096
 
 
 @dataclass(frozen=True)
-class RoutingConfig:
+class TokensConfig:
     """What the kernels have in common; raises `ConfigError` where a field is out of range.  `num_sms` are the CTAs of the grid."""
 
     arch: ClassVar[Arch] = SM90
@@ -49,6 +51,22 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True)
+class RoutingConfig(TokensConfig):
+    """Of tokens in number formats that not every architecture has."""
+
+    promoted: ClassVar[bool] = True
+    """Of the recipes of the architecture (recipe.py)."""
+
+    problem: RoutingProblem
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        recipes = " or ".join(name for name in GEMM_RECIPES if RECIPES[name].promoted == self.promoted)
+        fits = self.problem.formats.promoted == self.promoted
+        require(fits, "problem.recipe", self.problem.recipe, f"{recipes} for {self.arch}")
+
+
+@dataclass(frozen=True)
 class RouteConfig(RoutingConfig):
     """The first CTAs sort, the others quantise.
 
@@ -56,7 +74,6 @@ class RouteConfig(RoutingConfig):
     slots_per_sorter  slots that one sorts before another helps
     """
 
-    problem: RoutingProblem
     sorters: int = 1
     slots_per_sorter: int = SLOTS_PER_SORTER
 
@@ -85,13 +102,11 @@ class RouteConfig(RoutingConfig):
 class SumConfig(RoutingConfig):
     """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows."""
 
-    problem: RoutingProblem
-
     num_threads = 512
 
 
 @dataclass(frozen=True)
-class TopExpertsConfig(RoutingConfig):
+class TopExpertsConfig(TokensConfig):
     """A warp takes a token at a time; a lane has registers for every 32nd expert."""
 
     problem: TopExpertsProblem

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ...arch import SM90
+from ...arch import SM90, SM100
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import RouteArguments, SumArguments, TopExpertsArguments
-from .config import RouteConfig, RoutingConfig, SumConfig, TopExpertsConfig
+from .config import RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
+from .sm100 import Sm100RouteConfig, Sm100SumConfig
 
 
 class RoutingKernel(Kernel):
@@ -20,13 +21,13 @@ class RoutingKernel(Kernel):
 
     problem: ClassVar[type[Any]] = RoutingProblem
 
-    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> RoutingConfig:
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_tokens(num_tokens)
-        kind: type[RoutingConfig] = self.configs[target.arch.name]
+        kind: type[TokensConfig] = self.configs[target.arch.name]
         return replace(kind.choose(problem, target), **fields)
 
-    def label(self, config: RoutingConfig) -> str:
+    def label(self, config: TokensConfig) -> str:
         """Hidden, experts and top-k."""
         p = config.problem
         assert isinstance(p, RoutingProblem)
@@ -46,7 +47,7 @@ class TopExpertsKernel(RoutingKernel):
 
         return top_experts
 
-    def label(self, config: RoutingConfig) -> str:
+    def label(self, config: TokensConfig) -> str:
         """Experts, top-k and scores."""
         p = config.problem
         assert isinstance(p, TopExpertsProblem)
@@ -62,7 +63,7 @@ class RouteKernel(RoutingKernel):
 
     name = "route"
     resident = True
-    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig}
+    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig, SM100.name: Sm100RouteConfig}
 
     def launcher(self, config: RouteConfig) -> Callable[..., Any]:
         """`route`.  Imports the DSL."""
@@ -83,7 +84,7 @@ class SumKernel(RoutingKernel):
     """Of each token the weighted sum of its experts' rows."""
 
     name = "topk_sum"
-    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig}
+    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig, SM100.name: Sm100SumConfig}
 
     def launcher(self, config: SumConfig) -> Callable[..., Any]:
         """`topk_sum`.  Imports the DSL."""
