@@ -22,7 +22,8 @@ def row(record: dict[str, Any]) -> list[str]:
     us = {name: float(one["median"]) for name, one in record["us"].items()}
     ours = us["ours, chosen"]
     launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
-    rates = [f"{record['flop'] / ours / 1e6:.0f}", f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"]
+    moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
+    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
     triton = min((time for name, time in us.items() if name.startswith(TRITON)), default=None)
     others = [*beside(us.get("torch bf16"), ours), *beside(triton, ours), *beside(us.get("permute, deep_gemm fc1"), us["fc1, chosen"])]
     return [str(record["tokens"]), number(ours), *rates, *launches, *others]
