@@ -30,6 +30,8 @@ def row(record: dict[str, Any]) -> list[str]:
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """A row for each point that was right."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row(one) for one in records if one["passed"])]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    """A row for each point that was right; columns of which no point has anything are left out."""
+    rows = [row(one) for one in records if one["passed"]]
+    kept = [index for index in range(len(HEADINGS)) if any(cells[index] for cells in rows)]
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *rows]
+    return "\n".join(f"| {' | '.join(cells[index] for index in kept)} |" for cells in lines)
