@@ -35,8 +35,8 @@ def logits_of(problem: TopExpertsProblem, tokens: int) -> torch.Tensor:
     return logits if problem.logits == "f32" else logits.bfloat16()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_chosen_experts_are_those_of_the_reference(case: str) -> None:
+@pytest.mark.parametrize(("case", "arch"), [*((case, "sm_90a") for case in CASES), ("deepseek-v3", "sm_100a")])
+def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None:
     problem, tokens = CASES[case], 21
     logits = logits_of(problem, tokens)
     bias = torch.linspace(-0.1, 0.1, problem.num_experts) if problem.biased else None
@@ -44,7 +44,7 @@ def test_chosen_experts_are_those_of_the_reference(case: str) -> None:
     read = {"logits": logits, **({} if bias is None else {"bias": bias})}
     written = {"topk_idx": idx, "topk_weights": weights}
     addresses = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
-    config = TopExpertsConfig(problem, 2)
+    config = find_kernel("top_experts").choose(problem, Target.typical(arch, 2), tokens)
     arguments = {"bias": 0, **addresses, "num_tokens": tokens}
     assert not simulate_launches(artifact(config), memory_of(read, written), arguments).findings
     limits = problem.groups, problem.topk_groups, problem.scale

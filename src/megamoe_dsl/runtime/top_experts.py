@@ -9,7 +9,7 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.config import TopExpertsConfig
+from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import BF16, F32, SOFTMAX, TopExpertsProblem
 from ..problem import ProblemError
 from .buffers import check_device, check_tensor
@@ -33,7 +33,7 @@ def top_experts(
     topk_groups: int = 1,
     scale: float = 1.0,
 ) -> Chosen:
-    """The `topk` experts of each token with the highest scores, int64 [tokens, topk], and their weights, float32.  Hopper.
+    """The `topk` experts of each token with the highest scores, int64 [tokens, topk], and their weights, float32.
 
     logits       float32 or bfloat16 [tokens, experts]
     scores       softmax: weights are a softmax over the logits of those chosen; sigmoid: of each, divided by their sum
@@ -69,7 +69,8 @@ class TopExpertsPlan:
 @lru_cache
 def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> CudaKernel:
     """From the cache, which compiles what is missing."""
-    return CudaKernel(ArtifactStore(cache_folder()).get(TopExpertsConfig.choose(problem, gpu_target(device))))
+    config = TopExpertsKernel().choose(problem, gpu_target(device), 0)
+    return CudaKernel(ArtifactStore(cache_folder()).get(config))
 
 
 def problem_of(logits: torch.Tensor, bias: torch.Tensor | None, others: tuple[int, str, int, int, float]) -> TopExpertsProblem:

@@ -13,7 +13,7 @@ from ..kernel import Kernel
 from .arguments import RouteArguments, SumArguments, TopExpertsArguments
 from .config import RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
 from .problem import RoutingProblem, TopExpertsProblem
-from .sm100 import Sm100RouteConfig, Sm100SumConfig
+from .sm100 import Sm100RouteConfig, Sm100SumConfig, Sm100TopExpertsConfig
 
 
 class RoutingKernel(Kernel):
@@ -39,7 +39,7 @@ class TopExpertsKernel(RoutingKernel):
 
     name = "top_experts"
     problem = TopExpertsProblem
-    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig}
+    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig, SM100.name: Sm100TopExpertsConfig}
 
     def launcher(self, config: TopExpertsConfig) -> Callable[..., Any]:
         """`top_experts`.  Imports the DSL."""
