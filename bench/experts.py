@@ -1,10 +1,10 @@
 """Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
-    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--out FOLDER]      where a GPU is
-    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md
+    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels, deep_gemm among them.
+SITE has unpacked wheels: of deep_gemm, and of sglang, whose Triton kernels are run from their files.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
-from megamoe_dsl.bench.experts.run import compile_points, run_points
+from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
@@ -28,14 +29,16 @@ TARGET = Target.typical("sm_90a")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("what", choices=("prepare", "run", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--sglang", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
-    if given.what == "table":
-        print(markdown(json.loads(given.folder.read_text())["records"]))
+    if given.what in ("table", "memory"):
+        show = markdown if given.what == "table" else memory_table
+        print(show(json.loads(given.folder.read_text())["records"]))
         return
     try:
         points = find_points(given.points)
@@ -46,7 +49,7 @@ def main() -> None:
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     records = []
-    for record in run_points(points, TARGET, given.folder, given.baseline):
+    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang)):
         records.append(record)
         times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())

@@ -37,4 +37,15 @@ MUTANTS = (
         "(name < config.problem.num_experts)",
         "(name <= config.problem.num_experts + 9)",
     ),
+    mutant("counts are added before all CTAs have counted", "missing order", '"gpu") < ctas:', '"gpu") < 1:'),
+    mutant(
+        "counts of CTAs are not released",
+        "missing order",
+        'reduce_add_u32(counter, 1, "release", "gpu")',
+        'reduce_add_u32(counter, 1, "relaxed", "gpu")',
+    ),
+    mutant(
+        "slots of a CTA itself lie before it", "off by one", "cutlass.select_(cta > other, count", "cutlass.select_(cta >= other, count"
+    ),
+    mutant("nobody sets the counter back", "off by one", "== 2 * ctas - 1:", "== 2 * ctas:"),
 )

@@ -11,6 +11,7 @@ from forked import forked_process
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
@@ -37,6 +38,7 @@ def run_on_gpu(file: Path) -> None:
     """Results of some calls with the same shapes; every second has int32 indices."""
     from megamoe_dsl import moe
     from megamoe_dsl.runtime import experts
+    from megamoe_dsl.runtime.top_experts import top_experts
     from stand_in.gpu import install
 
     install(ARCH, SMS)
@@ -45,7 +47,11 @@ def run_on_gpu(file: Path) -> None:
     for number in range(CALLS):
         x, idx, topk_weights = (tensor.cuda() for tensor in tokens(number))
         found.append(moe(x, *on_gpu, topk_idx=idx.int() if number % 2 else idx, topk_weights=topk_weights).clone())
-    torch.save({"y": found, "plans": len(experts._PLANS._made)}, file)
+    logits = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(7))
+    idx, topk_weights = top_experts(logits.cuda(), 2, scores="sigmoid", scale=2.5)
+    torch.save(
+        {"y": found, "logits": logits, "idx": idx.clone(), "topk_weights": topk_weights.clone(), "plans": len(experts._PLANS._made)}, file
+    )
 
 
 def test_calls_give_their_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +64,8 @@ def test_calls_give_their_kernels_bits(tmp_path: Path, monkeypatch: pytest.Monke
     assert process.exitcode == 0
     found = torch.load(tmp_path / "found.pt")
     assert found["plans"] == 1
+    expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
+    assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)
     for number, y in enumerate(found["y"]):
         expected, _ = simulate_experts(artifacts, ExpertCall(LAYER, *tokens(number), weights()))
         assert torch.equal(y, expected)

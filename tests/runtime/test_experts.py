@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megamoe_dsl import ProblemError, moe
-from megamoe_dsl.runtime.experts import top_experts
+from megamoe_dsl.runtime.top_experts import top_experts
 
 FP8 = torch.float8_e4m3fn
 
@@ -63,12 +63,25 @@ def test_fake_tensors_give_the_result_s_shape() -> None:
     assert y.shape == (6, 256) and y.dtype == torch.bfloat16
 
 
-def test_experts_of_logits() -> None:
-    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 4.0, -2.0]], dtype=torch.bfloat16)
-    weights, idx = top_experts(logits, 2)
-    assert idx.tolist() == [[1, 2], [0, 1]]
-    assert torch.allclose(weights[:, 0], torch.tensor([2.0, 1.0]).sigmoid()) and weights.dtype == torch.float32
-    with pytest.raises(ProblemError, match="topk = None: must be between 1 and 3 with router_logits"):
-        top_experts(logits, None)
-    with pytest.raises(ProblemError, match="topk = 4: must be between 1 and 3"):
-        top_experts(logits, 4)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topk": None}, "topk = None: must be a number with router_logits"),
+        ({"topk": 5}, "topk = 5: must be at most the 4 experts"),
+        ({"router_logits": torch.zeros(6)}, r"router_logits.shape = \(6,\): must be \(tokens, experts\)"),
+        ({"router_logits": torch.zeros(6, 4, dtype=torch.float16)}, "router_logits.dtype = torch.float16: must be torch.float32 or"),
+        ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
+        ({"scores": "sigmoid", "score_bias": torch.zeros(3)}, r"bias.shape = \(3,\): must be \(4,\)"),
+        ({}, "a.device = 'cpu': must be a CUDA device"),
+    ],
+)
+def test_logits_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
+    given = {"router_logits": torch.zeros(6, 4), "topk": 2, "topk_idx": None, "topk_weights": None}
+    with pytest.raises(ProblemError, match=message):
+        moe(**arguments(**{**given, **changes}))
+
+
+def test_fake_logits_give_experts_of_their_shapes() -> None:
+    with FakeTensorMode():
+        idx, weights = top_experts(torch.zeros(6, 64, dtype=torch.bfloat16), 4, scores="sigmoid", groups=2)
+    assert (idx.shape, idx.dtype, weights.shape, weights.dtype) == ((6, 4), torch.int64, (6, 4), torch.float32)

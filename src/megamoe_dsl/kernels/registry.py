@@ -9,7 +9,7 @@ from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
 from .ep_moe.family import EP_KERNELS
-from .expert_routing.family import RouteKernel, SumKernel
+from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
 from .kernel import Kernel, KernelConfig
@@ -22,6 +22,7 @@ KERNELS: list[Kernel] = [
     PreDispatchKernel(),
     GemmKernel(),
     GatherGemmKernel(),
+    TopExpertsKernel(),
     RouteKernel(),
     SumKernel(),
     *STAGES,

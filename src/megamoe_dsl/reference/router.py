@@ -49,18 +49,40 @@ def router_metadata(topk_idx: torch.Tensor, num_experts: int) -> RouterMetadata:
     return RouterMetadata(counts.int(), counts.cumsum(0).int(), sources.int(), positions.view(topk_idx.shape).int())
 
 
-def top_experts(logits: torch.Tensor, topk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The experts of the highest logits, and the softmax over those: (int32 [tokens, topk], float32 [tokens, topk]), highest first.
+def top_experts(
+    logits: torch.Tensor,
+    topk: int,
+    scores: str = "softmax",
+    bias: torch.Tensor | None = None,
+    groups: int = 1,
+    topk_groups: int = 1,
+    scale: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The experts with the highest scores, highest first, and their weights: (int32 [tokens, topk], float32 [tokens, topk]).
 
-    Of equal logits the expert of the lower number comes first.  The sum of a token's exponentials is formed in float64.
+    Of equal scores the expert of the lower number comes first.  Sums of a token's shares are formed in float64.
 
     Args:
         logits: float32 [tokens, experts].
         topk: experts of a token.
+        scores: softmax, over those that are chosen, or sigmoid, divided by the sum of those that are chosen (DeepSeek-V3's report, 2.1.2).
+        bias: float32 [experts], added to sigmoids to choose by.
+        groups: of experts, of which the `topk_groups` with the highest sums of two scores have a chance.
+        topk_groups: see `groups`.
+        scale: that weights are multiplied with.
     """
-    order = logits.sort(dim=1, descending=True, stable=True)
-    chosen = order.values[:, :topk].double()
-    return order.indices[:, :topk].int(), chosen.softmax(dim=1).float()
+    chosen_by = logits if scores == "softmax" else logits.sigmoid()
+    chosen_by = chosen_by if bias is None else chosen_by + bias
+    if groups > 1:
+        of_group = chosen_by.view(len(logits), groups, -1)
+        sums = of_group.topk(2, dim=2).values.sum(dim=2)
+        best = sums.sort(dim=1, descending=True, stable=True).indices[:, :topk_groups]
+        kept = torch.zeros_like(sums, dtype=torch.bool).scatter_(1, best, True)
+        chosen_by = of_group.masked_fill(~kept[:, :, None], -torch.inf).view(logits.shape)
+    order = chosen_by.sort(dim=1, descending=True, stable=True).indices[:, :topk]
+    chosen = logits.gather(1, order).double()
+    shares = chosen.softmax(dim=1) if scores == "softmax" else chosen.sigmoid() / chosen.sigmoid().sum(dim=1, keepdim=True)
+    return order.int(), (shares * scale).float()
 
 
 def weighted_sum(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

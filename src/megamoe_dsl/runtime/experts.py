@@ -3,8 +3,8 @@
     y = moe(x, w1, w1_sf, w2, w2_sf, topk_idx, topk_weights)
     y = moe(x, w1, w1_sf, w2, w2_sf, router_logits=logits, topk=8)
 
-A call launches four kernels on torch's current stream and does not synchronise.  The first call with a shape compiles them or loads them
-from the cache: before a graph is captured.
+A call launches four kernels on torch's current stream, one more before them for logits, and does not synchronise.  The first call with a
+shape compiles them or loads them from the cache: before a graph is captured.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from ..kernels.expert_routing.layer import ExpertLayer
+from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
 from .call_plan import CallPlans
 from .custom_op import define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_plan import ExpertPlan
+from .top_experts import top_experts
 
 
 def moe(
@@ -34,6 +36,11 @@ def moe(
     *,
     router_logits: torch.Tensor | None = None,
     topk: int | None = None,
+    scores: str = SOFTMAX,
+    score_bias: torch.Tensor | None = None,
+    groups: int = 1,
+    topk_groups: int = 1,
+    weight_scale: float = 1.0,
     gate_up: str = "gate_first",
     activation: str = "silu",
 ) -> torch.Tensor:
@@ -43,7 +50,9 @@ def moe(
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
     w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
-    router_logits  [T, E], instead of those: the `topk` highest, weighted by their softmax
+    router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
+    scores, score_bias, groups, topk_groups, weight_scale
+                   how experts are chosen from logits, as in `runtime.top_experts`: by default weights are a softmax over those chosen
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py)
 
@@ -53,7 +62,10 @@ def moe(
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
-        topk_weights, topk_idx = top_experts(router_logits, topk)
+        if topk is None:
+            raise ProblemError("topk", None, "a number with router_logits")
+        limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
+        topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits)
     elif topk is not None:
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
@@ -61,16 +73,6 @@ def moe(
     call = launch if is_plain_call(x) else moe_op
     y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
     return y
-
-
-def top_experts(logits: torch.Tensor, topk: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights, float32, and experts of the highest logits.  Raises `ProblemError`."""
-    if logits.dim() != 2:
-        raise ProblemError("router_logits.shape", tuple(logits.shape), "(tokens, experts)")
-    if topk is None or not 1 <= topk <= logits.shape[1]:
-        raise ProblemError("topk", topk, f"between 1 and {logits.shape[1]} with router_logits")
-    chosen = logits.float().topk(topk, dim=1)
-    return chosen.values.softmax(dim=1), chosen.indices
 
 
 def layer_of(x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up: str, activation: str) -> ExpertLayer:

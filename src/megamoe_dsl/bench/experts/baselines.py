@@ -18,6 +18,12 @@ from ...runtime.gemm_scales import scales_by_column
 Launch = Callable[[], Any]
 
 
+def torch_top_experts(logits: torch.Tensor, topk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Experts and weights of float32 logits."""
+    chosen = logits.topk(topk, dim=1)
+    return chosen.indices, chosen.values.softmax(dim=1)
+
+
 def torch_layer(call: ExpertCall, w1: torch.Tensor, w2: torch.Tensor) -> Launch:
     """BF16 by torch alone: slots sorted, rows gathered, `_grouped_mm` twice, and each token's rows weighted and summed."""
     grouped: Any = torch._grouped_mm

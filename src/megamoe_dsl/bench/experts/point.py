@@ -11,6 +11,7 @@ from ...kernels.gemm.problem import SCALE_BLOCK
 from ...layouts.arith import align
 from ...presets import PRESETS
 from ...problem import ProblemError
+from ..roofline import known_ceilings, measured_gpu
 
 LAYERS = {
     **{
@@ -42,6 +43,18 @@ class ExpertPoint:
         """Of both linears."""
         layer = self.layer
         return 6.0 * self.tokens * layer.topk * layer.hidden * layer.intermediate
+
+    def hbm_bytes(self, met: int) -> float:
+        """The least that the launches read and write with so many experts met: their weights once, tokens in BF16 and E4M3, each row's
+        product and result stored and loaded, y."""
+        layer, rows = self.layer, self.tokens * self.layer.topk
+        weights = 3.0 * met * layer.hidden * layer.intermediate
+        return weights + self.tokens * layer.hidden * (2 + 1 + 1 + 2) + rows * (2 * layer.intermediate + 2 * 2 * layer.hidden)
+
+    def least_us(self, met: int, gpu: str) -> float:
+        """Microseconds that a GPU's measured ceilings (bench/ceilings.json) allow."""
+        limits = known_ceilings()[measured_gpu(gpu)]
+        return 1e6 * max(self.flop / limits["fp8_flops"], self.hbm_bytes(met) / limits["hbm_bytes"])
 
     def __str__(self) -> str:
         return f"{self.name}:{self.tokens}"

@@ -6,23 +6,32 @@ from typing import Any
 
 from ..gemm.report import number
 
-OURS, THEIRS = ("ours", "TFLOPS", "route", "Linear1", "Linear2", "sum"), ("copy, DeepGEMM Linear1", "theirs / our Linear1")
-HEADINGS = ("Tokens", *OURS, "torch, BF16", "torch / ours", *THEIRS)
+OURS = ("ours", "TFLOPS", "TB/s", "of the ceiling", "experts", "route", "Linear1", "Linear2", "sum")
+OTHERS = ("torch, BF16", "torch / ours", "SGLang's Triton", "Triton / ours", "copy, DeepGEMM Linear1", "theirs / our Linear1")
+HEADINGS = ("Tokens", *OURS, *OTHERS)
+TRITON = "sglang "
+
+
+def beside(theirs: float | None, ours: float) -> list[str]:
+    """Cells of another's time and of how many times ours it is."""
+    return ["", ""] if theirs is None else [number(theirs), f"**{theirs / ours:.2f}**"]
 
 
 def row(record: dict[str, Any]) -> list[str]:
-    """Cells of a point: microseconds in CUDA graphs."""
+    """Cells of a point: microseconds in CUDA graphs; of the bytes that have to move, and of the time that the GPU's ceilings allow."""
     us = {name: float(one["median"]) for name, one in record["us"].items()}
     ours = us["ours, chosen"]
-    launches = [number(us[name]) for name in ("route", "fc1, chosen", "fc2", "sum")]
-    torch = us.get("torch bf16")
-    theirs = us.get("permute, deep_gemm fc1")
-    beside_torch = ["", ""] if torch is None else [number(torch), f"**{torch / ours:.2f}**"]
-    beside = ["", ""] if theirs is None else [number(theirs), f"**{theirs / us['fc1, chosen']:.2f}**"]
-    return [str(record["tokens"]), number(ours), f"{record['flop'] / ours / 1e6:.0f}", *launches, *beside_torch, *beside]
+    launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
+    moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
+    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
+    triton = min((time for name, time in us.items() if name.startswith(TRITON)), default=None)
+    others = [*beside(us.get("torch bf16"), ours), *beside(triton, ours), *beside(us.get("permute, deep_gemm fc1"), us["fc1, chosen"])]
+    return [str(record["tokens"]), number(ours), *rates, *launches, *others]
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """A row for each point that was right."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row(one) for one in records if one["passed"])]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    """A row for each point that was right; columns of which no point has anything are left out."""
+    rows = [row(one) for one in records if one["passed"]]
+    kept = [index for index in range(len(HEADINGS)) if any(cells[index] for cells in rows)]
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *rows]
+    return "\n".join(f"| {' | '.join(cells[index] for index in kept)} |" for cells in lines)

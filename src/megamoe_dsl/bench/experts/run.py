@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ...artifact.compile import compile_kernel
 from ...artifact.store import ArtifactStore
+from ...kernels.expert_routing.config import TopExpertsConfig
 from ...kernels.expert_routing.layer import LayerConfigs
+from ...kernels.expert_routing.problem import TopExpertsProblem
 from ...kernels.gather_gemm.problem import SORTED_BLOCKED
 from ...kernels.gemm.problem import ROW_BLOCK
 from ...layouts.expert_rows import BlockedRows
@@ -20,12 +22,14 @@ from ...quant import dequantize_weight_e4m3
 from ...runtime.expert_call import ExpertWeightsFp8
 from ...runtime.expert_plan import DeviceExperts
 from ...runtime.experts import moe
+from ...runtime.top_experts import top_experts
 from ...target import Target
 from ..host_time import time_host
 from ..timing import time_graphs
-from .baselines import deep_gemm_fc1, torch_layer
+from .baselines import deep_gemm_fc1, torch_layer, torch_top_experts
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
+from .sglang_triton import CONFIGS, sglang_layer
 
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
@@ -41,7 +45,8 @@ def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
 def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks; how many kernels."""
     store = ArtifactStore(folder)
-    wanted = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
     missing = [config for config in wanted if not store.path(config).exists()]
     for config in missing:
         store.save(compile_kernel(config))
@@ -56,16 +61,28 @@ def bfloat16(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, site: Path | None) -> Iterator[dict[str, Any]]:
+class Sites(NamedTuple):
+    """Folders with unpacked wheels of others, or None."""
+
+    deep_gemm: Path | None = None
+    sglang: Path | None = None
+
+
+def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, sites: Sites) -> Iterator[dict[str, Any]]:
     """A record of each point; models one after another."""
     for name in dict.fromkeys(point.name for point in points):
         own = [point for point in points if point.name == name]
         weights = draw_weights(own[0].layer)
         as_bf16 = bfloat16(weights.w1, weights.w1_sf), bfloat16(weights.w2, weights.w2_sf)
         for point in own:
-            yield run_point(point, target, ArtifactStore(folder), weights, as_bf16, site)
+            yield run_point(point, target, ArtifactStore(folder), weights, as_bf16, sites)
         del weights, as_bf16
         torch.cuda.empty_cache()
+
+
+def first_line(error: Exception) -> str:
+    """Of what it says."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def host_times(inputs: DrawnCall, ways: dict[str, Callable[[], Any]]) -> dict[str, Any]:
@@ -88,7 +105,7 @@ def run_point(
     store: ArtifactStore,
     weights: ExpertWeightsFp8,
     as_bf16: tuple[torch.Tensor, torch.Tensor],
-    site: Path | None,
+    sites: Sites,
 ) -> dict[str, Any]:
     """Errors of every way, times of it and of the four launches, and what rows take."""
     inputs = DrawnCall.draw(point.layer, point.tokens, weights)
@@ -100,24 +117,33 @@ def run_point(
         errors[f"ours, {name}"] = inputs.error(experts(call))
         ways[f"fc1, {name}"] = partial(experts.fc1, call)
     chosen = found["chosen"]
+    logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
+    ways["top_experts"] = partial(top_experts, logits, call.layer.topk)
+    ways["torch topk, softmax"] = partial(torch_top_experts, logits, call.layer.topk)
     ways |= {"route": partial(chosen.route, call), "fc2": partial(chosen.fc2, call), "sum": partial(chosen.sum, call)}
-    one = torch_layer(call, *as_bf16)
-    try:
-        errors["torch bf16"] = inputs.error(one())
-        ways["torch bf16"] = one
-    except (RuntimeError, AttributeError) as error:
-        refused["torch bf16"] = str(error).splitlines()[0]
-    if site is not None:
+    whole = {"torch bf16": partial(torch_layer, call, *as_bf16)}
+    if sites.sglang is not None:
+        configs = {f"sglang {one['BLOCK_SIZE_M']} x {one['BLOCK_SIZE_N']}": one for one in CONFIGS.get(point.name, ())}
+        whole |= {name: partial(sglang_layer, call, sites.sglang, one) for name, one in configs.items()}
+    for name, make in whole.items():
         try:
-            baselines = deep_gemm_fc1(call, site)
+            way = make()
+            errors[name] = inputs.error(way())
+            ways[name] = way
+        except (RuntimeError, AttributeError, ImportError) as error:
+            refused[name] = first_line(error)
+    if sites.deep_gemm is not None:
+        try:
+            baselines = deep_gemm_fc1(call, sites.deep_gemm)
             for way in baselines.values():
                 way()
             torch.cuda.synchronize()
             ways |= baselines
         except (RuntimeError, ImportError, AssertionError) as error:
-            refused["deep_gemm"] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            refused["deep_gemm"] = first_line(error)
     ends = call.ends.tolist()
     counts = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+    met = sum(count > 0 for count in counts)
     return {
         "point": str(point),
         "tokens": point.tokens,
@@ -125,6 +151,9 @@ def run_point(
         "errors": errors,
         "passed": all(error < TOLERANCE for error in errors.values()),
         "us": {name: asdict(times) for name, times in time_graphs(ways).items()},
+        "experts_met": met,
+        "hbm_bytes": point.hbm_bytes(met),
+        "least_us": point.least_us(met, torch.cuda.get_device_name()),
         "host_us": host_times(inputs, ways) if point.tokens <= HOST_TOKENS else {},
         "refused": refused,
         "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: BlockedRows(counts, ROW_BLOCK).num_rows},

@@ -10,6 +10,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TopExpertsArguments:
+    """What a router says, and which experts that makes.
+
+    logits        f32 or bf16 [num_tokens, num_experts]
+    bias          f32 [num_experts], or 0
+    topk_idx      i64 [num_tokens, topk], the highest first
+    topk_weights  f32 [num_tokens, topk]
+    """
+
+    logits: Int64
+    bias: Int64
+    topk_idx: Int64
+    topk_weights: Int64
+    num_tokens: Int32
+
+
+@dataclass(frozen=True)
 class RouteArguments:
     """What tokens are, and what they become.
 

@@ -1,10 +1,10 @@
-"""How tokens are routed, and their results summed: grids of one CTA per SM."""
+"""How experts are chosen, tokens routed, and their results summed: grids of one CTA per SM."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
@@ -12,7 +12,7 @@ from ...layouts.region import U32, Field, Region
 from ...recipe import RECIPES
 from ...target import Target
 from ..gemm.problem import GEMM_RECIPES
-from .problem import RoutingProblem
+from .problem import RoutingProblem, TopExpertsProblem
 
 WARPS = 32
 MOST_SORTERS = 32
@@ -22,25 +22,21 @@ SLOTS_PER_SORTER = 4096
 
 
 @dataclass(frozen=True)
-class RoutingConfig:
-    """What both kernels have; raises `ConfigError` where a field is out of range.  `num_sms` are the CTAs of the grid."""
+class TokensConfig:
+    """What the kernels have in common; raises `ConfigError` where a field is out of range.  `num_sms` are the CTAs of the grid."""
 
     arch: ClassVar[Arch] = SM90
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = 32 * WARPS
     least_sms: ClassVar[int] = 1
-    promoted: ClassVar[bool] = True
-    """Of the recipes of the architecture (recipe.py)."""
+    problems: ClassVar[type] = RoutingProblem
 
-    problem: RoutingProblem
+    problem: Any
     num_sms: int
 
     def __post_init__(self) -> None:
-        require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
+        require(isinstance(self.problem, self.problems), "problem", self.problem, f"a {self.problems.__name__}")
         require_integers(self, "num_sms")
-        recipes = " or ".join(name for name in GEMM_RECIPES if RECIPES[name].promoted == self.promoted)
-        fits = self.problem.formats.promoted == self.promoted
-        require(fits, "problem.recipe", self.problem.recipe, f"{recipes} for {self.arch}")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
     @property
@@ -49,9 +45,25 @@ class RoutingConfig:
         return self.num_sms
 
     @classmethod
-    def choose(cls, problem: RoutingProblem, target: Target) -> Self:
+    def choose(cls, problem: Any, target: Target) -> Self:
         """A CTA for each of the target's SMs, whatever the number of tokens."""
         return cls(problem, target.num_sms)
+
+
+@dataclass(frozen=True)
+class RoutingConfig(TokensConfig):
+    """Of tokens in number formats that not every architecture has."""
+
+    promoted: ClassVar[bool] = True
+    """Of the recipes of the architecture (recipe.py)."""
+
+    problem: RoutingProblem
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        recipes = " or ".join(name for name in GEMM_RECIPES if RECIPES[name].promoted == self.promoted)
+        fits = self.problem.formats.promoted == self.promoted
+        require(fits, "problem.recipe", self.problem.recipe, f"{recipes} for {self.arch}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ class RouteConfig(RoutingConfig):
         require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
 
     @classmethod
-    def choose(cls, problem: RoutingProblem, target: Target) -> Self:
+    def choose(cls, problem: Any, target: Target) -> Self:
         """A quarter of the SMs may sort."""
         return cls(problem, target.num_sms, max(1, min(MOST_SORTERS, target.num_sms // 4)))
 
@@ -91,3 +103,13 @@ class SumConfig(RoutingConfig):
     """A warp takes 256 channels of a token at a time; a thread has registers for those of all its experts' rows."""
 
     num_threads = 512
+
+
+@dataclass(frozen=True)
+class TopExpertsConfig(TokensConfig):
+    """A warp takes a token at a time; a lane has registers for every 32nd expert."""
+
+    problem: TopExpertsProblem
+
+    num_threads = 256
+    problems = TopExpertsProblem

@@ -10,27 +10,52 @@ from ...arch import SM90, SM100
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import RouteArguments, SumArguments
-from .config import RouteConfig, RoutingConfig, SumConfig
-from .problem import RoutingProblem
-from .sm100 import Sm100RouteConfig, Sm100SumConfig
+from .arguments import RouteArguments, SumArguments, TopExpertsArguments
+from .config import RouteConfig, SumConfig, TokensConfig, TopExpertsConfig
+from .problem import RoutingProblem, TopExpertsProblem
+from .sm100 import Sm100RouteConfig, Sm100SumConfig, Sm100TopExpertsConfig
 
 
 class RoutingKernel(Kernel):
     """A kernel over the tokens of one GPU."""
 
-    problem = RoutingProblem
+    problem: ClassVar[type[Any]] = RoutingProblem
 
-    def choose(self, problem: RoutingProblem, target: Target, num_tokens: int, **fields: Any) -> RoutingConfig:
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
         problem.check_tokens(num_tokens)
-        kind: type[RoutingConfig] = self.configs[target.arch.name]
+        kind: type[TokensConfig] = self.configs[target.arch.name]
         return replace(kind.choose(problem, target), **fields)
 
-    def label(self, config: RoutingConfig) -> str:
+    def label(self, config: TokensConfig) -> str:
         """Hidden, experts and top-k."""
         p = config.problem
+        assert isinstance(p, RoutingProblem)
         return f"{p.hidden}-e{p.num_experts}-k{p.topk}-{self.name}"
+
+
+class TopExpertsKernel(RoutingKernel):
+    """The experts of each token and their weights, from a router's logits."""
+
+    name = "top_experts"
+    problem = TopExpertsProblem
+    configs: ClassVar[Mapping[str, type[TopExpertsConfig]]] = {SM90.name: TopExpertsConfig, SM100.name: Sm100TopExpertsConfig}
+
+    def launcher(self, config: TopExpertsConfig) -> Callable[..., Any]:
+        """`top_experts`.  Imports the DSL."""
+        from .top_experts import top_experts
+
+        return top_experts
+
+    def label(self, config: TokensConfig) -> str:
+        """Experts, top-k and scores."""
+        p = config.problem
+        assert isinstance(p, TopExpertsProblem)
+        return f"e{p.num_experts}-k{p.topk}-{p.scores}-{self.name}"
+
+    def arguments_type(self, config: TopExpertsConfig) -> type[TopExpertsArguments]:
+        """The same for all configurations."""
+        return TopExpertsArguments
 
 
 class RouteKernel(RoutingKernel):

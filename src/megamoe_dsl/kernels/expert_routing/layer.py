@@ -14,7 +14,7 @@ from ..gather_gemm.problem import GATE_FIRST, GATE_UP, SORTED_PACKED, GatherGemm
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..gemm.problem import GEMM_RECIPES, PACKED, GemmProblem
-from .config import RoutingConfig
+from .config import TokensConfig
 from .family import RouteKernel, SumKernel
 from .problem import RoutingProblem
 
@@ -22,10 +22,10 @@ from .problem import RoutingProblem
 class LayerConfigs(NamedTuple):
     """Of the four launches, in order."""
 
-    route: RoutingConfig
+    route: TokensConfig
     fc1: BaseGemmConfig
     fc2: BaseGemmConfig
-    total: RoutingConfig
+    total: TokensConfig
 
 
 def family_of(problem: GemmProblem) -> GemmKernel:

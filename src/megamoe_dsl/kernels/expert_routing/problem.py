@@ -8,6 +8,12 @@ from ...problem import MAX_TOPK, ProblemError, integer_between
 from ...recipe import RECIPES, Recipe
 from ..gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
+SCORES = (SOFTMAX, SIGMOID)
+F32, BF16 = "f32", "bf16"
+LOGITS = (F32, BF16)
+EXPERTS_PER_LANE_STEP = 32
+
 MOST_SLOTS = 1 << 27
 """Of all tokens together: rows are counted in 32 bits, with room."""
 
@@ -40,6 +46,54 @@ class RoutingProblem:
     def formats(self) -> Recipe:
         """Of tokens, `activations`, and what follows."""
         return RECIPES[self.recipe]
+
+    def check_tokens(self, tokens: object, field: str = "num_tokens") -> int:
+        """As an int.  Raises `ProblemError` for a number that no launch takes."""
+        most = MOST_SLOTS // self.topk
+        return integer_between(field, tokens, 0, most, f"between 0 and {most}")
+
+
+@dataclass(frozen=True)
+class TopExpertsProblem:
+    """The `topk` of `num_experts` experts, at most 1024, with the highest scores, and what their results are weighted with.
+
+    scores      softmax: over the logits of those that are chosen (Qwen3, gpt-oss); sigmoid: of each, divided by their sum (DeepSeek-V3)
+    logits      f32 or bf16
+    biased      whether a bias for each expert is added to the sigmoid that experts are chosen by, though not to what weights come from
+    groups      experts are that many groups; more than 1: of whole 32 experts
+    topk_groups of these, by the sum of the two highest scores in each, experts are chosen
+    scale       that weights are multiplied with
+
+    Raises `ProblemError`, which names field, value and what is allowed.
+    """
+
+    num_experts: int
+    topk: int
+    scores: str = SOFTMAX
+    logits: str = F32
+    biased: bool = False
+    groups: int = 1
+    topk_groups: int = 1
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        most = {"num_experts": MOST_GROUPS, "topk": MAX_TOPK, "groups": MOST_GROUPS // EXPERTS_PER_LANE_STEP}
+        for field, limit in most.items():
+            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, limit, f"between 1 and {limit}"))
+        allowed = f"between 1 and groups = {self.groups}"
+        object.__setattr__(self, "topk_groups", integer_between("topk_groups", self.topk_groups, 1, self.groups, allowed))
+        object.__setattr__(self, "scale", float(self.scale))
+        if self.scores not in SCORES:
+            raise ProblemError("scores", self.scores, "one of " + ", ".join(SCORES))
+        if self.logits not in LOGITS:
+            raise ProblemError("logits", self.logits, "one of " + ", ".join(LOGITS))
+        if self.biased and self.scores != SIGMOID:
+            raise ProblemError("biased", self.biased, f"False without scores = {SIGMOID}")
+        if self.groups > 1 and self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups):
+            raise ProblemError("num_experts", self.num_experts, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
+        room = self.num_experts // self.groups * self.topk_groups
+        if self.topk > room:
+            raise ProblemError("topk", self.topk, f"at most the {room} experts of {self.topk_groups} of {self.groups} groups")
 
     def check_tokens(self, tokens: object, field: str = "num_tokens") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""

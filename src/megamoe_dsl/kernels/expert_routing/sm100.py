@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...arch import SM100, Arch
-from .config import RouteConfig, SumConfig
+from .config import RouteConfig, SumConfig, TopExpertsConfig
 
 
 @dataclass(frozen=True)
@@ -23,3 +23,10 @@ class Sm100SumConfig(SumConfig):
 
     arch: ClassVar[Arch] = SM100
     promoted = False
+
+
+@dataclass(frozen=True)
+class Sm100TopExpertsConfig(TopExpertsConfig):
+    """From logits, as everywhere."""
+
+    arch: ClassVar[Arch] = SM100

@@ -1,0 +1,76 @@
+"""Experts chosen from logits, in the simulator: those of the reference, with weights to a few roundings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gemm_runs import artifact
+from megamoe_dsl.kernels.expert_routing.config import TopExpertsConfig
+from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.reference.router import top_experts
+from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
+from megamoe_dsl.target import Target
+
+DEEPSEEK_V3: dict[str, Any] = {"scores": "sigmoid", "biased": True, "groups": 8, "topk_groups": 4, "scale": 2.5}
+CASES = {
+    "qwen3-next": TopExpertsProblem(512, 10),
+    "deepseek-v3": TopExpertsProblem(256, 8, **DEEPSEEK_V3),
+    "gpt-oss, bf16": TopExpertsProblem(128, 4, logits="bf16"),
+    "few": TopExpertsProblem(5, 5),
+    "two steps of a group": TopExpertsProblem(192, 3, "sigmoid", groups=3, topk_groups=1),
+}
+
+
+def logits_of(problem: TopExpertsProblem, tokens: int) -> torch.Tensor:
+    """Normal ones; of a token all are equal, of another some are, and of a third one is infinite."""
+    logits = torch.randn(tokens, problem.num_experts, generator=torch.Generator().manual_seed(tokens))
+    logits[0] = -1.5
+    logits[1] = logits[1].round()
+    logits[2, 1:3] = torch.tensor([-torch.inf, 30.0])
+    return logits if problem.logits == "f32" else logits.bfloat16()
+
+
+@pytest.mark.parametrize(("case", "arch"), [*((case, "sm_90a") for case in CASES), ("deepseek-v3", "sm_100a")])
+def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None:
+    problem, tokens = CASES[case], 21
+    logits = logits_of(problem, tokens)
+    bias = torch.linspace(-0.1, 0.1, problem.num_experts) if problem.biased else None
+    idx, weights = torch.full((tokens, problem.topk), -7), torch.zeros(tokens, problem.topk)
+    read = {"logits": logits, **({} if bias is None else {"bias": bias})}
+    written = {"topk_idx": idx, "topk_weights": weights}
+    addresses = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
+    config = find_kernel("top_experts").choose(problem, Target.typical(arch, 2), tokens)
+    arguments = {"bias": 0, **addresses, "num_tokens": tokens}
+    assert not simulate_launches(artifact(config), memory_of(read, written), arguments).findings
+    limits = problem.groups, problem.topk_groups, problem.scale
+    expected_idx, expected = top_experts(logits.float(), problem.topk, problem.scores, bias, *limits)
+    assert torch.equal(idx.int(), expected_idx)
+    assert torch.allclose(weights, expected, rtol=2e-6, atol=0)
+
+
+def test_registers_are_enough_for_most_experts() -> None:
+    compiled = artifact(TopExpertsConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
+    assert compiled.resources.stack_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"topk": 9}, "topk = 9: must be at most the 8 experts of 1 of 1 groups"),
+        ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
+        ({"logits": "f16"}, "logits = 'f16': must be one of f32, bf16"),
+        ({"biased": True}, "biased = True: must be False without scores = sigmoid"),
+        ({"groups": 2}, "num_experts = 8: must be a multiple of 32 in each of groups = 2"),
+        ({"topk_groups": 2}, "topk_groups = 2: must be between 1 and groups = 1"),
+    ],
+)
+def test_bad_problems_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        TopExpertsProblem(**{"num_experts": 8, "topk": 2, **fields})
+    with pytest.raises(ProblemError, match="num_tokens = -1: must be between 0"):
+        find_kernel("top_experts").choose(TopExpertsProblem(8, 2), Target.typical("sm_90a"), -1)
