@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +29,7 @@ from megamoe_dsl.bench.options import add_options, naming_options, option, read_
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
@@ -146,11 +144,7 @@ def main() -> None:
         records.append({"name": point.name, **record})
         print(table(records[-1]), flush=True)
 
-    for ranks in dict.fromkeys(point.ranks for point in points):
-        mine = [point for point in points if point.ranks == ranks]
-        with tempfile.TemporaryDirectory() as folder:
-            worker = RankWorker(partial(work, options=options), ranks)
-            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
+    run_points(partial(work, options=options), points, POINT_LIMIT_S, show, options.watchdog_ms / 1e3)
     print(f"wrote {save(options.out, 'compare_buffers', records)}")
     sys.exit(any("error" in one for one in records))
 

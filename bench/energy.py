@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from megamoe_dsl.bench.options import add_options, naming_options, read_options
 from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import EnergyOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.problem import ProblemError
@@ -63,11 +62,7 @@ def main() -> None:
         write(path, head, records)
         print(line_of(records[-1]), flush=True)
 
-    for ranks in dict.fromkeys(point.ranks for point in points):
-        mine = [point for point in points if point.ranks == ranks]
-        worker = RankWorker(partial(work, options=options, host=host), ranks)
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(worker, mine, Path(folder), LIMIT_S, show, options.watchdog_ms / 1e3)
+    run_points(partial(work, options=options, host=host), points, LIMIT_S, show, options.watchdog_ms / 1e3)
     print(f"wrote {path}")
     sys.exit(any("error" in one for one in records))
 

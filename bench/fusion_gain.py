@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from megamoe_dsl.bench.options import at_least
 from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
-from megamoe_dsl.bench.process_group import RankWorker, run_jobs
+from megamoe_dsl.bench.process_group import run_points
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
@@ -93,9 +92,7 @@ def main() -> None:
         print(line_of(records[-1]), flush=True)
 
     job = partial(work, folder=given.folder, host=host, launches=given.launches, far=given.torch)
-    for ranks in dict.fromkeys(point.ranks for point in points):
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(RankWorker(job, ranks), [one for one in points if one.ranks == ranks], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3)
+    run_points(job, points, LIMIT_S, show, WATCHDOG_MS / 1e3)
     print(f"wrote {path}")
     sys.exit(any("error" in one or not one["agreement"]["passed"] for one in records))
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": {"arch", "problem"},
     "blocks": {"device", "hardware", "layouts", "schedule"},
     "sim": {"device", "hardware"},
-    "quant": {"arch", "hardware", "problem", "recipe"},
+    "quant": {"arch", "hardware", "layouts", "problem", "recipe"},
     "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
     "cases": {"integer", "problem", "quant", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "integer", "sass", "schedule", "tuned"},
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pictures": {*SHAPE, "kernels", "schedule"},
     "predict": {*SHAPE, "kernels", "pictures", "schedule"},
     "inspect": {*SHAPE, "artifact", "kernels", "presets", "sass"},
-    "checkpoints": {"presets", "problem", "quant", "recipe"},
+    "checkpoints": {"hardware", "layouts", "problem", "quant", "recipe"},
     "runtime": {*SHAPE, "artifact", "cases", "integer", "kernels", "quant", "sim"},
     "compat": {"arch", "artifact", "kernels", "presets", "problem", "quant", "recipe", "runtime", "target"},
     "bench": {*SHAPE, "artifact", "cases", "integer", "kernels", "presets", "quant", "reference", "runtime", "tuned"},
@@ -104,7 +104,7 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     """Warp numbers and register counts are in `kernel.py` of an architecture."""
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
-    gemms = ("gemm", "gemm.decoding", "gemm.sm100", "gather_gemm")
+    gemms = ("gemm", "gemm.decoding", "gemm.sm100", "gather_gemm", "gather_gemm.sm100")
     families = ("mega_moe.sm100", "mega_moe.sm90", *gemms, "moe_stages", "moe_stages.sm100", "ep_moe")
     assert found == {f"kernels.{family}.kernel" for family in families}
 

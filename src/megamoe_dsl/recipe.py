@@ -37,6 +37,10 @@ class Format:
         """Of a value, without its scale."""
         return BITS[self.element]
 
+    def scales_of(self, channels: int) -> int:
+        """Scales of a row of so many values; the last one's may be fewer than the others'."""
+        return -(-channels // self.channels)
+
     def row_bytes(self, channels: int) -> int:
         """Of so many values, without their scales."""
         return channels * BITS[self.element] // 8
@@ -73,6 +77,7 @@ RECIPES = {
     for one in (
         Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, promoted=False),
         Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, promoted=False),
+        Recipe("mxfp8xmxfp8", MXFP8, MXFP8, MXFP8, promoted=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
@@ -91,4 +96,4 @@ RECIPES = {
 }
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
 of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
-`fp8xfp8`."""
+`fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format."""

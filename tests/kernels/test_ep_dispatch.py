@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ep_runs import check_dispatch, counted, only_first_ranks, problem, simulated
+from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated
 from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl.cases import random_case
@@ -62,11 +62,9 @@ def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool) -> N
     case = random_case(moe, (9, 6), 7, mask=0.1)
     config = DispatchGemmConfig(moe, 64, 64, num_sms=2, token_saving=token_saving, token_sorting=token_sorting)
     ep = simulated(config, case)
-    with counted(ep) as crossing:
-        check_dispatch(ep, case)
     traffic = Traffic.of(moe, case.topk_idx)
     assert traffic.tokens < traffic.pairs
-    assert crossing.bytes == moe.hidden * (traffic.tokens if token_saving else traffic.pairs)
+    assert checked_dispatch(ep, case).crossed == moe.hidden * (traffic.tokens if token_saving else traffic.pairs)
 
 
 def test_a_rank_that_stays_away_is_named() -> None:
@@ -105,7 +103,9 @@ def test_bad_fields_are_named(field: str, value: object) -> None:
         SMALL.replace(**{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [("recipe", "fp8xmxfp4"), ("pool_rows", 128), ("combine", "e4m3"), ("activation_clamp", 7.0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("recipe", "fp8xmxfp4"), ("pool_rows", 128), ("combine", "e4m3"), ("activation_clamp", 7.0), ("biases", True)]
+)
 def test_bad_problems_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"problem\.{field} = {value!r}: must be "):
         DispatchGemmConfig(replace(MOE, **{field: value}))

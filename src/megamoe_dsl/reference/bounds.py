@@ -16,7 +16,7 @@ When `rigorous`, no kernel that follows the definition can leave the bound, but 
 conspire. Otherwise code errors add in quadrature times 8: they are independent and centred, so Hoeffding's inequality gives a probability
 below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-norm, |sum|):
 
-fp8xfp4 and mxf4xmxf4
+fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8
          FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
          the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
 fp8xfp8 and fp8xmxfp4
@@ -44,14 +44,15 @@ from megamoe_dsl.quant import (
     MICRO_SCALING,
     ExpertWeights,
     MicroScaling,
+    blocks_of,
     decode_ue8m0,
-    dequantize_e2m1,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     input_layout,
     inverse_scale,
+    micro_scaling_of,
 )
-from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
@@ -84,7 +85,7 @@ def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rig
 
 def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
     """E of fp8xfp8, by blocks of 128; scales are the same within a block, so the scaled products serve."""
-    blocks = left.shape[1] // FP32_SCALE_BLOCK
+    blocks = -(-left.shape[1] // FP32_SCALE_BLOCK)
     if not rigorous:
         return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
     error = 2 * (blocks + 1) * _UNIT * (left.abs() @ right.abs().T)
@@ -98,7 +99,7 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of fp8xfp4 and mxf4xmxf4, and E of each, probabilistic.
+    """Exact sums of fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8, and E of each, probabilistic.
 
     Args:
         x, x_sf, w, w_sf: as `stages.scaled_matmul`, with UE8M0 scales.
@@ -106,8 +107,7 @@ def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torc
     Returns:
         Two float64 [n, rows].
     """
-    element = MICRO_SCALING[E2M1 if x.dtype == torch.uint8 else E4M3]
-    left, right = element.dequantize(x, x_sf), dequantize_e2m1(w, w_sf)
+    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
     total = left @ right.T
     return total, _sum_error(left, right, total, rigorous=False)
 
@@ -122,13 +122,13 @@ class _Sums:
     def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
 
-    def weights(self, w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_e2m1(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
+    def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
+        return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf, parts)
 
-    def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
+    def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted:
-            return scaled_matmul(x, x_sf, w, w_sf, self.accumulate).double()
+            return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
         return self.activations(x, x_sf) @ self.weights(w, w_sf).T
 
     def biased(
@@ -159,11 +159,10 @@ def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor
     """Distance between the dequantised reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
 
     def spread(x: torch.Tensor) -> torch.Tensor:
-        return x.repeat_interleave(block, dim=1)
+        return x.repeat_interleave(block, dim=1)[:, : values.shape[1]]
 
-    blocks = (-1, block)
-    low = element.scale_byte((values.abs() - error).unflatten(1, blocks).amax(2).clamp(min=0).float())
-    high = element.scale_byte((values.abs() + error).unflatten(1, blocks).amax(2).float())
+    low = element.scale_byte(blocks_of(values.abs() - error, block).amax(2).clamp(min=0).float())
+    high = element.scale_byte(blocks_of(values.abs() + error, block).amax(2).float())
     worst = torch.zeros_like(values)
     for byte in (low, high):
         factor, scale = spread(inverse_scale(byte)), spread(decode_ue8m0(byte))
@@ -207,8 +206,8 @@ def error_bound(
     clamp, block = problem.activation_clamp, input_layout(problem)[1]
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
-        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf)
-        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf), total)
+        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
+        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)

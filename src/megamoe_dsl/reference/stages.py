@@ -3,7 +3,7 @@
 Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
 differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
 (`quant.block128` says why a power of two). What follows is about fp8xfp4; mxf4xmxf4 differs from it in the element of both activations,
-E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6.
+E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6; mxfp8xmxfp8 in that of the weights alone.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
 reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
@@ -17,23 +17,24 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize_e4m3, micro_scaling_of, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
 
 def scaled_matmul(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes fp8xfp4 or mxf4xmxf4.
+    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
 
     Args:
         x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
-        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, K/128].
-        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8: float8_e4m3fn [rows, K].
-        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
+        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)].
+        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
+        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
         accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
             sums as Hopper's tensor core does.
+        parts: matrices that w has below one another, each with blocks of scales of its own.
 
     Returns:
         float32 [n, rows].
@@ -43,13 +44,12 @@ def scaled_matmul(
             another K, or an accumulation that the combination does not have.
     """
     if x_sf.dtype == torch.float32:
-        return promoted_matmul(x, x_sf, w, w_sf, accumulate)
+        return promoted_matmul(x, x_sf, w, w_sf, accumulate, parts)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
-    packed = x.dtype == torch.uint8
-    if (found := x.shape[-1] * (2 if packed else 1)) != 2 * w.shape[-1]:
-        raise ValueError(f"x: K = {found}, allowed: {2 * w.shape[-1]}, the K of w")
-    left, right = (dequantize_e2m1 if packed else dequantize_e4m3)(x, x_sf), dequantize_e2m1(w, w_sf)
+    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
+    if left.shape[-1] != right.shape[-1]:
+        raise ValueError(f"x: K = {left.shape[-1]}, allowed: {right.shape[-1]}, the K of w")
     return (left.to(accumulate) @ right.to(accumulate).T).to(torch.float32)
 
 
@@ -75,7 +75,7 @@ def linear1(
     Raises:
         ValueError: see `scaled_matmul`.
     """
-    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias)
+    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2), bias)
 
 
 def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None) -> torch.Tensor:
@@ -148,8 +148,8 @@ def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
     form = COMBINE[element]
     if form.scale is None:
         return out
-    codes, sf = quantize_e4m3(out, form.channels)
-    return dequantize_e4m3(codes, sf, form.channels).float()
+    blocks = blocks_of(out, form.channels).flatten(1)
+    return dequantize_e4m3(*quantize_e4m3(blocks, form.channels), form.channels).float()[:, : out.shape[1]]
 
 
 def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:

@@ -8,10 +8,8 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.gather_gemm.family import GatherGemmKernel
-from ..kernels.gather_gemm.problem import GatherGemmProblem
+from ..kernels.expert_routing.layer import family_of
 from ..kernels.gemm.base_config import BaseGemmConfig
-from ..kernels.gemm.family import GemmKernel
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
 from ..target import Target
@@ -37,12 +35,24 @@ class LoadedGemm:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
+    def prepare(self, tensors: GemmTensors | GatherTensors) -> bytes:
+        """What `launch` takes; the tensors have been checked."""
+        return self._prepare(tuple(tensors.arguments(tensors.scales(), 0).items()))
+
+    def counter(self) -> int:
+        """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
+        return self._counters.address() if self._counters else 0
+
+    def launch(self, prepared: bytes, counter: int) -> None:
+        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were."""
+        self._kernel.arguments.restore(prepared)
+        self._kernel.arguments.values.counter = counter
+        self._kernel.launch()
+
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
-        scales = tensors.scales()
-        counter = self._counters.address() if self._counters else 0
-        self._kernel.arguments.restore(self._prepare(tuple(tensors.arguments(scales, counter).items())))
-        self._kernel.launch()
+        scales = tensors.scales()  # what is copied for the kernel lives until the launch is on its way
+        self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
 
 
 def check_current(device: torch.device) -> None:
@@ -82,8 +92,7 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            kernel = GatherGemmKernel() if isinstance(self.problem, GatherGemmProblem) else GemmKernel()
-            config = kernel.choose(self.problem, self.target, rows)
+            config = family_of(self.problem).choose(self.problem, self.target, rows)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]

@@ -9,66 +9,18 @@ from the cache: before a graph is captured.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..artifact.cache import cache_folder
-from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
+from ..kernels.expert_routing.layer import ExpertLayer
 from ..problem import ProblemError
-from .cuda_kernel import CudaKernel
-from .device_gemm import LoadedGemm, check_current, gpu_target
+from .call_plan import CallPlans
+from .custom_op import define, is_plain_call
+from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-
-
-class DeviceExperts:
-    """The kernels of a layer on a device, of these configurations; `store` has them."""
-
-    def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device) -> None:
-        self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
-        self._route, self._sum = (CudaKernel(store.get(config)) for config in (configs.route, configs.total))
-
-    def __call__(self, call: ExpertCall) -> torch.Tensor:
-        """y; the call's tensors have been checked."""
-        self.route(call)
-        self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
-        return call.y
-
-    def route(self, call: ExpertCall) -> None:
-        """The first launch."""
-        self._launch(self._route, call, call.arguments(call.route_tensors()))
-
-    def fc1(self, call: ExpertCall) -> None:
-        """The second launch: Linear1."""
-        self._fc1(call.fc1)
-
-    def fc2(self, call: ExpertCall) -> None:
-        """The third launch: Linear2."""
-        self._fc2(call.fc2)
-
-    def sum(self, call: ExpertCall) -> None:
-        """The last launch."""
-        self._launch(self._sum, call, call.arguments(call.sum_tensors()))
-
-    @staticmethod
-    def _launch(kernel: CudaKernel, call: ExpertCall, arguments: dict[str, int]) -> None:
-        kernel(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
-
-
-@lru_cache
-def layer_configs(layer: ExpertLayer, tokens: int, device: torch.device) -> LayerConfigs:
-    """For so many tokens on a device."""
-    return layer.configs(gpu_target(device), tokens)
-
-
-@lru_cache
-def device_experts(configs: LayerConfigs, device: torch.device) -> DeviceExperts:
-    """Kernels from the cache, which compiles what is missing."""
-    return DeviceExperts(configs, ArtifactStore(cache_folder()), device)
+from .expert_plan import ExpertPlan
 
 
 def moe(
@@ -85,18 +37,18 @@ def moe(
     gate_up: str = "gate_first",
     activation: str = "silu",
 ) -> torch.Tensor:
-    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Hopper.
+    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 on Hopper, E2M1 on Blackwell.
 
-    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128
+    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
-    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]
+    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
     router_logits  [T, E], instead of those: the `topk` highest, weighted by their softmax
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py)
 
-    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128; a token's rows are BF16, added in FP32 in
-    the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32; a token's rows are BF16, added in
+    FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
@@ -106,7 +58,9 @@ def moe(
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
-    return moe_op(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
+    call = launch if is_plain_call(x) else moe_op
+    y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
+    return y
 
 
 def top_experts(logits: torch.Tensor, topk: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,11 +78,12 @@ def layer_of(x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up:
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    return ExpertLayer(w1.shape[2], w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation)
+    packed = w1.dtype == torch.uint8
+    hidden, recipe = (2 * w1.shape[2], "fp8xfp4") if packed else (w1.shape[2], "fp8xfp8")
+    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe)
 
 
-@torch.library.custom_op("megamoe_dsl::moe", mutates_args=())
-def moe_op(
+def launch(
     x: torch.Tensor,
     topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
@@ -139,20 +94,38 @@ def moe_op(
     gate_up: str,
     activation: str,
 ) -> torch.Tensor:
-    """`moe` of chosen experts."""
-    layer = layer_of(x, topk_idx, w1, gate_up, activation)
+    """`moe` of chosen experts, as an operator or without one."""
     idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
-    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8(w1, w1_sf, w2, w2_sf))
-    call.check()
-    if not call.tokens:
+    weights = (w1, w1_sf, w2, w2_sf)
+    if not len(x):
+        call = call_of((x, idx, topk_weights, *weights), gate_up, activation)
         return call.y
-    check_current(x.device)
-    return device_experts(layer_configs(layer, call.tokens, x.device), x.device)(call)
+    return _PLANS.of((x, idx, topk_weights, *weights), (gate_up, activation))(x, idx, topk_weights, weights)
 
 
-@moe_op.register_fake
-def _(x: torch.Tensor, *others: Any) -> torch.Tensor:
+def call_of(tensors: Sequence[torch.Tensor], gate_up: str, activation: str) -> ExpertCall:
+    """The call of x, topk_idx, topk_weights and the weights, checked.  Raises `ProblemError`."""
+    x, idx, topk_weights, *weights = tensors
+    call = ExpertCall(layer_of(x, idx, weights[0], gate_up, activation), x, idx, topk_weights, ExpertWeightsFp8(*weights))
+    call.check()
+    return call
+
+
+def _plan(tensors: Sequence[torch.Tensor], layouts: tuple[str, str]) -> ExpertPlan:
+    call = call_of(tensors, *layouts)
+    check_current(call.x.device)
+    return ExpertPlan(call)
+
+
+def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return torch.empty_like(x)
+
+
+_PLANS = CallPlans(_plan)
+_TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
+
+moe_op = define("moe", f"({_TENSORS}, str gate_up, str activation) -> Tensor", launch, _fake)
+"""`moe` of chosen experts, as an operator."""
 
 
 __all__ = ["moe"]

@@ -7,10 +7,11 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32
 
-from ...device.memory import fence_async_global, load_constant_u64, load_shared_u32
-from ...device.sync import Equals32, Watchdog, spin
+from ...blocks.rank_place import RankPlace
+from ...device.memory import fence_async_global, load_shared_u32
+from ...device.sync import Equals32, spin
 from ...device.tile_queue import TileQueue
 from ...layouts.arith import div
 from ...layouts.region import Region
@@ -33,9 +34,11 @@ class TaskQueue(TileQueue):
 
 
 @dataclass(frozen=True)
-class EpContext:
+class EpContext(RankPlace):
     """`smem` is the shared address of the plan, `kernel` which of the two it is.  What is read where it is used takes no register of roles
     that do not use it."""
+
+    waits = EpWait
 
     config: cutlass.Constexpr[Any]
     args: Any
@@ -57,39 +60,9 @@ class EpContext:
         """The layout of a rank's symmetric buffer."""
         return symmetric_buffer(self.config.problem)
 
-    # --- what the rank barriers ask for (blocks/rank_barrier.py)
-    @property
-    def num_sms(self) -> int:
-        """CTAs of the grid."""
-        return self.config.num_sms
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks that compute the layer together."""
-        return self.config.problem.num_ranks
-
-    @property
-    def grid_wait(self) -> EpWait:
-        """What the watchdog reports of SM 0 when it waits for the other CTAs."""
-        return EpWait.GRID
-
-    @property
-    def rank_wait(self) -> EpWait:
-        """What the watchdog reports of a CTA that waits for the other ranks."""
-        return EpWait.RANK
-
-    @property
-    def watchdog(self) -> Watchdog:
-        """The watchdog of this launch."""
-        return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
-
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""
         return self.at_peer(self.args.sym, name, *index)
-
-    def peer(self, rank: Any) -> Any:
-        """Base address of a rank's symmetric buffer."""
-        return load_constant_u64(self.args.peers + Int64(rank) * 8)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`; of the fields that kernels have for themselves, this one's."""

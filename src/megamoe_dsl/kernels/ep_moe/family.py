@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -35,9 +36,7 @@ class EpKernel(Kernel):
 
     def label(self, config: EpConfig) -> str:
         """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile."""
-        p = config.problem
-        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
-        return f"{self.name.replace('_', '-')}-{shape}-m{config.block_m}n{config.block_n}"
+        return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}"
 
     @property
     def sources(self) -> tuple[Any, ...]:
@@ -66,9 +65,9 @@ class EpKernel(Kernel):
         budget = config.registers
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
 
+    @abstractmethod
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Those of its GEMM, from its own."""
-        raise NotImplementedError
 
     def parameters(
         self, config: EpConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
@@ -123,3 +122,7 @@ class GroupedGemmCombineKernel(EpKernel):
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear2 of the caller's activations."""
         return combine_gemm_arguments(config, args)
+
+
+EP_KERNELS: tuple[EpKernel, ...] = (DispatchGroupedGemmKernel(), GroupedGemmCombineKernel())
+"""In the order of their launches."""

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -68,12 +69,12 @@ def rank_in_cluster(config: GemmConfig) -> Int32:
 
 
 @cute.jit
-def run_loader_warp(ctx: GemmContext, warp: Any):
-    """One of the warps that do not multiply."""
+def run_loader_warp(ctx: GemmContext, warp: Any, weights: cutlass.Constexpr[Callable[[GemmContext], None]] = load_weights):
+    """One of the warps that do not multiply; `weights` is what the weight loader does."""
     if warp == TOKENS_WARP:
         load_tokens(ctx)
     elif warp == WEIGHTS_WARP:
-        load_weights(ctx)
+        weights(ctx)
     elif warp == SCHEDULER_WARP:
         schedule_tiles(ctx)
 

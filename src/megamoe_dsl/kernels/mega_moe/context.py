@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import cutlass
 from cutlass import Int32, Int64
 
+from ...blocks.rank_place import RankPlace
 from ...device.cluster import ClusterPlace
-from ...device.memory import load_constant_u64
 from ...device.stage import Stage
-from ...device.sync import Watchdog
 from ...device.tile_queue import TileQueue
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
@@ -26,11 +25,12 @@ from .results_e4m3 import E4m3Results
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(RankPlace):
     """`config` is the architecture's configuration, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` its
     place in the pair.  An architecture's context says how far a tensor map of Linear2 is from that of Linear1, in bytes."""
 
     phase_stride: ClassVar[int]
+    waits = Wait
 
     operands_arrive: ClassVar[bool] = True
     """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
@@ -62,32 +62,6 @@ class Context:
         """The linear whose results leave through `outputs`."""
         return FC2
 
-    # --- what the rank barriers ask for (blocks/rank_barrier.py)
-    @property
-    def num_sms(self) -> int:
-        """CTAs of the grid."""
-        return self.config.num_sms
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks that compute the layer together."""
-        return self.config.problem.num_ranks
-
-    @property
-    def grid_wait(self) -> Wait:
-        """What the watchdog reports of SM 0 when it waits for the other CTAs."""
-        return Wait.GRID
-
-    @property
-    def rank_wait(self) -> Wait:
-        """What the watchdog reports of a CTA that waits for the other ranks."""
-        return Wait.RANK
-
-    @property
-    def watchdog(self) -> Watchdog:
-        """The watchdog of this launch, for waits on other CTAs and ranks."""
-        return Watchdog(self.args.watchdog, self.args.watchdog_ns, self.args.rank)
-
     @property
     def place(self) -> ClusterPlace:
         """This CTA in its cluster."""
@@ -110,10 +84,6 @@ class Context:
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""
         return self.region.address(self.args.sym, name, *index)
-
-    def peer(self, rank: Any) -> Any:
-        """Base address of a rank's symmetric buffer."""
-        return load_constant_u64(self.args.peers + Int64(rank) * 8)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`."""

@@ -56,9 +56,7 @@ class MegaMoeKernel(Kernel):
 
     def label(self, config: MegaMoeConfig) -> str:
         """Shape, experts, top-k, ranks, most tokens of a rank, and tokens of a tile."""
-        p = config.problem
-        shape = f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}"
-        return f"{shape}-m{config.block_m}"
+        return f"{config.problem.label}-m{config.block_m}"
 
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
         """Tile, pool if it is a ring, epilogue, schedule, grid, ring and registers."""

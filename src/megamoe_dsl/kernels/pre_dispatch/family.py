@@ -45,9 +45,8 @@ class PreDispatchKernel(Kernel):
 
     def label(self, config: PreDispatchConfig) -> str:
         """Shape, experts, top-k, ranks and most tokens of a rank."""
-        p = config.problem
         given = ("-quantised" if config.quantised else "") + (f"-shared{config.shared}" if config.shared else "")
-        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-r{p.num_ranks}-t{p.max_tokens_per_rank}-pre{given}"
+        return f"{config.problem.label}-pre{given}"
 
     @property
     def sources(self) -> tuple[Path, ...]:

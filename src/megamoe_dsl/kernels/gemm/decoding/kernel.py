@@ -20,11 +20,9 @@ from ....device.warp import set_max_registers
 from ..arguments import GemmArguments
 from ..config import LOADER_WARPS, GemmConfig
 from ..context import GemmContext
-from ..kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, begin_together, end_together, rank_in_cluster
+from ..kernel import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, begin_together, end_together, rank_in_cluster, run_loader_warp
 from ..launch_maps import address, make_map
-from ..load import load_tokens
 from ..setup import prefetch_maps
-from ..tile_scheduler import schedule_tiles
 from . import math, math_rows
 from .decode import decode_weights
 from .load import load_weights
@@ -55,17 +53,6 @@ def initialise(ctx: GemmContext, warp: Any):
     begin_together(ctx)
 
 
-@cute.jit
-def run_loader_warp(ctx: GemmContext, warp: Any):
-    """One of the warps that do not multiply."""
-    if warp == TOKENS_WARP:
-        load_tokens(ctx)
-    elif warp == WEIGHTS_WARP:
-        load_weights(ctx)
-    elif warp == SCHEDULER_WARP:
-        schedule_tiles(ctx)
-
-
 @cute.kernel
 def decoding_gemm_kernel(
     config: cutlass.Constexpr[GemmConfig],
@@ -85,7 +72,7 @@ def decoding_gemm_kernel(
     initialise(ctx, warp)
     if warp < LOADER_WARPS:
         set_max_registers(config.registers.loader, grow=False)
-        run_loader_warp(ctx, warp)
+        run_loader_warp(ctx, warp, load_weights)
     else:
         if cutlass.const_expr(config.decode_warps):
             if warp >= LOADER_WARPS + config.math_warps:
