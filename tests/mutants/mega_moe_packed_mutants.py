@@ -144,7 +144,7 @@ PACKED_MUTANTS = (
         "wrong base",
         DECODE,
         "record_index(g, me.warp, row), records",
-        "record_index(g, me.warp, lane >> 2), records",
+        "record_index(g, me.warp, lane & 7), records",
         OF_128,
     ),
     mutant(
