@@ -13,7 +13,6 @@ from sm90_faults import (
     GROUP_WAIT,
     LOAD,
     NOT_ORDERED,
-    STMATRIX,
     STUCK,
     WAIT,
     WARP_BARRIER,
@@ -31,9 +30,11 @@ PICK = r"prmt\.b32 (%r\d+), (%r\d+), (%r\d+), (%r\d+);"
 STEP = r"prmt\.b32 %r\d+, %r\d+, 0, 1747\d;"
 SIGNS = r"and\.b32\s+%r\d+, %r\d+, -2139062144;"
 ROTATED = r"shf\.l\.wrap\.b32\s+%r\d+, %r\d+, %r\d+, 28;"
+ROTATED_BY_LANE = r"shf\.r\.wrap\.b32 (%r\d+), (%r\d+), %r\d+, %r\d+;"
 SECOND_RUN = r"shr\.u32\s+%r\d+, %r\d+, 16;"
 SCALED = r"mul\.f32\s+(%r\d+), (%r\d+), (%r\d+);"
 TINY = r"and\.b32\s+%r\d+, %r\d+, 1145324612;"
+STORE_FOUR = r"st\.shared\.v4\.b32 [^;]*;"
 STORE_WORD = r"st\.shared\.b32 \[%r\d+\], %r\d+;"
 CHOSEN = r"selp\.b32\s+(%r\d+), (%r\d+), (%r\d+), (%p\d+);"
 OTHER_PLACE = r"shr\.u32\s+(%r\d+), (%r\d+), (%r\d+);"
@@ -63,7 +64,6 @@ def pair_swapped(match: re.Match[str]) -> str:
 VALUES = (
     at("halves of an entry swapped", PICK, 0, entry_swapped, WRONG),
     at("shift of another step", STEP, 0, last_number_plus(1), WRONG),
-    at("shifts of the row 8 further not rotated", ROTATED, 0, last_number_plus(-28), WRONG),
     at("signs of the other run", SIGNS, 0, swap("-2139062144", "134744072"), WRONG),
     after("second run decoded as the first", PICK, 0, SECOND_RUN, last_number_plus(-16), WRONG),
 )
@@ -83,6 +83,7 @@ DECODING_FAULTS = (
     *VALUES,
     at("halves of the table's entries swapped", TABLE_STORE, 0, pair_swapped, WRONG),
     at("table not written", TABLE_STORE, 0, gone, NOT_ORDERED),
+    at("shifts of the row 8 further not rotated", ROTATED, 0, last_number_plus(-28), WRONG),
     before("shifts of the group's other block", PICK, 0, CHOSEN, choice_swapped, WRONG),
     at("exponents of the group's other block", OTHER_PLACE, -1, lambda match: f"shr.u32 {match[1]}, {match[2]}, 0;", WRONG),
     at("scale of the tile left out", SCALED, 0, unscaled, WRONG),
@@ -91,6 +92,7 @@ TWO_WAITS = f"{WAIT}(?=(?:(?!{WAIT}).)*{WAIT}(?:(?!{WAIT}).)*{TINY})"
 HANDED_OVER = f"{FENCE_SHARED}.*?{ARRIVE}"
 DECODED_FAULTS = (
     *VALUES,
+    at("shifts of the row 8 further not rotated", ROTATED_BY_LANE, 0, lambda match: f"mov.b32 {match[1]}, {match[2]};", WRONG),
     at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
     before("decoded tile written before it has been read", TINY, 0, WAIT, never, NOT_ORDERED),
     at("codes_full not waited for", TWO_WAITS, 0, never, NOT_ORDERED),
@@ -100,7 +102,7 @@ DECODED_FAULTS = (
     after("codes_empty not signalled", HANDED_OVER, 0, ARRIVE, gone, STUCK),
     at("full by a decode warp less", r"mbarrier\.init[^;]*, 5;", 0, last_number_plus(-1), ANY),
     at("codes_empty by a decode warp less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
-    at("a matrix of decoded values not stored", STMATRIX, 0, gone, NOT_ORDERED),
+    after("a matrix of decoded values not stored", TINY, 0, STORE_FOUR, gone, NOT_ORDERED),
     before("scale of the tile not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
     at("exponents of rows not stored", STORE_WORD, 0, gone, NOT_ORDERED),
     at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),

@@ -33,10 +33,11 @@ def value_of(tile: bytes, row: int, k: int) -> float:
     """One weight as hardware/packed_tile.py has it: what `prmt` and the masks of device/e2m1.py do, in words."""
     group, block, warp, half, g = row // 128, row // 64 % 2, row // 16 % 4, row // 8 % 2, row % 8
     step, run, thread, j = k // 32, k // 16 % 2, k // 4 % 4, k % 4
-    code = ((((group * 2 + block) * 2 + step // 2) * 4 + warp) * 32 + 4 * g + thread) * 16 + (step % 2 * 2 + half) * 4
+    unit, second = 4 * g + (thread ^ g // 2), run != half
+    code = ((((group * 2 + block) * 2 + step // 2) * 4 + warp) * 32 + unit) * 16 + (step % 2 * 2 + half) * 4
     packed = word(tile[code : code + 4])
-    magnitude = packed >> 4 * (4 * run + j) & 7
-    negative = packed >> (8 * j + (3 if run else 7)) & 1
+    magnitude = packed >> 4 * (4 * second + j) & 7
+    negative = packed >> (8 * j + (3 if second else 7)) & 1
     record = CODE_BYTES + ((group * 4 + warp) * 8 + g) * RECORD_BYTES
     shifts, tile_scale, exponents = (word(tile[record + at : record + at + 4]) for at in (4 * block, 8, 12))
     rotated = (shifts >> 4 | shifts << 28) if half else shifts

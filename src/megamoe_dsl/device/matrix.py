@@ -1,11 +1,19 @@
-"""stmatrix: register fragments to shared memory, transposed (PTX ISA, stmatrix; SM100_FACTS)."""
+"""ldmatrix and stmatrix: register fragments from and to shared memory (PTX ISA; SM100_FACTS)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from .ptx import emit
+from cutlass import Uint32
+
+from .ptx import emit, emit_to_many
+
+
+def load_four(address: Any) -> tuple[Any, ...]:
+    """Four tiles of 8 rows of 16 bytes: lane 8 k + r gives the address of row r of tile k.  Returns of each tile word `lane % 4` of row
+    `lane / 4`."""
+    return emit_to_many([Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];", address)
 
 
 def store_transposed_b8(address: Any, words: Sequence[Any]) -> None:

@@ -5,11 +5,15 @@ Weights are the wgmma's A and come from registers.  A thread has, of each of two
 
 | bytes | order | what |
 |---|---|---|
-| codes   | group 2, block 2, half 2, thread 128, 16 | four words: of two steps of K each two rows; a word is eight values |
+| codes   | group 2, block 2, half 2, unit 128, 16 | four words: of two steps of K each two rows; a word is eight values |
 | records | group 2, warp 4, row 8, 16 | what the four threads of two blocks' rows share |
 
-A word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, values 0 to 3 and 4 to 7 of the step, and between them the signs: of
-value j of the first run in bit 8 j + 7, of the second in bit 8 j + 3.
+A unit of 16 bytes is a thread's, and those of a warp lie so (`unit_of`) that neither reading is in conflict: eight threads with 16 bytes
+each, or `ldmatrix` with the units of one place in the quad, which gives a thread all 32 values of a row and step (blocks/sm90/decode.py).
+
+A word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, four values each, and between them the signs: of value j of the first
+four in bit 8 j + 7, of the second in bit 8 j + 3.  In row `row` the first four are the first run, in row `row + 8` the second: what a warp
+then stores of its rows and both runs are eight different places of 16 bytes.
 
 A record is four words.  Two have the shifts of a block of 64 rows: bits 3 to 6 of byte n are the shift of step n of the first row, times 8,
 and rotated left by 4 those of the second.  The third is the tile's scale, FP32, and the fourth has the exponents of four rows as UE8M0
@@ -45,6 +49,11 @@ TINY_BITS = 0x44444444
 """Of `word & (word << 1)`, where the word has a record's shifts: some shift is 12 or more, which makes subnormal E4M3 numbers."""
 ENTRY_BYTES = 8
 """Of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift."""
+
+
+def unit_of(lane: Int) -> Int:
+    """Which of a warp's 32 units is that of thread `lane`, which has row `lane / 4`."""
+    return lane ^ (lane >> 3)
 
 
 def record_index(group: Int, warp: Int, row: Int) -> Int:

@@ -13,7 +13,7 @@ row and block of 128, and `split_exponents` solves it: it refuses a matrix only 
 
 import torch
 
-from megamoe_dsl.hardware.packed_tile import CODE_BYTES, HIGHEST, RECORD_BYTES, SHIFTS, TILE_BYTES, TILE_K, TILE_ROWS
+from megamoe_dsl.hardware.packed_tile import CODE_BYTES, HIGHEST, RECORD_BYTES, SHIFTS, TILE_BYTES, TILE_K, TILE_ROWS, unit_of
 from megamoe_dsl.quant.formats import SCALE_BLOCK, pack_e2m1, unpack_e2m1
 
 _BIAS = 127
@@ -145,12 +145,20 @@ def _arrange_codes(codes: torch.Tensor) -> torch.Tensor:
     """uint8 [N, K] to [N / 256, K / 128, CODE_BYTES]."""
     n, k = codes.shape
     parts = codes.view(n // TILE_ROWS, 2, 2, 4, 2, 8, k // TILE_K, 2, 2, 2, 4, 4)
-    # tile, K tile, group, block, half, warp, row, thread, step, of two rows | run, value
-    parts = parts.permute(0, 6, 1, 2, 7, 3, 5, 10, 8, 4, 9, 11)
+    # tile, K tile, group, block, half, warp, row, thread, step, of two rows, run, value
+    parts = _order(parts.permute(0, 6, 1, 2, 7, 3, 5, 10, 8, 4, 9, 11))
     pairs, signs = (parts & _MAGNITUDE).unflatten(-1, (2, 2)), parts & _SIGN
     words = pairs[..., 0] | (pairs[..., 1] << 4)  # run, pair of values: the bytes in order
     words = words.flatten(-2) | signs[..., 1, :] | (signs[..., 0, :] << 4)
     return words.reshape(n // TILE_ROWS, k // TILE_K, CODE_BYTES)
+
+
+def _order(parts: torch.Tensor) -> torch.Tensor:
+    """Between threads and units, and runs and fours of a word, either way: the last six of `parts` are row, thread, step, of two rows, run,
+    value."""
+    lane = torch.arange(32, device=parts.device)
+    units = parts.flatten(-6, -5)[..., unit_of(lane), :, :, :, :].unflatten(-5, (8, 4))
+    return torch.stack([units[..., 0, :, :], units[..., 1, :, :].flip(-2)], dim=-3)
 
 
 def _collect_codes(tiles: torch.Tensor) -> torch.Tensor:
@@ -159,7 +167,7 @@ def _collect_codes(tiles: torch.Tensor) -> torch.Tensor:
     words = tiles.reshape(n_tiles, k_tiles, 2, 2, 2, 4, 8, 4, 2, 2, 4)
     magnitudes = torch.stack([words & _MAGNITUDE, words >> 4 & _MAGNITUDE], dim=-1).flatten(-2).unflatten(-1, (2, 4))
     signs = torch.stack([words >> 4 & _SIGN, words & _SIGN], dim=-2)
-    parts = (magnitudes | signs).permute(0, 2, 3, 5, 9, 6, 1, 4, 8, 10, 7, 11)
+    parts = _order(magnitudes | signs).permute(0, 2, 3, 5, 9, 6, 1, 4, 8, 10, 7, 11)
     return parts.reshape(n_tiles * TILE_ROWS, k_tiles * TILE_K)
 
 

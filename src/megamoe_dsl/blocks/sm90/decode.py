@@ -4,8 +4,9 @@ as a main loop with tokens as rows reads them (decoded_share.py).
 waits     codes_full and empty, per stage
 signals   full and codes_empty, per warp and stage
 
-Both rings have one depth.  A warp has 16 rows of every 64, and each thread what the thread of a packed tile has (packed_share.py): codes by
-four loads of 16 bytes for 128 rows; what it decodes is a fragment of 8 x 8 matrices, which stmatrix stores four at a time.
+Both rings have one depth.  A warp has 16 rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift,
+where the thread that multiplies has eight (packed_share.py): the table's entry is made once for eight words of E4M3, which are twice 16
+bytes of the row.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
-from ...device.e2m1 import decode, entry_by_table, normal_entry, rows_of_shifts
-from ...device.matrix import store_b16
+from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
+from ...device.matrix import load_four
 from ...device.mbarrier import arrive
-from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u32
+from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u32, store_shared_v4
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, sync_warp
 from ...hardware.packed_part import WHOLE_TILE, PackedPart
-from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index, unit_of
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 
-BLOCKS, HALVES, STEPS = 2, 2, 2
+BLOCKS, HALVES = 2, 2
+AHEAD = 2  # units of codes whose loads come before the stores of another
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
@@ -54,8 +56,9 @@ def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, par
     for _ in cutlass.range(k_blocks, unroll=1):
         codes = CodeStage.of(stage)
         codes.wait_full()
+        records = records_of(codes, me, part)
         stage.wait_empty()
-        decode_stage(codes, stage, me, table, part)
+        decode_stage(codes, stage, me, table, part, records)
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
@@ -65,15 +68,21 @@ def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, par
     return stage
 
 
+def records_of(codes: Stage, me: MathThread, part: PackedPart) -> tuple[tuple[Any, ...], ...]:
+    """Of the rows that a thread decodes, group by group."""
+    first, row = codes.shared("weights") + part.code_bytes, row_of(me.lane)
+    return tuple(load_shared_v4(first + record_index(g, me.warp, row) * RECORD_BYTES) for g in range(part.groups))
+
+
 @cute.jit
-def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart]):
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart], records: Any):
     """The warp's rows of one K block, with their scales."""
     packed = codes.shared("weights")
-    records = [load_shared_v4(packed + (part.code_bytes + record_index(g, me.warp, me.row) * RECORD_BYTES)) for g in range(part.groups)]
     lane = emit_to(Int32, "mov.b32 {}, {};", me.lane)  # no register is left to keep its row's place in
+    row = row_of(lane)
     if (lane & 3) == 0:
         for g in cutlass.range_constexpr(part.groups):
-            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, lane >> 2), records[g][3])
+            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, row), records[g][3])
     if (me.warp == 0) & (me.lane == 0):
         store_shared_u32(stage.shared("sfb"), records[0][2])
     shifts = [records[g][block] for g in range(part.groups) for block in range(BLOCKS)]
@@ -86,28 +95,36 @@ def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part:
         decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=True)
 
 
+def row_of(lane: Any) -> Any:
+    """The row, or the one 8 further, that a lane decodes.  Eight lanes that store together have two such pairs of rows, 4 apart, so that
+    their eight chunks under SW128 are in different banks."""
+    return (lane & 4) | (lane >> 3)
+
+
 def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: list[Any], by_table: bool) -> None:
     """All rows of the warp; without a table where no shift makes subnormal numbers."""
-    source = packed + (me.warp * 32 + me.lane) * 16
-    # Matrix m of a store: 8 rows by their 16 bytes 4 half + m, which SW128 has at (4 half + m) ^ row; lane 8 m + r addresses its row r.
-    row = me.lane & 7
-    first = weights + (me.warp * (16 * ROW_BYTES) + row * ROW_BYTES) + (((me.lane >> 3) ^ row) << 4)
+    lane = me.lane
+    # Row `lane % 8` of matrix `lane / 8`: the unit of thread `lane / 8` of the quad whose row lanes 4 (lane % 8) and further decode.
+    source = packed + (me.warp * 32 + unit_of(4 * row_of(4 * (lane & 7)) + (lane >> 3))) * 16
+    # A lane has word `lane % 4` of four units: of the second of two rows if it is odd, and step `word / 2` of a half's two.  The first four
+    # values of all four are 16 bytes, chunk `word` of the row's half; the others are the chunk beside it.
+    row, word = row_of(lane), lane & 3
+    second, step = word & 1, word >> 1
+    first = weights + ((me.warp * 16 + second * 8 + row) * ROW_BYTES + ((word ^ row) << 4))
+    own = [shifts_of_pair(shifts[BLOCKS * g], shifts[BLOCKS * g + 1], second, step) for g in range(len(shifts) // BLOCKS)]
     units = [(half, g, block) for half in range(HALVES) for g in range(len(shifts) // BLOCKS) for block in range(BLOCKS)]
 
     def load(unit: tuple[int, int, int]) -> tuple[Any, ...]:
         half, g, block = unit
-        return load_shared_v4(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
+        return load_four(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
 
-    # Neither compiler moves a load over a store: the next codes are loaded before the first of these is stored.
-    following = load(units[0])
+    # Neither compiler moves a load over a store: two units ahead of the stores, a load has all of a unit's arithmetic to come back.
+    loaded = [load(unit) for unit in units[:AHEAD]]
     for i, (half, g, block) in enumerate(units):
-        codes, rows = following, rows_of_shifts(shifts[g * BLOCKS + block])
-        for h in range(2):
-            words: list[Any] = []
-            for step in range(STEPS):
-                entry = entry_by_table(table, rows[h], 2 * half + step) if by_table else normal_entry(rows[h], 2 * half + step)
-                words += decode(codes[2 * step + h], entry)
-            if h == 0 and i + 1 < len(units):
-                following = load(units[i + 1])
-            place = (first ^ (64 * half)) + (g * CHUNK_BYTES + (64 * block + 8 * h) * ROW_BYTES)
-            store_b16(place, words)
+        number = BLOCKS * half + block
+        entry = entry_by_table(table, own[g], number) if by_table else normal_entry(own[g], number)
+        pairs = [decode(one, entry) for one in loaded[i]]
+        loaded += [load(unit) for unit in units[i + AHEAD : i + AHEAD + 1]]
+        place, offset = first ^ (64 * half), g * CHUNK_BYTES + 64 * block * ROW_BYTES
+        store_shared_v4(place + offset, tuple(pair[0] for pair in pairs))
+        store_shared_v4((place ^ 16) + offset, tuple(pair[1] for pair in pairs))

@@ -24,7 +24,7 @@ from ...device.memory import load_shared_v4
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
 from ...hardware.packed_part import WHOLE_TILE, PackedPart
-from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index, unit_of
 from ...layouts.arith import select
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
@@ -69,14 +69,15 @@ class PackedShare(MathThread):
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
         """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
-        codes = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + (self.warp * 32 + self.lane) * 16)
+        unit = self.warp * 32 + unit_of(self.lane)
+        codes = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + unit * 16)
         rows = rows_of_shifts(record[block])
         words: list[Any] = []
         for half in range(2):
             four = load_shared_v4(codes + half * HALF_BYTES)
             for k in range(2):
                 pairs = [decode(four[2 * k + h], entry_by_table(self.table, rows[h], 2 * half + k)) for h in range(2)]
-                words += [pairs[h][run] for run in range(2) for h in range(2)]
+                words += [pairs[h][run ^ h] for run in range(2) for h in range(2)]
         return tuple(words)
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
