@@ -76,7 +76,7 @@ def checked_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate:
     check_report(report)
     rows = 0
     for rank, (buffers, out) in enumerate(zip(ep.ranks, outs, strict=True)):
-        assert buffers.view("task_counter").tolist() == [0, 0]
+        assert buffers.view("task_counter").tolist() == [0, 0, 0]
         for place, expected in zip(buffers.expert_slices(), linear1_rows(case, rank, accumulate), strict=True):
             assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
             rows += len(expected)
@@ -118,7 +118,7 @@ def checked_combine(
         buffers.view("results").fill_(float("nan"))
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
     check_report(report)
-    assert all(buffers.view("task_counter").tolist() == [0, 0] for buffers in ep.ranks)
+    assert all(buffers.view("task_counter").tolist() == [0, 0, 0] for buffers in ep.ranks)
     for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
         assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
     return Checked(sum(map(len, ys)), report.crossed)

@@ -15,19 +15,21 @@ SCALE_CHANNELS = 128
 
 
 class EpLaunch(IntEnum):
-    """The two kernels, which have counters of their own."""
+    """The kernels, which have counters of their own."""
 
     DISPATCH = 0
     COMBINE = 1
+    TABLES = 2
 
 
 class EpBarrier(IntEnum):
     """Where ranks meet in a launch.  INPUTS, of dispatch: the tokens that peers read are there.  RESULTS, of combine: all tiles are done.
-    READ: what peers read of a rank has been read."""
+    READ: what peers read of a rank has been read.  SPLITS, of the tables: what every rank counts is there."""
 
     INPUTS = 0
     RESULTS = 1
     READ = 2
+    SPLITS = 3
 
 
 PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter")
@@ -41,24 +43,26 @@ def send_capacity(problem: Problem) -> int:
 
 @lru_cache
 def symmetric_buffer(problem: Problem) -> Region:
-    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, El = local experts.  A pair is a token and one of its slots,
-    token * K + slot.
+    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, E = experts, El = local ones.
+    A pair is a token and one of its slots, token * K + slot.
 
     | field         | shape            | written by | read by |
     |---|---|---|---|
-    | launch_epoch  | u32 [2]          | SM 0       | all: launches of a kernel so far |
-    | grid_arrivals | u32 [2, 3]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
-    | rank_signal   | u32 [2, 3]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
-    | task_counter  | u32 [2]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
+    | launch_epoch  | u32 [3]          | SM 0       | all: launches of a kernel so far |
+    | grid_arrivals | u32 [3, 4]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
+    | rank_signal   | u32 [3, 4]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
+    | task_counter  | u32 [3]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
     | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
     | x             | e4m3 [T, H]      | host       | dispatch of any rank |
     | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
     | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
     | topk_weights  | f32 [T, K]       | host       | combine |
-    | pair_rows     | i32 [T, K]       | host       | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
-    | send_pairs    | i32 [R, T min(K, El)] | host  | dispatch of rank r: the pairs that it fetches |
-    | recv_pairs    | i32 [R]          | host       | scheduler: how many it fetches of each rank |
-    | expert_rows   | i32 [El]         | host       | scheduler: rows of each local expert |
+    | splits        | i32 [2, R, E]    | tables of rank r | tables: its tokens for each expert, of every other launch |
+    | pulls         | i32 [2, R]       | tables of rank r | tables: how many pairs it has for this rank |
+    | pair_rows     | i32 [T, K]       | tables     | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
+    | send_pairs    | i32 [R, T min(K, El)] | tables | dispatch of rank r: the pairs that it fetches |
+    | recv_pairs    | i32 [R]          | tables     | scheduler: how many it fetches of each rank |
+    | expert_rows   | i32 [El]         | tables     | scheduler: rows of each local expert |
     | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | results       | bf16 [P, H]      | Linear2    | combine of any rank |
@@ -76,6 +80,8 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("x_sf", (tokens, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
+        Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
+        Field("pulls", (2, problem.num_ranks), I32, ALIGNMENT),
         Field("pair_rows", (tokens, topk), I32, ALIGNMENT),
         Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
