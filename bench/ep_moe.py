@@ -26,6 +26,8 @@ from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.problem import ProblemError
@@ -91,7 +93,8 @@ def main() -> None:
         host = Host.typical() if given.what == "prepare" else Host.find()
         if given.what == "prepare":
             problems = [SMALL, *(point.problem for point in points)]
-            configs = [one for problem in problems for one in ep_configs(problem, host.num_sms, **fields)]
+            configs: list[Any] = [one for problem in problems for one in ep_configs(problem, host.num_sms, **fields)]
+            configs += [RoutingTablesConfig.of(one) for one in configs if isinstance(one, DispatchGemmConfig)]
             fused = [fused_config(point, host) for point in points]
             compile_into(given.folder, [*configs, *fused, *(stage for one in fused for stage in stage_configs(one))], given.jobs)
             return

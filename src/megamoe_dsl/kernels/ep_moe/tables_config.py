@@ -12,6 +12,7 @@ from ...layouts.mbarrier import MBarrier
 from ...layouts.region import U32, Field, Region
 from ...problem import Problem
 from ...target import Target
+from .config import DispatchGemmConfig
 
 WARPS = 32
 LANES = 32
@@ -60,6 +61,11 @@ class RoutingTablesConfig:
         require(
             p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
         )
+
+    @classmethod
+    def of(cls, dispatch: DispatchGemmConfig) -> Self:
+        """What makes the tables that such a dispatch reads."""
+        return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting)
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:

@@ -107,7 +107,7 @@ class EpSymmetric:
 
 
 class EpBuffers(EpSymmetric):
-    """The same with weights: the local experts', in checkpoint order, which the kernels read as they are.  All memory is on their device."""
+    """The same with the local experts' weights, in checkpoint order, which the kernels read as they are.  All memory is on their device."""
 
     def __init__(
         self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None

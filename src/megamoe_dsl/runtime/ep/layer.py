@@ -17,6 +17,7 @@ from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
 from ...kernels.ep_moe.layouts.pool import pool_rows
 from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.ep_moe.tables_config import RoutingTablesConfig
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights, quantize_e4m3_f32
@@ -28,11 +29,10 @@ from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
-from .routing import RoutingTables, Splits
 
 
 class EpMoE(torch.nn.Module):
-    """Two kernels bound to a symmetric buffer, and the caller's activation between them.
+    """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
 
     problem      the layer; its recipe is fp8xfp8
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
@@ -82,12 +82,14 @@ class EpMoE(torch.nn.Module):
             torch.zeros(problem.intermediate // SCALE_CHANNELS, rows, device=device),
         )
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
+        self._tables = CudaKernel(store.get(RoutingTablesConfig.of(self.dispatch_config)))
         self._dispatch, self._combine = (CudaKernel(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         peers, rank = self.symmetric.peers.data_ptr(), self.symmetric.rank
-        # Tensor maps are encoded once; a call changes y and its tokens.
+        # Tensor maps are encoded once; a call changes y and the number of tokens.
         first = self.memory.dispatch_arguments(self.dispatch_config, peers, self.rows, rank, watchdog_ns)
         second = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, watchdog_ns)
-        for kernel, arguments in ((self._dispatch, first), (self._combine, second)):
+        tables = self.memory.tables_arguments(peers, 0, rank, watchdog_ns)
+        for kernel, arguments in ((self._tables, tables), (self._dispatch, first), (self._combine, second)):
             kernel.arguments.fill(kernel.artifact.kernel.parameters(kernel.artifact.config, arguments, encode_tensor_map))
 
     def forward(
@@ -122,22 +124,10 @@ class EpMoE(torch.nn.Module):
         return y
 
     def route(self, inputs: Inputs) -> None:
-        """This rank's tokens and routing tables into the symmetric buffer; ranks exchange their counts."""
-        config, problem = self.dispatch_config, self.problem
-        splits = self._gather(Splits.of(problem, inputs.topk_idx, token_saving=config.token_saving))
-        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
-        self.memory.store(inputs, RoutingTables.of(problem, self.symmetric.rank, inputs.topk_idx, splits, **options))
-
-    def _gather(self, own: Splits) -> Splits:
-        """Of all ranks."""
-        if self.problem.num_ranks == 1:
-            return Splits.stack([own])
-        import torch.distributed as dist
-
-        mine = torch.cat([own.experts, own.ranks])
-        all_of_them = torch.empty(self.problem.num_ranks, len(mine), dtype=mine.dtype, device=mine.device)
-        dist.all_gather_into_tensor(all_of_them, mine, group=self.symmetric.group)
-        return Splits(*all_of_them.split([self.problem.num_experts, self.problem.num_ranks], dim=1))
+        """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts."""
+        self.memory.store_inputs(inputs)
+        self._tables.arguments.values.num_tokens = inputs.num_tokens
+        self._tables.launch()
 
     def launch_dispatch(self) -> None:
         """Linear1 of the rows that this rank receives, into `rows`."""
