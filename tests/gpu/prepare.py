@@ -1,8 +1,8 @@
 """Makes what the checks on GPUs need, where the DSL is; no GPU is needed here.
 
     python tests/gpu/prepare.py --gpus 4                         everything, into .megamoe/gpu
-    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`
-    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4   the same for Blackwell, which has no `engines`
+    python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer; `soak`, `engines`, `gemm`, `ep`
+    python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4   the same for Blackwell, which has no `engines`, no `ep`
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import engine_configs
+import ep_ranks
 import gemm_silicon
 import gpt_oss_layer
 import layer_checks
@@ -33,8 +34,8 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
-WHAT = ("silicon", "layer", "soak", "engines", "gemm")
-HOPPER_ONLY = ("engines",)
+WHAT = ("silicon", "layer", "soak", "engines", "gemm", "ep")
+HOPPER_ONLY = ("engines", "ep")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -45,7 +46,8 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     if options.arch == SM90 and not options.small:
         layer += gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu))
-    chosen = {"layer": layer, "soak": soak, "engines": engines}
+    ep = [config for ranks in ep_ranks.RANKS for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks)]
+    chosen = {"layer": layer, "soak": soak, "engines": engines, "ep": ep}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
 

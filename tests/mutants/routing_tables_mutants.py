@@ -57,7 +57,14 @@ MUTANTS = (
         "    place_pairs",
     ),
     mutant("counters are not cleared before all have been", "missing order", TABLES, "    cute.arch.sync_threads()\n    each", "    each"),
-    mutant("a place is taken before the row has gone past it", "missing order", SORT, "    sync_warp()\n    if (key", "    if (key"),
+    mutant(
+        "the row goes past items whose places are not read yet",
+        "missing order",
+        SORT,
+        "    sync_warp()\n    if (key",
+        "    if (key",
+        escapes="the simulator takes lanes that execute an instruction together to be in lockstep; racecheck on a GPU would",
+    ),
     mutant("the row goes past one item of several", "off by one", SORT, "popc(found.same)", "1"),
 )
 
@@ -70,9 +77,9 @@ def short_simulation(arch: str) -> str | None:
 
     from megamoe_dsl.cases.routing import draw_experts
 
-    shape = "six slots of eight experts"
+    shape = "more tokens of a warp than it sorts at a time"
     moe, generator = problem(shape), torch.Generator().manual_seed(0)
-    idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in (19, 7)]
+    idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in (200, 7)]
     for one in idx:
         one[one == -1] = moe.num_experts
     return sign_of(lambda: run(shape, idx, True, True, launches=3))
