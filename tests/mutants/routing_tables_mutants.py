@@ -63,7 +63,6 @@ MUTANTS = (
         SORT,
         "    sync_warp()\n    if (key",
         "    if (key",
-        escapes="the simulator takes lanes that execute an instruction together to be in lockstep; racecheck on a GPU would",
     ),
     mutant("the row goes past one item of several", "off by one", SORT, "popc(found.same)", "1"),
 )
