@@ -35,7 +35,7 @@ MUTANTS = (
         "select(source < rank, of_source",
         "select(source > rank, of_source",
     ),
-    mutant("experts follow one another without padding", "wrong base", TABLES, "padded = padded_rows(rows)", "padded = rows"),
+    mutant("rows of experts follow one another without padding", "wrong base", TABLES, "padded = padded_rows(rows)", "padded = rows"),
     mutant(
         "an expert's rows begin behind those of other ranks' experts",
         "wrong base",
@@ -48,7 +48,13 @@ MUTANTS = (
         "counts of other ranks are not waited for", "missing order", TABLES, "    await_ranks(ctx, group, EpBarrier.SPLITS, epoch)\n", ""
     ),
     mutant("ranks are told before all warps have", "missing order", TABLES, "    group.sync()\n    signal", "    signal"),
-    mutant("a launch is not counted", "missing clean-up", TABLES, '        store_u32(ctx.at("launch_epoch"), epoch)', "        pass"),
+    mutant(
+        "a launch that makes tables is not counted",
+        "missing clean-up",
+        TABLES,
+        '        store_u32(ctx.at("launch_epoch"), epoch)',
+        "        pass",
+    ),
     mutant(
         "pairs are placed before rows have begun",
         "missing order",
@@ -57,13 +63,6 @@ MUTANTS = (
         "    place_pairs",
     ),
     mutant("counters are not cleared before all have been", "missing order", TABLES, "    cute.arch.sync_threads()\n    each", "    each"),
-    mutant(
-        "the row goes past items whose places are not read yet",
-        "missing order",
-        SORT,
-        "    sync_warp()\n    if (key",
-        "    if (key",
-    ),
     mutant("the row goes past one item of several", "off by one", SORT, "popc(found.same)", "1"),
 )
 

@@ -36,7 +36,7 @@ def count(counts: Int32, key: Int32):
 
 
 @dataclass(frozen=True)
-class Place:
+class SortedItem:
     """A lane's item: where it goes, the lanes with the same key, and how many of them come before it; `NO_KEY` without a key."""
 
     place: Int32
@@ -45,18 +45,18 @@ class Place:
 
 
 @cute.jit
-def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]) -> Place:
+def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]) -> SortedItem:
     """Of each lane's item, in the lanes' order; `counts` is the warp's row.  `then` gets the place of an item that has one."""
     same = match_lanes(key)
     before, place = popc(same & lanes_below()), Int32(NO_KEY)
     if key != NO_KEY:
         place = load_shared_u32(counts + key * 4) + before
         then(place)
-    return Place(place, same, before)
+    return SortedItem(place, same, before)
 
 
 @cute.jit
-def pass_places(counts: Int32, key: Int32, found: Place):
+def pass_places(counts: Int32, key: Int32, found: SortedItem):
     """The row goes past the items that have found their places."""
     sync_warp()
     if (key != NO_KEY) & (found.before == 0):
