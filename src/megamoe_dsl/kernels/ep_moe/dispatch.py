@@ -112,11 +112,9 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, uses: Int
         mask = mask & (mask - 1)
     sync_warp()
     # Each lane that has a place stores the row there, and says so.
-    destination, num_bytes = ctx.at("fc1_acts", places.rows), config.smem.pull_chunk
-    here = places.rows >= 0
-    move_row(
-        ctx, x, lambda offset, place: store_bytes(destination + offset, place, num_bytes), warp, select(here, Int32(0), Int32(1)), uses
-    )
+    destination, here = ctx.at("fc1_acts", places.rows), places.rows >= 0
+    stores = select(here, Int32(0), Int32(1))
+    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, stores, uses)
     if here:
         wait_group(0)
         reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, div(places.rows, config.block_m)), 1, "release", "gpu")
