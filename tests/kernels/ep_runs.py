@@ -23,7 +23,7 @@ from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, SimError
 from megamoe_dsl.sim.ops import bulk
 
-KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter", "arrivals")
+KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals")
 
 
 def problem(tokens: int = 20, **changes: Any) -> Problem:
@@ -53,13 +53,25 @@ def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: A
     poison(ep)
     outs, report = ep.dispatch(inputs(case), launches)
     assert [str(one) for one in report.findings] == [] and not report.warnings
-    rows = 0
+    rows, wanted = 0, row_destinations(ep, case)
     for rank, (buffers, out) in enumerate(zip(ep.ranks, outs, strict=True)):
-        assert buffers.view("task_counter").tolist() == [0, 0]
+        assert [buffers.view(f"{what}_counter").tolist() for what in ("tile", "task")] == [[0, 0]] * 2
+        assert torch.equal(buffers.view("destinations"), wanted[rank])
         for place, expected in zip(buffers.expert_slices(), linear1_rows(case, rank, accumulate), strict=True):
             assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
             rows += len(expected)
     return rows
+
+
+def row_destinations(ep: SimulatedEp, case: Case) -> list[torch.Tensor]:
+    """What dispatch says of every rank's rows: where the result goes, and -1 of rows that belong to no expert."""
+    problem, found = ep.problem, [torch.full((pool_rows(ep.problem),), -1) for _ in ep.ranks]
+    for buffers, idx in zip(ep.ranks, case.topk_idx, strict=True):
+        rows, results = buffers.view("pair_rows")[: len(idx)].flatten(), buffers.view("results")
+        for pair in (rows >= 0).nonzero().flatten().tolist():
+            expert = int(idx.flatten()[pair])
+            found[expert // problem.experts_per_rank][rows[pair]] = results[pair].data_ptr()
+    return found
 
 
 def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowActivations]:
@@ -85,9 +97,10 @@ def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowA
 def check_combine(
     ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
 ) -> int:
-    """Launches, after a dispatch of the same case, whose y has the reference's bits, without a finding or a warning; how many tokens."""
-    for buffers in ep.ranks:
+    """Launches, with the tables of the same case, whose y has the reference's bits, without a finding or a warning; how many tokens."""
+    for buffers, destinations in zip(ep.ranks, row_destinations(ep, case), strict=True):
         buffers.view("results").fill_(float("nan"))
+        buffers.view("destinations").copy_(destinations)
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
     assert [str(one) for one in report.findings] == [] and not report.warnings
     for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):

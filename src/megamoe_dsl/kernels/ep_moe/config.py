@@ -23,8 +23,8 @@ NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
 TILES = (64, 128)
 COLUMNS = (64, 128, 256)
-PULL_SLOTS = 4
-MOST_TASK_TOKENS = 128
+PULL_SLOTS = 8
+MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 
 
@@ -37,20 +37,21 @@ class EpConfig(ABC):
     group_m     row blocks that the order of tiles takes together
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    task_tokens tokens that are handed out together to the communication warps of a CTA
+    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    task_tokens tokens that are handed out together to a communication warp
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
-    cluster: ClassVar[int] = 1
 
     problem: Problem
     block_m: int = 128
     block_n: int = 256
-    group_m: int = 8
+    group_m: int = 16
     num_sms: int = NUM_SMS
     num_stages: int = 0
-    task_tokens: int = 16
+    cluster: int = 1
+    task_tokens: int = 4
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -59,10 +60,11 @@ class EpConfig(ABC):
         require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "task_tokens")
+        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")
         require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
         require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
-        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
@@ -106,6 +108,8 @@ class EpConfig(ABC):
             self.block_n,
             self.num_sms,
             warpgroups=2,
+            cluster=self.cluster,
+            dealt=True,
             group_m=self.group_m,
             halves=self.block_m == max(TILES),
             num_stages=num_stages,
@@ -182,10 +186,17 @@ class DispatchGemmConfig(EpConfig):
 
 @dataclass(frozen=True)
 class GemmCombineConfig(EpConfig):
-    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
+
+    scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
+             all tiles are done
+    """
+
+    scatter: bool = True
 
     def check_fields(self) -> None:
-        """Nothing is added."""
+        """Raises `ConfigError`."""
+        require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
 
     def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
         """With slots of results."""

@@ -134,6 +134,7 @@ class SimulatedEp:
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),
+            cluster=(config.cluster, 1, 1),
             dynamic_smem=kernel.dynamic_smem,
             args=kernel.kernel.parameters(config, arguments),
             rank=rank,
