@@ -4,8 +4,8 @@ waits     RESULTS: all tiles of all ranks are done; combine, per piece
 signals   READ, when nothing of other ranks is read any more, and no result of this launch is needed
 
 A task, of one warp, is some of this rank's tokens.  A warp handles one piece of a token at a time: TMA fetches its top-k results, from the
-ranks that have computed them or from where these have put them (scatter.py), into one set of SMEM slots, while the warp sums the piece before
-it from the other set, in FP32, in ascending slot order.
+ranks that have computed them or from where these have put them (scatter.py), into one set of SMEM slots, while the warp sums the piece
+before it from the other set, in FP32, in ascending slot order.
 """
 
 from __future__ import annotations

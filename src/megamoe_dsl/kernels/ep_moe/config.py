@@ -16,14 +16,15 @@ from ..gemm.problem import MASKED, GemmProblem
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget
 from ..mega_moe.layouts.combine_plan import CombinePlan
-from ..mega_moe.sm90.smem_plan import pull_chunk
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
 TILES = (64, 128)
 COLUMNS = (64, 128, 256)
-PULL_SLOTS = 8
+ROW_ALIGNMENT = 128
+MOST_SLOTS = 4
+MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
 MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 
@@ -174,9 +175,10 @@ class DispatchGemmConfig(EpConfig):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
 
     def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
-        """With slots of rows."""
-        chunk = pull_chunk(self.problem.hidden)
-        return DispatchPlan(gemm, chunk, min(PULL_SLOTS, self.problem.hidden // chunk))
+        """With slots for a row of each communication warp."""
+        hidden = self.problem.hidden
+        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if hidden % n == 0)
+        return DispatchPlan(gemm, chunk, min(hidden // chunk, MOST_SLOTS))
 
     @property
     def gemm_problem(self) -> GemmProblem:

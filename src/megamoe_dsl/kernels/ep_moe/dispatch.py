@@ -94,7 +94,7 @@ def fetch_tokens(ctx: EpContext, task: Int32, warp: Int32, moved: Moved):
     peer, pairs = ctx.peer(source), Int32(0)
     if lane < count:
         pairs = load_u32(ctx.at_peer(peer, "send_pairs", ctx.args.rank, first + lane))
-    for index in cutlass.range(0, count, unroll=1):
+    for index in cutlass.range(count, unroll=1):
         moved = fetch_token(ctx, peer, shuffle(pairs, index), warp, moved)
     return moved
 

@@ -17,7 +17,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import GridConstant
+from cutlass import GridConstant, Int32
 
 from ...blocks.rank_barrier import Group
 from ...blocks.setup import init_barriers, shared_memory
@@ -107,7 +107,7 @@ def dispatch_gemm_kernel(
     warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, ctx.sm, rank_in_cluster(config.gemm), ctx)
+    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)
@@ -135,7 +135,7 @@ def gemm_combine_kernel(
     warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
-    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, ctx.sm, rank_in_cluster(config.gemm), ctx)
+    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)

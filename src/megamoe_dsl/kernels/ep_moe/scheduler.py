@@ -8,6 +8,7 @@ tasks from another, for each communication warp.  Neither waits for the other, s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -28,7 +29,8 @@ def schedule_tiles(ctx: EpContext, gemm: GemmContext):
     """The scheduler warp."""
     if gemm.cta_rank == 0:
         fill_table(ctx, gemm)
-        walk_tiles(gemm)
+        # Read here: kept from the start of the kernel it would take a register of every role.
+        walk_tiles(replace(gemm, sm=ctx.sm))
 
 
 @cute.jit
