@@ -32,7 +32,7 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
     return Problem(**{**fields, "recipe": "fp8xfp8", **changes})
 
 
-def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, int] | None = None, **options: Any) -> SimulatedEp:
+def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:
     """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
     same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
     return SimulatedEp(

@@ -24,10 +24,13 @@ MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(128, 256), rarely(128, 64), rarely(64, 64), rarely(64, 256), rarely(128, 128)])
-def test_two_ranks(block_m: int, block_n: int) -> None:
+@pytest.mark.parametrize(
+    ("block_m", "block_n", "cluster"),
+    [(128, 256, 1), (64, 128, 2), rarely(128, 64, 1), rarely(64, 64, 1), rarely(64, 256, 1), rarely(128, 128, 1), rarely(128, 256, 2)],
+)
+def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     """Dropped pairs, most tokens for the same few experts; a rank without tokens; all pairs dropped; data that rounds."""
-    config = DispatchGemmConfig(MOE, block_m, block_n, num_sms=2, task_tokens=4)
+    config = DispatchGemmConfig(MOE, block_m, block_n, num_sms=2, cluster=cluster, task_tokens=4)
     masked, skewed = random_case(MOE, (20, 9), 1, mask=0.3), random_case(MOE, (0, 20), 2, skew=True)
     ep = simulated(config, masked)
     assert check_dispatch(ep, masked) > 0
@@ -97,7 +100,7 @@ def test_bad_arguments_are_named() -> None:
     ("field", "value"),
     [
         *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("group_m", 0), ("num_stages", 1), ("num_stages", 99)),
-        *(("token_saving", 1), ("token_sorting", None), ("task_tokens", 0), ("task_tokens", 129), ("problem", None)),
+        *(("token_saving", 1), ("token_sorting", None), ("task_tokens", 0), ("task_tokens", 33), ("problem", None), ("cluster", 3)),
     ],
 )
 def test_bad_fields_are_named(field: str, value: object) -> None:
