@@ -57,13 +57,13 @@ def test_one_rank_with_several_tiles_of_an_expert() -> None:
     assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2), case), case) == 150
 
 
-@pytest.mark.parametrize("token_sorting", [True, False])
-@pytest.mark.parametrize("token_saving", [True, False])
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool) -> None:
+@pytest.mark.parametrize(("token_saving", "token_sorting", "block_wise"), [(True, True, False), (False, True, True), (False, False, False)])
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count."""
     moe = problem(9, num_experts=6, hidden=256)
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    config = DispatchGemmConfig(moe, 64, 64, num_sms=2, token_saving=token_saving, token_sorting=token_sorting)
+    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise}
+    config = DispatchGemmConfig(moe, 64, 64, num_sms=2, **options)
     ep = simulated(config, case)
     with counted(ep) as crossing:
         check_dispatch(ep, case)
@@ -100,7 +100,15 @@ def test_bad_arguments_are_named() -> None:
     ("field", "value"),
     [
         *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("group_m", 0), ("num_stages", 1), ("num_stages", 99)),
-        *(("token_saving", 1), ("token_sorting", None), ("task_tokens", 0), ("task_tokens", 33), ("problem", None), ("cluster", 3)),
+        *(
+            ("token_saving", 1),
+            ("token_sorting", None),
+            ("block_wise", 0),
+            ("task_tokens", 0),
+            ("task_tokens", 33),
+            ("problem", None),
+            ("cluster", 3),
+        ),
     ],
 )
 def test_bad_fields_are_named(field: str, value: object) -> None:

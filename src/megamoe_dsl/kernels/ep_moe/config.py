@@ -16,6 +16,7 @@ from ..gemm.problem import MASKED, GemmProblem
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget
 from ..mega_moe.layouts.combine_plan import CombinePlan
+from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 
 NUM_SMS = 132  # of an H200
@@ -164,14 +165,16 @@ class DispatchGemmConfig(EpConfig):
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
+    block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
 
     token_saving: bool = True
     token_sorting: bool = True
+    block_wise: bool = True
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
-        for name in ("token_saving", "token_sorting"):
+        for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
 
     def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
@@ -179,6 +182,11 @@ class DispatchGemmConfig(EpConfig):
         hidden = self.problem.hidden
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if hidden % n == 0)
         return DispatchPlan(gemm, chunk, min(hidden // chunk, MOST_SLOTS))
+
+    @property
+    def num_arrivals(self) -> int:
+        """Counters of rows: one of each block, or of each expert."""
+        return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
     @property
     def gemm_problem(self) -> GemmProblem:

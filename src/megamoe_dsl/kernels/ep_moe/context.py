@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.rank_place import RankPlace
-from ...device.memory import fence_async_global, load_shared_u32
+from ...device.memory import fence_async_global, load_shared_u32, load_u32
 from ...device.sync import Equals32, spin
 from ...layouts.arith import div
 from ...layouts.region import Region
@@ -85,7 +85,10 @@ class ArrivingGemm(EpGemm):
 @cute.jit
 def wait_rows(ctx: EpContext, tile: GemmTile):
     """An acquire: what was written before the counter reached its value is visible after the wait, to TMA too."""
-    block = div(tile.row, ctx.config.block_m)
-    spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, block), tile.valid_m, "gpu"), ctx.watchdog, EpWait.ROWS, block)
+    if cutlass.const_expr(ctx.config.block_wise):
+        index, rows = div(tile.row, ctx.config.block_m), tile.valid_m
+    else:
+        index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))
+    spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, index), rows, "gpu"), ctx.watchdog, EpWait.ROWS, index)
     # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
     fence_async_global()

@@ -23,7 +23,6 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
 from .context import EpContext
 from .end import end_launch
-from .layouts.pool import pool_rows
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
 from .smem_plan import COMMUNICATION_WARPS
@@ -34,18 +33,19 @@ NOWHERE = -1
 
 @dataclass(frozen=True)
 class Places:
-    """Rows that a token goes to: lane s has that of slot s, which bit s of `mask` says."""
+    """Rows that a token goes to, and their counters: lane s has those of slot s, which bit s of `mask` says."""
 
     rows: Int32
+    counter: Int32
     mask: Int32
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What a warp has moved: `uses` rows, of which the last, whose place in `rows` the lane has, is not counted yet."""
+    """What a warp has moved: `uses` rows, of which the last is not counted yet, for which each lane that has stored it has a `counter`."""
 
     uses: Int32
-    rows: Int32
+    counter: Int32
 
 
 @cute.jit
@@ -77,9 +77,8 @@ def dispatch(ctx: EpContext, group: Group):
 @cute.jit
 def clear_arrivals(ctx: EpContext, group: Group):
     """The counters of the next launch."""
-    blocks = pool_rows(ctx.config.problem) // ctx.config.block_m
-    for block in cutlass.range(ctx.sm * THREADS + group.thread, blocks, ctx.num_sms * THREADS, unroll=1):
-        store_u32(ctx.at("arrivals", 1 - (ctx.epoch & 1), block), 0)
+    for index in cutlass.range(ctx.sm * THREADS + group.thread, ctx.config.num_arrivals, ctx.num_sms * THREADS, unroll=1):
+        store_u32(ctx.at("arrivals", 1 - (ctx.epoch & 1), index), 0)
 
 
 @cute.jit
@@ -105,7 +104,7 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     config, problem, lane = ctx.config, ctx.config.problem, cute.arch.lane_idx()
     token = div(pair, problem.topk)
     x = ctx.at_peer(peer, "x", token)
-    if moved.rows >= 0:
+    if moved.counter >= 0:
         wait_group_read(0)  # the stores of the row before have read the slots
     sync_warp()
     load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
@@ -137,15 +136,15 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
         select(here, Int32(0), Int32(1)),
         moved.uses,
     )
-    return Moved(moved.uses + 1, places.rows)
+    return Moved(moved.uses + 1, places.counter)
 
 
 @cute.jit
 def count_row(ctx: EpContext, moved: Moved):
-    """A row's lanes, in their blocks, once it is in memory."""
-    if moved.rows >= 0:
+    """The lanes that have stored a row, once it is in memory."""
+    if moved.counter >= 0:
         wait_group(0)
-        reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, div(moved.rows, ctx.config.block_m)), 1, "release", "gpu")
+        reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
     sync_warp()
 
 
@@ -153,7 +152,7 @@ def count_row(ctx: EpContext, moved: Moved):
 def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
     """The rows of a token's experts on this rank; without token saving, of the pair's slot alone."""
     problem, lane = ctx.config.problem, cute.arch.lane_idx()
-    row = Int32(NOWHERE)
+    row, counter = Int32(NOWHERE), Int32(NOWHERE)
     if lane < problem.topk:
         expert = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, lane)))
         to = load_u32(ctx.at_peer(peer, "pair_rows", token, lane))
@@ -161,4 +160,6 @@ def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
         if cutlass.const_expr(not ctx.config.token_saving):
             here = here & (lane == slot)
         row = select(here, to, Int32(NOWHERE))
-    return Places(row, ballot(Int32(row >= 0)))
+        own = div(to, ctx.config.block_m) if ctx.config.block_wise else expert - ctx.args.rank * problem.experts_per_rank
+        counter = select(here, own, Int32(NOWHERE))
+    return Places(row, counter, ballot(Int32(row >= 0)))

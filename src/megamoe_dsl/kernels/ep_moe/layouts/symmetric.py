@@ -51,7 +51,7 @@ def symmetric_buffer(problem: Problem) -> Region:
     | rank_signal   | u32 [2, 3]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
     | tile_counter  | u32 [2]          | schedulers | schedulers: tiles handed out, beyond the first of each CTA; 0 between launches |
     | task_counter  | u32 [2]          | communication warps | communication warps: tasks handed out; 0 between launches |
-    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
+    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block or expert that are there, of every other launch |
     | x             | e4m3 [T, H]      | host       | dispatch of any rank |
     | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
     | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
