@@ -18,6 +18,7 @@ from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
+from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
@@ -71,6 +72,10 @@ def _pair_gemm(block_m: int, recipe: str, problem: Mapping[str, Any] = {}, **fie
 
 def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **fields: bool | int) -> Callable[[], KernelConfig]:
     return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
+
+
+def _pair_gather(block_m: int, recipe: str = "fp8xfp4", **problem: Any) -> Callable[[], KernelConfig]:
+    return lambda: Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem), block_m, dealt=True)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -144,6 +149,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
+    "sm_100a-gather-gemm": _pair_gather(192, result="blocked"),
+    "sm_100a-gather-gemm-w4a4": _pair_gather(64, "mxf4xmxf4"),
+    "sm_100a-gather-gemm-sorted": _pair_gather(128, source="packed"),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),

@@ -1,11 +1,10 @@
-"""Runs of the expert-parallel kernels for tests: buffers that hold NaN wherever they may, and a count of what crosses between ranks."""
+"""Runs of the expert-parallel kernels for tests: buffers that hold NaN wherever they may, and what crosses between ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -20,8 +19,7 @@ from megamoe_dsl.reference import Accumulate
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
-from megamoe_dsl.sim import Deadlock, SimError
-from megamoe_dsl.sim.ops import bulk
+from megamoe_dsl.sim import Deadlock, Report, SimError
 
 KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals")
 
@@ -48,11 +46,34 @@ def poison(ep: SimulatedEp) -> None:
                 rank.view(placement.field.name).view(torch.uint8).fill_(0xFF)
 
 
+class RaceSeen(AssertionError):
+    """The race detector has found something."""
+
+
+def check_report(report: Report) -> None:
+    """No finding and no warning."""
+    if report.findings:
+        raise RaceSeen(report.findings[0])
+    assert not report.warnings
+
+
+class Checked(NamedTuple):
+    """Launches that have the reference's bits: rows of dispatch, or tokens of combine, and bytes that copies moved between ranks."""
+
+    count: int
+    crossed: int
+
+
 def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: Accumulate = torch.float64) -> int:
-    """Launches whose rows have the reference's bits, without a finding or a warning; how many rows there are."""
+    """As `checked_dispatch`; how many rows there are."""
+    return checked_dispatch(ep, case, launches, accumulate).count
+
+
+def checked_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: Accumulate = torch.float64) -> Checked:
+    """Launches whose rows have the reference's bits, without a finding or a warning."""
     poison(ep)
     outs, report = ep.dispatch(inputs(case), launches)
-    assert [str(one) for one in report.findings] == [] and not report.warnings
+    check_report(report)
     rows, wanted = 0, row_destinations(ep, case)
     for rank, (buffers, out) in enumerate(zip(ep.ranks, outs, strict=True)):
         assert [buffers.view(f"{what}_counter").tolist() for what in ("tile", "task")] == [[0, 0]] * 2
@@ -60,7 +81,7 @@ def check_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate: A
         for place, expected in zip(buffers.expert_slices(), linear1_rows(case, rank, accumulate), strict=True):
             assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
             rows += len(expected)
-    return rows
+    return Checked(rows, report.crossed)
 
 
 def row_destinations(ep: SimulatedEp, case: Case) -> list[torch.Tensor]:
@@ -97,37 +118,23 @@ def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowA
 def check_combine(
     ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
 ) -> int:
-    """Launches, with the tables of the same case, whose y has the reference's bits, without a finding or a warning; how many tokens."""
+    """As `checked_combine`; how many tokens there are."""
+    return checked_combine(ep, case, acts, launches, accumulate).count
+
+
+def checked_combine(
+    ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
+) -> Checked:
+    """Launches, with the tables of the same case, whose y has the reference's bits, without a finding or a warning."""
     for buffers, destinations in zip(ep.ranks, row_destinations(ep, case), strict=True):
         buffers.view("results").fill_(float("nan"))
         buffers.view("destinations").copy_(destinations)
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
-    assert [str(one) for one in report.findings] == [] and not report.warnings
+    check_report(report)
+    assert all(buffers.view(f"{what}_counter").tolist() == [0, 0] for buffers in ep.ranks for what in ("tile", "task"))
     for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
         assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
-    return sum(map(len, ys))
-
-
-@dataclass
-class Crossing:
-    """Bytes that bulk copies have read of other ranks."""
-
-    bytes: int = 0
-
-
-@contextmanager
-def counted(ep: SimulatedEp) -> Iterator[Crossing]:
-    """Counts what bulk loads of this simulator fetch from a rank that is not their CTA's."""
-    found, make = Crossing(), bulk._loader
-
-    def loader(issue: Any, start: int, fetch: Any, target: Any, offset: int, count: int, barrier: Any) -> Any:
-        if fetch is None:
-            allocation, _ = ep.simulator.memory.find(start, count)
-            found.bytes += count if allocation.rank != target.rank else 0
-        return make(issue, start, fetch, target, offset, count, barrier)
-
-    with patch.object(bulk, "_loader", loader):
-        yield found
+    return Checked(sum(map(len, ys)), report.crossed)
 
 
 @contextmanager
@@ -148,6 +155,8 @@ def sign_of(check: Callable[[], object]) -> str | None:
         return f"deadlock: {error}"
     except SimError as error:
         return f"simulator error: {error}"
+    except RaceSeen as error:
+        return f"race: {error}"
     except AssertionError as error:
         return f"wrong result: {error}"
     return None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ep_runs import check_dispatch, counted, only_first_ranks, problem, simulated
+from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated
 from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl.cases import random_case
@@ -57,19 +57,20 @@ def test_one_rank_with_several_tiles_of_an_expert() -> None:
     assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2), case), case) == 150
 
 
-@pytest.mark.parametrize(("token_saving", "token_sorting", "block_wise"), [(True, True, False), (False, True, True), (False, False, False)])
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool) -> None:
+@pytest.mark.parametrize(
+    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
+    [(True, True, False, 0), (False, True, True, 0), (False, False, False, 0), (True, False, True, 2)],
+)
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count."""
     moe = problem(9, num_experts=6, hidden=256)
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise}
+    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
     config = DispatchGemmConfig(moe, 64, 64, num_sms=2, **options)
     ep = simulated(config, case)
-    with counted(ep) as crossing:
-        check_dispatch(ep, case)
-    traffic = Traffic.of(moe, case.topk_idx)
-    assert traffic.tokens < traffic.pairs
-    assert crossing.bytes == moe.hidden * (traffic.tokens if token_saving else traffic.pairs)
+    traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
+    assert traffic.tokens < traffic.pairs or not token_saving
+    assert checked_dispatch(ep, case).crossed == moe.hidden * traffic.tokens
 
 
 def test_a_rank_that_stays_away_is_named() -> None:

@@ -39,7 +39,7 @@ PAIR_MUTANTS = (
         "a tile's scales begin with those of its atom",
         "wrong base",
         "mma.py",
-        "first_scale = (tile.row & (SF_ATOM_ROWS - 1)) // ROWS_PER_COLUMN",
+        "first_scale = ctx.row_in_atom(tile) // ROWS_PER_COLUMN",
         "first_scale = 0",
     ),
     pair_mutant(

@@ -1,10 +1,14 @@
 """Arithmetic that is generated together: what many instructions do at once is what they do one after the other."""
 
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from c_compiler import require_compiler
 
+from megamoe_dsl.sim.lane_program import lane_program
 from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder
 from megamoe_dsl.sim.ops import Inline, build, load_families
@@ -19,16 +23,30 @@ OPERATIONS = (
     "selp.b32 R, R, R, P;", "@P add.s32 R, R, R;", "@!P mov.f32 F, F;", "prmt.b32 R, R, R, 0x3715;", "mov.b64 {R, R}, L;",
     "mov.u32 R, %laneid;", "xor.b32 R, R, R;", "dp4a.u32.u32 R, R, R, R;",
 )  # fmt: skip
+MORE = (
+    "sub.s32 R, R, R;", "sub.s64 L, L, L;", "mul.lo.s32 R, R, R;", "mul.hi.u32 R, R, R;", "mad.lo.s32 R, R, R, R;",
+    "mul.wide.u32 L, R, R;", "shl.b32 R, R, R;", "shl.b64 L, L, R;", "shr.s32 R, R, R;", "shr.u32 R, R, 5;", "shr.s64 L, L, R;",
+    "shr.u64 L, L, 40;", "shr.s16 H, H, R;", "and.b32 R, R, R;", "or.b64 L, L, L;", "xor.b16 H, H, H;", "not.b32 R, R;",
+    "not.b64 L, L;", "not.pred P, P;", "neg.s32 R, R;", "neg.f32 F, F;", "abs.f32 F, F;", "abs.s32 R, R;", "cnot.b32 R, R;",
+    "and.pred P, P, P;", "or.pred P, P, P;", "xor.pred P, P, P;", "add.s16 H, H, H;", "mul.lo.s16 H, H, H;", "setp.gt.u32 P, R, R;",
+    "setp.ge.s64 P, L, L;", "setp.eq.b64 P, L, 0;", "setp.le.u16 P, H, H;", "setp.lt.f32 P, F, F;", "setp.neu.f32 P, F, F;",
+    "setp.ne.and.s32 P, R, R, P;", "setp.lt.s32 P|P, R, R;", "selp.b64 L, L, L, P;", "selp.f32 F, F, 0f00000000, P;",
+    "cvt.s64.s32 L, R;", "cvt.u64.u32 L, R;", "cvt.u16.u32 H, R;", "cvt.s32.s16 R, H;", "cvt.s32.s8 R, R;", "cvt.rn.f32.s32 F, R;",
+    "min.s32 R, R, 9;", "max.f32 F, F, F;", "sub.f32 F, F, F;", "div.rn.f32 F, F, F;", "mov.b64 L, {R, R};", "mov.b32 F, R;",
+    "bfe.s32 R, R, 3, 9;", "popc.b32 R, R;", "mov.b128 B, {L, L};", "mov.b128 {L, L}, B;", "@P mov.b128 B, B;",
+    "lop3.b32 R, R, R, R, 0xCA;", "set.lt.u32.s32 R, R, R;",
+)  # fmt: skip
 HEAD = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k()\n{\n"
-REGISTERS = ".reg .pred P<4>;\n.reg .b16 H<4>;\n.reg .b32 R<9>;\n.reg .f32 F<9>;\n.reg .b64 L<5>;\n"
-SIZES = {"P": 4, "H": 4, "R": 9, "F": 9, "L": 5}
+REGISTERS = ".reg .pred P<4>;\n.reg .b16 H<4>;\n.reg .b32 R<9>;\n.reg .f32 F<9>;\n.reg .b64 L<5>;\n.reg .b128 B<2>;\n"
+Code = list[tuple[PtxInstruction, Inline]]
+SIZES = {"P": 4, "H": 4, "R": 9, "F": 9, "L": 5, "B": 2}
 
 
-def kernel(rng: random.Random, count: int) -> ParsedKernel:
+def kernel(rng: random.Random, count: int, operations: Sequence[str] = OPERATIONS) -> ParsedKernel:
     """Random instructions; an unrolled loop, as compilers make them, repeats some with other registers."""
     lines: list[str] = []
     while len(lines) < count:
-        pattern = [rng.choice(OPERATIONS) for _ in range(rng.randint(1, 4))]
+        pattern = [rng.choice(operations) for _ in range(rng.randint(1, 4))]
         for _ in range(rng.choice((1, 3, 12))):
             for line in pattern:
                 opcode, *rest = line.split(" ", 2 if line.startswith("@") else 1)
@@ -43,31 +61,47 @@ def every_register(binder: Binder) -> Live:
     return Live(set(range(len(binder.storage))), set(range(len(binder.storage))))
 
 
-def run(binder: Binder, parts: list[list[tuple[PtxInstruction, Inline]]], registers: list[Lanes], mask: Mask) -> list[Lanes]:
+def from_source(segment: Segment, masked: bool) -> Callable[..., None]:
+    """A segment as Python."""
+    exec("\n".join(["def unit(w, R, m=None):", *segment.source(masked), " return"]), segment.binder.names)
+    return segment.binder.names.pop("unit")  # type: ignore[no-any-return]
+
+
+def interpreted(segment: Segment, masked: bool) -> Callable[..., None]:
+    """A segment as C interprets it."""
+    program = lane_program(segment, masked)
+    assert program is not None
+    return program
+
+
+def run(
+    binder: Binder,
+    parts: list[list[tuple[PtxInstruction, Inline]]],
+    registers: list[Lanes],
+    mask: Mask,
+    how: Callable[..., Any] = from_source,
+) -> list[Lanes]:
     """The registers after these segments."""
     after = list(registers)
     for part in parts:
         segment = Segment(binder, every_register(binder))
         for ins, item in part:
             segment.add(ins, item)
-        source = ["def unit(w, R, m):", *segment.source(mask is not None), " return"]
-        exec("\n".join(source), binder.names)
         with np.errstate(all="ignore"):
-            binder.names["unit"](None, after, mask)
+            how(segment, mask is not None)(None, after, *([] if mask is None else [mask]))
     return after
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_together_as_one_after_the_other(seed: int) -> None:
+def built(parsed: ParsedKernel, binder: Binder) -> Code:
+    """All instructions but the last."""
     load_families()
-    rng, values = random.Random(seed), np.random.default_rng(seed)
-    parsed = kernel(rng, 60)
-    binder = Binder(parsed)
-    code: list[tuple[PtxInstruction, Inline]] = []
-    for ins in parsed.code[:-1]:
-        item = build(ins, binder)
-        assert isinstance(item, Inline)
-        code.append((ins, item))
+    items = [(ins, build(ins, binder)) for ins in parsed.code[:-1]]
+    assert all(isinstance(item, Inline) for _, item in items)
+    return items  # type: ignore[return-value]
+
+
+def random_registers(binder: Binder, values: np.random.Generator) -> list[Lanes]:
+    """Lanes of every register."""
     registers: list[Lanes] = []
     for kind in binder.storage:
         if kind is np.bool_:
@@ -76,6 +110,15 @@ def test_together_as_one_after_the_other(seed: int) -> None:
             registers.append(values.standard_normal(32).astype(np.float32))
         else:
             registers.append(values.integers(0, 256, 32 * np.dtype(kind).itemsize, dtype=np.uint8).view(kind))
+    return registers
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_together_as_one_after_the_other(seed: int) -> None:
+    rng, values = random.Random(seed), np.random.default_rng(seed)
+    parsed = kernel(rng, 60)
+    binder = Binder(parsed)
+    code, registers = built(parsed, binder), random_registers(binder, values)
     for mask in (None, values.random(32) < 0.5):
         together = run(binder, [code], registers, mask)
         apart = run(binder, [[one] for one in code], registers, mask)
@@ -86,15 +129,47 @@ def test_together_as_one_after_the_other(seed: int) -> None:
                 assert one[~mask].tobytes() == before[~mask].tobytes(), name
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_interpreted_as_the_source(seed: int) -> None:
+    require_compiler()
+    rng, values = random.Random(seed), np.random.default_rng(seed)
+    parsed = kernel(rng, 80, OPERATIONS + MORE)
+    binder = Binder(parsed)
+    code, registers = built(parsed, binder), random_registers(binder, values)
+    gaps = [np.repeat(one, 2)[::2] for one in registers]  # arrays whose lanes do not follow each other
+    for mask in (None, values.random(32) < 0.5, (values.random(64) < 0.5)[::2]):
+        source = run(binder, [code], registers, mask)
+        for given in (registers, gaps):
+            for name, one, other in zip(binder.index, run(binder, [code], given, mask, interpreted), source, strict=True):
+                assert (one.dtype, one.shape) == (other.dtype, (32,)), name
+                assert one.tobytes() == other.tobytes() or np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), name
+
+
+def test_every_operation_is_interpreted_alone() -> None:
+    require_compiler()
+    values, rng = np.random.default_rng(0), random.Random(0)
+    for text in OPERATIONS + MORE:
+        binder = Binder(parsed := kernel(rng, 1, [text]))
+        code, registers = built(parsed, binder), random_registers(binder, values)
+        for one, other in zip(run(binder, [code[:1]], registers, None, interpreted), run(binder, [code[:1]], registers, None), strict=True):
+            assert one.dtype == other.dtype and one.tobytes() == other.tobytes(), text
+
+
+def test_registers_of_another_size_are_refused() -> None:
+    require_compiler()
+    binder = Binder(parsed := parse(HEAD + REGISTERS + "add.s32 R1, R0, 1;\nret;\n}\n", None))
+    registers = random_registers(binder, np.random.default_rng(0))
+    registers[binder.index["R0"]] = np.zeros(31, np.uint32)
+    with pytest.raises(TypeError, match="32 lanes of 4 bytes"):
+        run(binder, [built(parsed, binder)], registers, None, interpreted)
+
+
 def test_unrolled_operations_become_one() -> None:
     body = "".join(f"mul.f32 F{k}, F{k}, F8;\nadd.f32 F{k}, F{k}, 0f3F800000;\n" for k in range(8))
     parsed = parse(HEAD + REGISTERS + body + "ret;\n}\n", None)
-    load_families()
     binder = Binder(parsed)
     segment = Segment(binder, every_register(binder))
-    for ins in parsed.code[:-1]:
-        item = build(ins, binder)
-        assert isinstance(item, Inline)
+    for ins, item in built(parsed, binder):
         segment.add(ins, item)
     source = "\n".join(segment.source(False))
     assert (source.count(" * "), source.count(" + ")) == (1, 1)

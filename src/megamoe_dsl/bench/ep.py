@@ -181,9 +181,9 @@ def ep_point(
     return record
 
 
-def tables_of(config: DispatchGemmConfig) -> tuple[bool, bool]:
+def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:
     """What routing tables depend on."""
-    return config.token_saving, config.token_sorting
+    return config.fetched_for, config.token_sorting
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:

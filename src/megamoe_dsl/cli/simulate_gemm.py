@@ -10,7 +10,7 @@ from rich.text import Text
 from ..artifact.compile import compile_kernel
 from ..bench.gather.case import GatherCase, gather_case
 from ..bench.gemm.case import GemmCase, gemm_case
-from ..kernels.gather_gemm.config import GatherGemmConfig
+from ..kernels.gather_gemm.problem import GatherGemmProblem
 from ..kernels.gemm.base_config import BaseGemmConfig
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
@@ -44,7 +44,7 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
 
 def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase:
     """Data.  Raises `ProblemError` for rows that do not fit."""
-    if isinstance(config, GatherGemmConfig):
+    if isinstance(config.problem, GatherGemmProblem):
         return gather_case(config.problem, counts, seed, exact=exact)
     return gemm_case(config.problem, counts, seed, exact=exact)
 

@@ -53,6 +53,11 @@ def arrive_cluster(barrier: Any) -> None:
     emit("mbarrier.arrive.shared::cluster.b64 _, [{}];", barrier)
 
 
+def arrive_released(barrier: Any) -> None:
+    """On a barrier of any CTA of the cluster: what this thread has written or waited for lies before it for whoever waits."""
+    emit("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{}];", barrier)
+
+
 def arrive_expect(barrier: Any, num_bytes: Any) -> None:
     """`arrive`; the phase then also needs this many bytes from TMA to complete."""
     emit("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {};", barrier, num_bytes)

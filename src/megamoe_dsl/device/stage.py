@@ -16,7 +16,7 @@ each with the stage as its first index:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import cutlass
 import cutlass.cute as cute
@@ -47,7 +47,7 @@ class Stage:
         """Of a ring of `depth` stages."""
         return Stage(plan, cluster, smem, Ring.start(depth))
 
-    def next(self) -> Stage:
+    def next(self) -> Self:
         """The stage after it in the ring."""
         return replace(self, ring=self.ring.next())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .ptx import emit
@@ -22,6 +23,16 @@ def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -
     emit(
         "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{}], [{}, {{{}, {}}}], [{}];",
         *(destination, tensor_map, x, y, barrier),
+    )
+
+
+def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any]) -> None:
+    """Four rows of a 2-D tensor, from column `x` on, one after another into this CTA's SMEM, through a map with a box of one row; rows that
+    are not there are zeros.  The bytes count on `barrier`, which may be the pair's even CTA's."""
+    emit(
+        "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes"
+        " [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+        *(destination, tensor_map, x, *rows, barrier),
     )
 
 

@@ -9,19 +9,21 @@ import torch
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
 from ..kernels.gemm.problem import ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ..problem import ProblemError
+from ..quant.weights import TORCH_DTYPES
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import KernelScales, has_kernel_strides, scales_by_column
-from .gemm_tensors import TMA_ALIGNMENT
+from .gemm_scales import KernelScales, check_bytes, has_kernel_strides, scale_words, scales_by_column
+from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
 
 
 @dataclass(frozen=True)
 class GatherTensors:
     """Operands and result of one launch.
 
-    a        float8_e4m3fn [tokens, k]; of sorted rows [rows of the source layout, k]
-    a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`
-    b        float8_e4m3fn [num_groups, n, k]
-    b_sf     float32 [num_groups, ceil(n / 128), k / 128]
+    a        float8_e4m3fn [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
+    a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
+             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], contiguous
+    b        float8_e4m3fn [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
+    b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them
     ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
     d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn [.., n / 2]; rows of no expert are left alone
     sources  int32 [m], the row of a of each row, where they are gathered; None else
@@ -45,12 +47,11 @@ class GatherTensors:
         for name, tensor in (("a", self.a), ("out", self.d)):
             if tensor.dim() != 2:
                 raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
-        check_tensor("a", self.a, torch.float8_e4m3fn, (len(self.a), p.k))
+        acts, weights = p.formats.activations, p.formats.weights
+        check_tensor("a", self.a, TORCH_DTYPES[acts.element], (len(self.a), acts.row_bytes(p.k)))
         problem.check_rows(len(self.a), "a.shape[0]")
-        if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (len(self.a), p.k_blocks):
-            raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(len(self.a), p.k_blocks)}")
-        check_tensor("b", self.b, torch.float8_e4m3fn, (p.num_groups, p.n, p.k))
-        check_tensor("b_sf", self.b_sf, torch.float32, (p.num_groups, p.scale_rows, p.k_blocks))
+        check_tensor("b", self.b, TORCH_DTYPES[weights.element], (p.num_groups, p.n, weights.row_bytes(p.k)))
+        self._check_scales(p)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
         check_tensor("out", self.d, torch.float8_e4m3fn if p.gate_up else torch.bfloat16, (len(self.d), p.d_columns))
         self._check_d_sf(p)
@@ -61,7 +62,18 @@ class GatherTensors:
         for name in ("a_sf", "b", "b_sf", "ends", "d"):
             check_device("out" if name == "d" else name, getattr(self, name), self.a.device)
         for name in ("a", "b", "d"):
-            check_aligned("out" if name == "d" else name, getattr(self, name), TMA_ALIGNMENT)
+            check_aligned("out" if name == "d" else name, getattr(self, name), UNPACKED_ALIGNMENT if name == "b" else TMA_ALIGNMENT)
+
+    def _check_scales(self, problem: GatherGemmProblem) -> None:
+        rows, groups = len(self.a), problem.num_groups
+        if not problem.formats.promoted:
+            scales = problem.k // problem.formats.activations.channels
+            check_tensor("a_sf", self.a_sf, (torch.uint8, torch.float8_e8m0fnu), (rows, scales))
+            check_bytes("b_sf", self.b_sf, (groups, problem.n), problem.k)
+            return
+        if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (rows, problem.k_blocks):
+            raise ProblemError("a_sf", (self.a_sf.dtype, tuple(self.a_sf.shape)), f"float32 {(rows, problem.k_blocks)}")
+        check_tensor("b_sf", self.b_sf, torch.float32, (groups, problem.scale_rows, problem.k_blocks))
 
     def _check_d_sf(self, problem: GatherGemmProblem) -> None:
         if not problem.gate_up:
@@ -97,14 +109,15 @@ class GatherTensors:
 
     def scales(self) -> KernelScales:
         """As the kernel reads them."""
+        if self.a_sf.dtype != torch.float32:
+            return KernelScales(self.a_sf, scale_words(self.b_sf))
         return KernelScales(scales_by_column(self.a_sf) if self.sources is None else self.a_sf, self.b_sf)
 
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         """What a launch reads, by name."""
-        read = {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b}
-        if self.sources is None:
-            return {**read, "a_sf": scales.a_storage}
-        return {**read, "a_sf": scales.a, "sources": self.sources}
+        sources = {} if self.sources is None else {"sources": self.sources}
+        a_sf = scales.a_storage if self.sources is None else scales.a
+        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources}
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""

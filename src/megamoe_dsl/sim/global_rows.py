@@ -31,6 +31,11 @@ class GlobalRows:
             self.unit //= 2
         self._pieces: dict[int, IndexArray] = {}
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all of them."""
+        return self.width * len(self.steps)
+
     def of(self, values: NDArray[Any], offset: int) -> NDArray[Any]:
         """The rows, shaped (rows, width), of an array where the lowest begins at `offset`: a view when they have a pitch, else a copy."""
         if self.pitch:

@@ -28,7 +28,8 @@ Origin = Callable[[], str]
 class WorldLike(Protocol):
     """One run: state that all launches share.
 
-    `progress` counts changes that another warp could wait for, `pipes` holds actions that keep their order, with their origins.
+    `progress` counts changes that another warp could wait for, `copied` bytes as a `Report` does; `pipes` holds actions that keep their
+    order, with their origins.
     """
 
     memory: GlobalMemory
@@ -39,6 +40,7 @@ class WorldLike(Protocol):
     sweeps: int
     progress: int
     warnings: Counter[str]
+    copied: Counter[tuple[int, int]]
     pipes: list[deque[tuple[Origin, Action]]]
 
     def next_uid(self) -> int:

@@ -40,6 +40,7 @@ class World:
         self.rng = random.Random(seed)
         self.instructions = self.sweeps = self.progress = self._uid = 0
         self.warnings: Counter[str] = Counter()
+        self.copied: Counter[tuple[int, int]] = Counter()
         self.live: list[Cluster] = []
         self.ended: list[Cluster] = []  # those whose memory an action that is under way may still touch
         self.waiting: deque[tuple[Grid, Dim3]] = deque()

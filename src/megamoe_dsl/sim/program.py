@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .errors import SimError
+from .lane_program import lane_program
 from .lanes import Lanes, Mask
 from .late_loads import LateLoads
 from .loads_in_flight import LoadsInFlight
@@ -165,18 +166,26 @@ class Program:
 
         unit.full, unit.masked = full, masked
 
+    def _segment(self, segment: Segment, masked: bool) -> list[str]:
+        """Source that does a segment."""
+        if not segment.kept(masked):
+            return []
+        if (program := lane_program(segment, masked)) is None:
+            return segment.source(masked)
+        return [f" {self.binder.name(program)}(w, R{', m' if masked else ''})"]
+
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
         for ins, item in body:
             if self.late and self.late.waits_for(ins):
-                out += [*segment.source(masked), f" {self.binder.name(self.late.waiting(ins))}(w)"]
+                out += [*self._segment(segment, masked), f" {self.binder.name(self.late.waiting(ins))}(w)"]
                 segment = Segment(self.binder, self.live)
             if isinstance(item, Inline):
                 segment.add(ins, item)
             else:
-                out += segment.source(masked) + self._call(ins, item, masked)
+                out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
-        out += segment.source(masked)
+        out += self._segment(segment, masked)
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]

@@ -39,17 +39,24 @@ def describe_line(line: int, kernel: str, source: str) -> str:
 
 @dataclass
 class Report:
-    """Result of one run. `instructions` counts warp-instructions."""
+    """Result of one run. `instructions` counts warp-instructions, `copied` the bytes in global memory that bulk and tensor copies moved, by
+    (rank of the CTA, rank of the memory)."""
 
     instructions: int = 0
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
+    copied: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @property
     def rate(self) -> float:
         """Warp-instructions per second."""
         return self.instructions / self.seconds if self.seconds else 0.0
+
+    @property
+    def crossed(self) -> int:
+        """Bytes that copies moved between ranks."""
+        return sum(count for (cta, memory), count in self.copied.items() if cta != memory)
 
     def by_source(self) -> list[Finding]:
         """The findings, one for each kind and pair of source lines (of PTX lines where no source is known); counts are added."""

@@ -31,18 +31,24 @@ _CALL = re.compile(r"\bk\d+\(")
 _WORTH_IT = 8  # operations whose values must be put together first; of functions, which are dear, two are
 
 
-class _Operation(NamedTuple):
-    """`template` with the names of `operands` in its gaps, one after the other; `level` is how many operations come before it at least."""
+class LaneOperation(NamedTuple):
+    """`template` with the names of `operands` in its gaps, one after the other; `level` is how many operations come before it at least.
+    `types` are those of the operands."""
 
     template: tuple[str, ...]
     operands: tuple[str, ...]
     types: tuple[Any, ...]
     level: int
     name: str
+    result: Any
 
     def text(self, operands: tuple[str, ...]) -> str:
         """Its source for these operands."""
         return self.template[0] + "".join(o + gap for o, gap in zip(operands, self.template[1:], strict=True))
+
+
+Group = list[LaneOperation]
+"""Equal operations that do not depend on each other."""
 
 
 class Live(NamedTuple):
@@ -88,7 +94,7 @@ class Segment:
         self._values: dict[int, str] = {}  # register: name of its value now
         self._levels: dict[str, int] = {}
         self._types: dict[str, Any] = {}
-        self._operations: list[_Operation] = []
+        self._operations: list[LaneOperation] = []
 
     def add(self, ins: PtxInstruction, item: Inline) -> None:
         """One instruction, whose assignments happen together."""
@@ -105,18 +111,21 @@ class Segment:
 
     def source(self, masked: bool) -> list[str]:
         """Lines that read `R`, compute, and write `R`; `m` is the mask."""
-        kept = {i: name for i, name in self._values.items() if i in self.live.segment}
-        merged = kept.keys() & self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
-        used, lines = set(kept.values()) | {self._before(i) for i in merged}, list[str]()
-        groups = list(self._groups())
+        kept = self.kept(masked)
+        used, lines = {name for one in kept for name in one[1:] if name is not None}, list[str]()
+        groups = list(self.groups())
         joined = {tuple(one.name for one in group): f"b{k}" for k, group in enumerate(groups) if len(group) > 1}
         for group in reversed(groups):  # backwards: what is used later on is then known
             lines = self._lines(group, joined, used) + lines
         out = [f" {name} = R[{i}]" for i, name in self._read.items() if name in used]
         out += lines
-        for i, name in kept.items():
-            out.append(f" R[{i}] = " + (f"where(m, {name}, {self._read[i]})" if i in merged else name))
-        return out
+        return out + [f" R[{i}] = {name if before is None else f'where(m, {name}, {before})'}" for i, name, before in kept]
+
+    def kept(self, masked: bool) -> list[tuple[int, str, str | None]]:
+        """Registers to write, the names of their values, and of those before where inactive lanes keep them."""
+        merged = self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
+        names = [(i, name) for i, name in self._values.items() if i in self.live.segment]
+        return [(i, name, self._before(i) if i in merged else None) for i, name in names]
 
     def _before(self, i: int) -> str:
         self._types[f"r{i}"] = self.binder.storage[i]
@@ -144,12 +153,12 @@ class Segment:
         name = f"v{len(self._operations)}"
         level = self._levels[name] = 1 + max((self._levels.get(o, 0) for o in operands), default=0)
         self._types[name] = result
-        self._operations.append(_Operation(template, tuple(operands), tuple(self._types[o] for o in operands), level, name))
+        self._operations.append(LaneOperation(template, tuple(operands), tuple(self._types[o] for o in operands), level, name, result))
         return name
 
-    def _groups(self) -> Iterator[list[_Operation]]:
+    def groups(self) -> Iterator[Group]:
         """All operations in an order that works: alone, or as many as are done together."""
-        groups: dict[tuple[Any, ...], list[_Operation]] = {}
+        groups: dict[tuple[Any, ...], Group] = {}
         for one in sorted(self._operations, key=lambda one: one.level):
             groups.setdefault((one.level, one.template, one.types), []).append(one)
         joined = set[tuple[str, ...]]()
@@ -162,7 +171,7 @@ class Segment:
             else:
                 yield from ([one] for one in group)
 
-    def _lines(self, group: list[_Operation], joined: dict[tuple[str, ...], str], used: set[str]) -> list[str]:
+    def _lines(self, group: Group, joined: dict[tuple[str, ...], str], used: set[str]) -> list[str]:
         """The source of a group. `joined` names the results that are together, `used` what later lines use and, from now on, these."""
         names = tuple(one.name for one in group)
         whole, apart = joined.get(names), not used.isdisjoint(names)

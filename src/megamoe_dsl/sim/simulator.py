@@ -75,7 +75,7 @@ class Simulator:
             if race:
                 race.forget()
         findings = list(race.findings.values()) if race else []
-        return Report(world.instructions, time.perf_counter() - start, findings, world.warnings)
+        return Report(world.instructions, time.perf_counter() - start, findings, world.warnings, world.copied)
 
     def _ticker(self, world: World, start: float) -> Callable[[], None] | None:
         if self.progress is None:

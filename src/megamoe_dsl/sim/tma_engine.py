@@ -93,9 +93,11 @@ def finish_load(barrier: Mbarrier, size: int, actor: Actor | None) -> None:
     finish_async_store(barrier, size, actor.clock if actor else None)
 
 
-def read_global_rows(world: WorldLike, rows: GlobalRows, actor: Actor | None) -> Bytes:
-    """Their bytes, shaped (rows, width)."""
+def read_global_rows(cta: CtaLike, rows: GlobalRows, actor: Actor | None) -> Bytes:
+    """Their bytes, shaped (rows, width), for a CTA."""
+    world = cta.world
     allocation, offset = world.memory.find(rows.low, rows.end - rows.low)
+    world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
         raise SimError(f"read of uninitialised global memory {allocation}+{offset + int(rows.steps[row]) + column}")
@@ -104,9 +106,11 @@ def read_global_rows(world: WorldLike, rows: GlobalRows, actor: Actor | None) ->
     return np.array(rows.of(allocation.data, offset))
 
 
-def write_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, actor: Actor | None) -> None:
-    """Store (rows, width) bytes."""
+def write_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, actor: Actor | None) -> None:
+    """Store (rows, width) bytes of a CTA."""
+    world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
+    world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if actor is not None and world.race:
         world.race.write_global(allocation, *rows.places(offset), actor)
     rows.store(allocation.data, offset, values)
@@ -114,9 +118,11 @@ def write_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, actor: 
         rows.store(allocation.valid, offset, True)
 
 
-def reduce_global_rows(world: WorldLike, rows: GlobalRows, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
-    """Combine (rows, width) bytes into global rows; every element is one relaxed atomic."""
+def reduce_global_rows(cta: CtaLike, rows: GlobalRows, values: Bytes, reduce: Reduction, actor: Actor | None) -> None:
+    """Combine (rows, width) bytes of a CTA into global rows; every element is one relaxed atomic."""
+    world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
+    world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if actor is not None and world.race:
         shadow = world.race.global_shadow(allocation)
         world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)

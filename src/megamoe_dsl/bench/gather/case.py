@@ -16,8 +16,10 @@ from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
 from ...runtime.gemm_scales import scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
-from ..gemm.case import UNTOUCHED, GemmCase, draw_exact, draw_normal, gemm_case
+from ..gemm.case import UNTOUCHED, GemmCase, drawing_of, gemm_case
 
+NAN_BYTE = 255
+"""UE8M0's."""
 TOKENS_PER_ROW = 3
 """So many rows of all experts together for each token that they are gathered from."""
 
@@ -43,9 +45,10 @@ class GatherCase:
         return found, scales
 
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lowest and highest D that a kernel may give: one, since partial sums have the tensor core's bits; a CTA has all of K."""
-        one = self.reference(torch.float64 if exact else "hopper")
-        return one, one
+        """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
+        low, high = (self.tensors.d.clone() for _ in range(2))
+        low[self.placed], high[self.placed] = self.packed.ends(exact=exact)
+        return low, high
 
     def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
@@ -78,7 +81,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
 
     Rows of a blocked A that belong to no expert are NaN.
     """
-    of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups)
+    of_rows = GemmProblem(problem.n, problem.k, PACKED, problem.num_groups, recipe=problem.recipe)
     packed = gemm_case(of_rows, counts, seed, exact=exact)
     t = packed.tensors
     assert t.groups is not None
@@ -87,14 +90,15 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         generator = torch.Generator().manual_seed(seed + 1)
         tokens = len(t.a) // TOKENS_PER_ROW + 1
         sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
-        a, a_sf = (draw_exact if exact else draw_normal)(of_rows, tokens, generator)[:2]
+        a, a_sf = drawing_of(of_rows, exact)(of_rows, tokens, generator)[:2]
         own: GemmTensors = replace(t, a=a.view(torch.uint8)[sources].view(t.a.dtype), a_sf=a_sf[sources])
         packed = replace(packed, tensors=own)
     if problem.source == SORTED_BLOCKED:
         placed, num_rows = rows_in(problem.source, counts)
-        a = torch.full((num_rows, problem.k), 0x7F, dtype=torch.uint8)
+        a = torch.full((num_rows, t.a.shape[1]), 0x7F, dtype=torch.uint8)
         a[placed] = t.a.view(torch.uint8)
-        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, problem.k_blocks), torch.nan)
+        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), torch.nan if problem.formats.promoted else NAN_BYTE)
+        a_sf = a_sf.to(t.a_sf.dtype)
         a_sf[placed] = t.a_sf
     placed, num_rows = rows_in(problem.result, counts)
     d, d_sf = torch.full((num_rows, problem.d_columns), UNTOUCHED), None

@@ -164,6 +164,8 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
+    saving_experts neighbouring experts for which it fetches a token once, where these are not all of the rank: with two ranks, what several
+                   would fetch; 0 for all
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
@@ -171,11 +173,20 @@ class DispatchGemmConfig(EpConfig):
     token_saving: bool = True
     token_sorting: bool = True
     block_wise: bool = True
+    saving_experts: int = 0
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
         for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require_integers(self, "saving_experts")
+        local = self.problem.experts_per_rank
+        require(0 <= self.saving_experts <= local, "saving_experts", self.saving_experts, f"between 0 and {local}, the experts of a rank")
+
+    @property
+    def fetched_for(self) -> int:
+        """Neighbouring experts for which a rank fetches a token once."""
+        return (self.saving_experts or self.problem.experts_per_rank) if self.token_saving else 1
 
     def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
         """With slots for a row of each communication warp."""

@@ -150,15 +150,19 @@ def count_row(ctx: EpContext, moved: Moved):
 
 @cute.jit
 def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
-    """The rows of a token's experts on this rank; without token saving, of the pair's slot alone."""
+    """The rows of a token's experts on this rank, of those that the pair stands for; without token saving, of its slot alone."""
     problem, lane = ctx.config.problem, cute.arch.lane_idx()
     row, counter = Int32(NOWHERE), Int32(NOWHERE)
     if lane < problem.topk:
         expert = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, lane)))
         to = load_u32(ctx.at_peer(peer, "pair_rows", token, lane))
         here = (to >= 0) & (div(expert, problem.experts_per_rank) == ctx.args.rank)
-        if cutlass.const_expr(not ctx.config.token_saving):
+        if cutlass.const_expr(ctx.config.fetched_for == 1):
             here = here & (lane == slot)
+        elif cutlass.const_expr(ctx.config.fetched_for < problem.experts_per_rank):
+            leading = Int32(load_u64(ctx.at_peer(peer, "topk_idx", token, slot)))
+            first, size = ctx.args.rank * problem.experts_per_rank, ctx.config.fetched_for
+            here = here & (div(expert - first, size) == div(leading - first, size))
         row = select(here, to, Int32(NOWHERE))
         own = div(to, ctx.config.block_m) if ctx.config.block_wise else expert - ctx.args.rank * problem.experts_per_rank
         counter = select(here, own, Int32(NOWHERE))

@@ -67,6 +67,11 @@ class GatherGemmConfig(GemmConfig):
         return GATHER_WARPS if self.problem.gathers else 0
 
     @property
+    def row_loader(self) -> str:
+        """Who loads rows of A, in words."""
+        return f"{self.gather_warps} warps gather them, 16 bytes a lane" if self.gather_warps else "TMA"
+
+    @property
     def staged(self) -> bool:
         """Whether D passes through SMEM: it always does."""
         return True

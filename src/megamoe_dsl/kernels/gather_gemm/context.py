@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import cutlass
 from cutlass import Int64
 
 from ...device.memory import fence_async_shared, load_shared_u32
@@ -13,7 +12,6 @@ from ..gemm.context import GemmContext, GemmStage
 from ..gemm.group_table import GroupTable
 from ..gemm.work_tile import GemmTile
 from .arguments import GatherGemmArguments
-from .config import GatherGemmConfig
 from .problem import GATE_FIRST, UP_FIRST
 
 
@@ -51,9 +49,8 @@ class GatheredStage(GemmStage):
 
 @dataclass(frozen=True)
 class GatherContext(GemmContext):
-    """`config` is a `GatherGemmConfig`."""
+    """`config` is a `GatherGemmConfig`, or that of SM100."""
 
-    config: cutlass.Constexpr[GatherGemmConfig]
     args: GatherGemmArguments
 
     @property

@@ -15,6 +15,8 @@ from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
+from .sm100.config import Sm100GatherConfig
+from .sm100.maps import MAPS, pair_gather_map_fields
 
 
 class GatherGemmKernel(GemmKernel):
@@ -22,11 +24,15 @@ class GatherGemmKernel(GemmKernel):
 
     name = "gather_gemm"
     problem = GatherGemmProblem
-    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GatherGemmConfig}
+    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GatherGemmConfig, "sm_100a": Sm100GatherConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
 
     def launcher(self, config: BaseGemmConfig) -> Callable[..., Any]:
-        """`gather_gemm`.  Imports the DSL."""
+        """`gather_gemm`, or `pair_gather_gemm` of SM100.  Imports the DSL."""
+        if isinstance(config, Sm100GatherConfig):
+            from .sm100.kernel import pair_gather_gemm
+
+            return pair_gather_gemm
         from .kernel import gather_gemm
 
         return gather_gemm
@@ -37,11 +43,15 @@ class GatherGemmKernel(GemmKernel):
 
     def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:
         """Fields of every tensor map, in the order of the kernel's parameters; `args` has those of its arguments."""
+        if isinstance(config, Sm100GatherConfig):
+            return pair_gather_map_fields(config, args)
         assert isinstance(config, GatherGemmConfig)
         return map_fields(config, args)
 
     def map_names(self, config: BaseGemmConfig) -> list[str]:
         """Of weights and D, and where TMA loads rows of these, too."""
+        if isinstance(config, Sm100GatherConfig):
+            return list(MAPS)
         assert isinstance(config, GatherGemmConfig)
         return list(map_names(config.problem))
 
@@ -53,15 +63,16 @@ class GatherGemmKernel(GemmKernel):
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
         """As of a packed GEMM, and who loads rows."""
-        assert isinstance(config, GatherGemmConfig)
-        loader = f"{config.gather_warps} warps gather them, 16 bytes a lane" if config.gather_warps else "TMA"
-        return [*super().facts(config), ("rows", loader)]
+        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        return [*super().facts(config), ("rows", config.row_loader)]
 
     def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
         """Of the roles.  Raises `InspectionError`."""
         from .measures import measure_gather_gemm
+        from .sm100.measures import measure_pair_gather
 
-        return measure_gather_gemm(Measurer(config, listing))
+        measure = measure_pair_gather if isinstance(config, Sm100GatherConfig) else measure_gather_gemm
+        return measure(Measurer(config, listing))
 
     @property
     def sources(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from ...device.cluster import ClusterPlace
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...device.warp import arrive_at_barrier, named_barrier
+from ...hardware.scale_factors import SF_ATOM_ROWS
 from ...layouts.arith import select
 from .arguments import GemmArguments
 from .smem_plan import SCALE_STEP, WORK_TILES
@@ -127,6 +128,10 @@ class GemmContext:
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at."""
         return tile.row
+
+    def row_in_atom(self, tile: GemmTile) -> Any:
+        """Of the scales of SM100, of a tile's first row; the stage has whole atoms of them."""
+        return tile.row & (SF_ATOM_ROWS - 1)
 
     def scale_row(self, first: Any, index: int) -> Any:
         """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""

@@ -133,8 +133,8 @@ class EpMoE(torch.nn.Module):
         """This rank's tokens and routing tables into the symmetric buffer; ranks exchange their counts.  `config` is that of another
         dispatch than the layer's."""
         config, problem = config or self.dispatch_config, self.problem
-        splits = self._gather(Splits.of(problem, inputs.topk_idx, token_saving=config.token_saving))
-        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+        splits = self._gather(Splits.of(problem, inputs.topk_idx, fetched_for=config.fetched_for))
+        options: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
         self.memory.store(inputs, RoutingTables.of(problem, self.symmetric.rank, inputs.topk_idx, splits, **options))
 
     def _gather(self, own: Splits) -> Splits:

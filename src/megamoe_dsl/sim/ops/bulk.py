@@ -102,7 +102,7 @@ def _loader(
         actor = issue.load_actor(barrier)
         if count:
             if fetch is None:
-                values = read_global_rows(issue.world, GlobalRows(np.array([start]), count), actor)
+                values = read_global_rows(target, GlobalRows(np.array([start]), count), actor)
             else:
                 values = read_shared_chunks(fetch[0], _chunks(fetch[1], count), "bulk copy", actor)
             write_shared_chunks(target, _chunks(offset, count), values, actor)
@@ -147,9 +147,9 @@ def _post_store(w: WarpLike, lane: int, start: int, offset: int, count: int, red
         if values is not None:
             destination = actors.destination if actors else None
             if reduction is not None:
-                reduce_global_rows(world, rows, values.reshape(1, -1), reduction, destination)
+                reduce_global_rows(cta, rows, values.reshape(1, -1), reduction, destination)
             else:
-                write_global_rows(world, rows, values.reshape(1, -1), destination)
+                write_global_rows(cta, rows, values.reshape(1, -1), destination)
         copy.done = True
 
     world.post(read, label)

@@ -109,12 +109,12 @@ def load_box(issue: Issue, tensor_map: TensorMap, place: Coordinates, cta: CtaLi
     actor = issue.load_actor(barrier)
     boxes = boxes_at(tensor_map, place)
     if len(boxes) == 1 and boxes[0].whole:
-        rows = read_global_rows(issue.world, boxes[0].global_rows, actor)
+        rows = read_global_rows(cta, boxes[0].global_rows, actor)
     else:
         rows = np.zeros((len(boxes), boxes[0].row_count, boxes[0].row_bytes), np.uint8)
         for piece, box in zip(rows, boxes, strict=True):
             if not box.empty:
-                piece[box.row_index, box.first : box.last] = read_global_rows(issue.world, box.global_rows, actor)
+                piece[box.row_index, box.first : box.last] = read_global_rows(cta, box.global_rows, actor)
     chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
     write_shared_chunks(cta, chunks, to_shared_format(tensor_map, rows), actor)
     finish_load(barrier, len(boxes) * tensor_map.transaction_bytes, actor)
@@ -240,9 +240,9 @@ def _post_store(w: WarpLike, lanes: list[int], tensor_map: TensorMap, place: Coo
                 continue
             inside = piece[box.row_index, box.first : box.last]
             if reduction is not None:
-                reduce_global_rows(world, box.global_rows, inside, reduction, destination)
+                reduce_global_rows(cta, box.global_rows, inside, reduction, destination)
             else:
-                write_global_rows(world, box.global_rows, inside, destination)
+                write_global_rows(cta, box.global_rows, inside, destination)
         copy.done = True
 
     world.post(read, label)

@@ -9,11 +9,11 @@ from ....layouts.mbarrier import MBarrier
 LOADERS = 2
 
 
-def pair_barrier_table(*, num_stages: int, work_tiles: int, epilogue_warps: int) -> tuple[MBarrier, ...]:
-    """All mbarriers of a CTA, in SMEM order."""
-    readers = 32 * (CLUSTER * (LOADERS + epilogue_warps) + 1)
+def pair_barrier_table(*, num_stages: int, loaded: int, work_tiles: int, reading_warps: int, epilogue_warps: int) -> tuple[MBarrier, ...]:
+    """All mbarriers of a CTA, in SMEM order; a stage is full after `loaded` arrivals, work tiles are for `reading_warps` of the pair."""
+    readers = 32 * reading_warps
     return (
-        MBarrier("full", num_stages, CLUSTER * LOADERS, "both loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
+        MBarrier("full", num_stages, loaded, "both loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
         MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "both loaders"),
         MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
         MBarrier("acc_empty", ACCUMULATORS, CLUSTER * epilogue_warps, "every epilogue warp of the pair", "", "MMA warp", True),

@@ -23,7 +23,6 @@ ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
 scales than it has rows for."""
 PASS_ROWS = 32
-KINDS = (DENSE, CONTIGUOUS, MASKED)
 LOADER_WARPS = 4
 NUM_SMS = 148  # of a B200
 
@@ -43,6 +42,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
+    kinds: ClassVar[tuple[str, ...]] = (DENSE, CONTIGUOUS, MASKED)
 
     problem: GemmProblem
     block_m: int
@@ -56,8 +56,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def __post_init__(self) -> None:
         self.check_problem()
         problem = self.problem
-        kinds = f"one of {', '.join(KINDS)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
-        require(problem.kind in KINDS, "problem.kind", problem.kind, kinds)
+        kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
+        require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
         require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages")
         require(isinstance(self.dealt, bool), "dealt", self.dealt, "True or False")
         require(self.block_m in ROWS, "block_m", self.block_m, f"one of {list(ROWS)}")

@@ -10,14 +10,30 @@ LOADS_PER_K_BLOCK = 2
 
 def measure_pair_gemm(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
-    config = find.config
-    mmas = config.k_block.words * len(config.mma.scale_ids)
-    load = find.accumulator_load("results." if config.staged else "epilogue.")
+    return [
+        *measure_mma(find),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
+        *measure_weight_loader(find),
+        *measure_epilogue(find),
+    ]
+
+
+def measure_mma(find: Measurer) -> list[Measure]:
+    """Of the MMA warp."""
+    mmas = find.config.k_block.words * len(find.config.mma.scale_ids)
+    return find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas)
+
+
+def measure_weight_loader(find: Measurer) -> list[Measure]:
+    """Of the weight loader."""
+    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK)
+
+
+def measure_epilogue(find: Measurer) -> list[Measure]:
+    """Of the epilogue warps."""
+    load = find.accumulator_load("results." if find.config.staged else "epilogue.")
     one_pass = find.tile_loop(load)
     return [
-        *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas),
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
-        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK),
         find.measure("epilogue_8_rows", "epilogue", "8 rows", one_pass, PASS_ROWS / TOKENS_PER_UNIT),
         find.measure("epilogue_tile", "epilogue", "tile", find.around(one_pass), 1, [one_pass]),
     ]

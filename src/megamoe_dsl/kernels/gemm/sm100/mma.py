@@ -17,7 +17,6 @@ from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
-from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext
 from ..work_tile import GemmTile, next_tile
@@ -44,6 +43,6 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
     instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
-    first_scale = (tile.row & (SF_ATOM_ROWS - 1)) // ROWS_PER_COLUMN
+    first_scale = ctx.row_in_atom(tile) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(acc.index * config.block_m, instruction, first_scale, config.mma, config.k_block, scales)

@@ -7,12 +7,13 @@ from functools import cached_property
 
 from ....blocks.sm100.pair_stage import PairStage
 from ....blocks.sm100.result_tile import result_bytes
+from ....hardware.cta_pair import CLUSTER
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U8, U32, U64, Field, Region
 from ..smem_plan import WORK_TILES
 from ..tile import WARPS_PER_GROUP
-from .barriers import pair_barrier_table
+from .barriers import LOADERS, pair_barrier_table
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,33 @@ class PairGemmSmemPlan:
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order (barriers.py)."""
-        warps = WARPS_PER_GROUP * self.epilogue_warpgroups
-        return pair_barrier_table(num_stages=self.num_stages, work_tiles=WORK_TILES, epilogue_warps=warps)
+        return pair_barrier_table(
+            num_stages=self.num_stages,
+            loaded=self.loaded,
+            work_tiles=WORK_TILES,
+            reading_warps=self.reading_warps,
+            epilogue_warps=self.epilogue_warps,
+        )
+
+    @property
+    def epilogue_warps(self) -> int:
+        """Of a CTA."""
+        return WARPS_PER_GROUP * self.epilogue_warpgroups
+
+    @property
+    def loaded(self) -> int:
+        """Arrivals that say that a stage is full: of both CTAs' loaders."""
+        return CLUSTER * LOADERS
+
+    @property
+    def reading_warps(self) -> int:
+        """Of the pair, which read work tiles: those that load or store, and the one that multiplies."""
+        return CLUSTER * (LOADERS + self.epilogue_warps) + 1
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """What says where rows of groups lie."""
+        return (Field("group_table", (self.groups, 2), U32, 8),)
 
     @cached_property
     def region(self) -> Region:
@@ -46,7 +72,7 @@ class PairGemmSmemPlan:
             *((passes,) if self.pass_rows else ()),
             *self.stage.scales(self.num_stages),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
-            Field("group_table", (self.groups, 2), U32, 8),
+            *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),
             Field("tmem_address", (1,), U32),
         )

@@ -1,0 +1,49 @@
+"""How a GEMM gathers its rows on SM100: what a GEMM of CTA pairs has, and warps that gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ....config_error import require
+from ...gemm.problem import PACKED
+from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, Sm100GemmConfig
+from ..problem import GatherGemmProblem
+from .smem_plan import PairGatherSmemPlan
+from .threads import GATHER_WARPS
+
+
+@dataclass(frozen=True)
+class Sm100GatherConfig(Sm100GemmConfig):
+    """A `Sm100GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
+
+    kinds: ClassVar[tuple[str, ...]] = (PACKED,)
+
+    problem: GatherGemmProblem
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        require(not self.problem.gate_up, "problem.gate_up", self.problem.gate_up, f"empty on {self.arch}")
+        super().__post_init__()
+
+    @property
+    def first_epilogue_warp(self) -> int:
+        """Those before it load, multiply, schedule and gather."""
+        return LOADER_WARPS + GATHER_WARPS
+
+    @property
+    def num_threads(self) -> int:
+        """Of a CTA."""
+        return 32 * (self.first_epilogue_warp + self.epilogue_warps)
+
+    @property
+    def row_loader(self) -> str:
+        """Who loads rows of A, in words."""
+        rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
+        return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time"
+
+    def smem_plan(self, num_stages: int) -> PairGatherSmemPlan:
+        """Of so many stages."""
+        problem = self.problem
+        pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups)
+        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows)

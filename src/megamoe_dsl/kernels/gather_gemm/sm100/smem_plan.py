@@ -1,0 +1,46 @@
+"""Shared memory of one CTA of the SM100 kernel: that of a GEMM of pairs, lists of rows, and the table of where rows begin in A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....hardware.cta_pair import CLUSTER
+from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....layouts.mbarrier import MBarrier
+from ....layouts.region import U32, Field
+from ...gemm.sm100.smem_plan import PairGemmSmemPlan
+from .barriers import LISTS, gather_barriers
+from .threads import GATHER_WARPS
+
+
+@dataclass(frozen=True)
+class PairGatherSmemPlan(PairGemmSmemPlan):
+    """gathers      whether lists say which rows are a tile's
+    places_rows  whether rows begin elsewhere in A than in D
+    """
+
+    gathers: bool
+    places_rows: bool
+
+    @property
+    def loaded(self) -> int:
+        """Arrivals that say that a stage is full: of both CTAs' loaders, and of the odd CTA's announcing warp."""
+        return super().loaded + 1
+
+    @property
+    def reading_warps(self) -> int:
+        """Of the pair, which read work tiles: the odd CTA has an announcing warp where the even one multiplies."""
+        return super().reading_warps + 1 + CLUSTER * (GATHER_WARPS - 1 + self.gathers)
+
+    @cached_property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order (barriers.py)."""
+        return (*super().barriers, *gather_barriers(self.num_stages, self.gathers))
+
+    @property
+    def tables(self) -> tuple[Field, ...]:
+        """What says where rows of experts lie, and which rows are a tile's."""
+        lists = Field("rows", (LISTS, self.stage.sfa_atoms * SF_ATOM_ROWS), U32, 16)
+        sources = Field("source_rows", (self.groups,), U32, 4)
+        return (*super().tables, *((sources,) if self.places_rows else ()), *((lists,) if self.gathers else ()))

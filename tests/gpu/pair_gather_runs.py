@@ -1,0 +1,45 @@
+"""Small GEMMs of CTA pairs that gather their rows: what the simulator and the faults run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
+from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
+from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from pair_gemm_runs import W4A4, W4A8
+
+
+@dataclass(frozen=True)
+class PairGatherRun(GatherRun):
+    """A case by its name; 256 rows of B are the tile's."""
+
+    block_n: int = 0
+
+    @property
+    def config(self) -> Sm100GatherConfig:
+        problem = GatherGemmProblem(**{"n": 272, "k": 256, "num_groups": len(self.counts), "recipe": W4A8, **self.problem})
+        return Sm100GatherConfig(problem, self.block_m, **{"num_sms": 4, **self.fields})
+
+
+def pair_gather(name: str, counts: tuple[int, ...], block_m: int, problem: dict[str, Any], **fields: Any) -> PairGatherRun:
+    return PairGatherRun(name, counts, block_m, problem=problem, fields=fields)
+
+
+PAIR_GATHER_RUNS = (
+    *(
+        pair_gather(f"{source}-{result}", COUNTS, 64, {"source": source, "result": result}, num_stages=3, dealt=True)
+        for source, result in LAYOUTS
+    ),
+    pair_gather("rows-32", COUNTS, 32, {}, num_stages=2, epilogue_warpgroups=1),
+    pair_gather("rows-128-sorted", COUNTS, 128, {"source": "blocked"}),
+    pair_gather("rows-192", COUNTS, 192, {"result": "blocked"}, num_stages=2),
+    pair_gather("e2m1", COUNTS, 128, {"recipe": W4A4, "k": 512}, block_k=256, num_stages=2),
+    pair_gather("e2m1-narrow", COUNTS, 64, {"recipe": W4A4, "source": "packed"}, block_k=128),
+    pair_gather("many-experts", MANY, 32, {"n": 64, "k": 128, "result": "blocked"}, dealt=True),
+    pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
+    pair_gather("nothing", (0, 0), 32, {"n": 16, "k": 128}),
+)
+PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
+EVERYTHING = pair_gather("faults-pair-gathered", (20, 0, 70), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2)

@@ -1,0 +1,95 @@
+"""The expert-parallel kernels on four and eight simulated ranks: every routing to the bit, and the bytes between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated
+from mega_moe_runs import artifact
+
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from megamoe_dsl.runtime.ep.traffic import Traffic
+from sweep import rarely
+
+BF16_BYTES = 2
+UNEVEN = (6, 0, 5, 1, 6, 4, 0, 2)
+FULL = (6,) * 8
+Bias = Callable[[Problem, torch.Generator], torch.Tensor]
+
+
+def to_one_rank(moe: Problem, generator: torch.Generator) -> torch.Tensor:
+    """The last one has all experts that any token names."""
+    bias = torch.zeros(moe.num_experts)
+    bias[-moe.experts_per_rank :] = 1e6
+    return bias
+
+
+def limited(moe: Problem, generator: torch.Generator) -> torch.Tensor:
+    """The experts of two ranks, each token's own."""
+    return group_bias(moe, moe.max_tokens_per_rank, moe.num_ranks, 2, generator)
+
+
+ROUTINGS: dict[str, Bias] = {
+    "uniform": routing_bias,
+    "skewed": lambda moe, generator: routing_bias(moe, generator, skew=True),
+    "group-limited": limited,
+    "to one rank": to_one_rank,
+}
+
+
+@cache
+def drawn(ranks: int) -> Case:
+    """Tokens and weights of so many ranks."""
+    return random_case(problem(6, num_ranks=ranks, num_experts=4 * ranks, topk=4, hidden=256), FULL[:ranks], ranks)
+
+
+def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float) -> Case:
+    """The first tokens of each rank, with experts of their own."""
+    whole, generator = drawn(ranks), torch.Generator().manual_seed(ranks)
+    bias = ROUTINGS[routing](whole.problem, generator)
+    idx = [draw_experts(whole.problem, len(one), bias, generator, mask) for one in whole.x]
+    fields = (whole.x, whole.x_sf, idx, whole.topk_weights)
+    return Case(whole.problem, *([one[:n] for one, n in zip(field, tokens, strict=False)] for field in fields), whole.weights, exact=True)
+
+
+def run_of(ranks: int, case: Case, **fields: bool) -> SimulatedEp:
+    """On two SMs of each rank."""
+    return simulated(DispatchGemmConfig(case.problem, 64, 64, num_sms=2, task_tokens=2, **fields), case, seed=ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "routing"),
+    [
+        *((8, "group-limited"), (4, "to one rank")),
+        *(rarely(*one) for one in ((4, "uniform"), (4, "skewed"), (4, "group-limited"), (8, "uniform"), (8, "skewed"), (8, "to one rank"))),
+    ],
+)
+def test_ranks_with_few_tokens_and_without(ranks: int, routing: str) -> None:
+    """Dropped pairs, ranks without a token or without a row, and the next launches on the same buffers with all tokens."""
+    few, many = case_of(ranks, routing, UNEVEN, mask=0.3), case_of(ranks, routing, FULL, mask=0.0)
+    ep = run_of(ranks, few)
+    for case, launches in ((few, 1), (many, 2), (replace(few, topk_idx=[torch.full_like(idx, -1) for idx in few.topk_idx]), 1)):
+        rows = sum(int((idx >= 0).sum()) for idx in case.topk_idx)
+        assert checked_dispatch(ep, case, launches).count == rows
+        assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
+
+
+@pytest.mark.parametrize("routing", ["group-limited", rarely("uniform"), rarely("skewed")])
+def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str) -> None:
+    """A token's row crosses once for each rank, without token saving once for each expert; its results cross once for each expert."""
+    case = case_of(8, routing, FULL, mask=0.1)
+    traffic, hidden = Traffic.of(case.problem, case.topk_idx), case.problem.hidden
+    assert 0 < traffic.tokens < traffic.pairs
+    ep = run_of(8, case)
+    assert checked_dispatch(ep, case).crossed == traffic.tokens * hidden
+    ep.combine_kernel = artifact(ep.combine_kernel.config.replace(scatter=False))
+    assert checked_combine(ep, case, row_activations(ep, 0)).crossed == traffic.pairs * hidden * BF16_BYTES
+    assert checked_dispatch(run_of(8, case, token_saving=False), case).crossed == traffic.pairs * hidden

@@ -1,0 +1,116 @@
+"""GEMMs of CTA pairs that gather their rows, in the simulator: exact on exact data, within their bound on normal data, without a finding.
+
+A sample runs with the suite, all of it with
+
+    python -m pytest -m "sweep or not sweep" tests/kernels/test_pair_gather.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_pair_gemm import PADDING
+
+from gemm_runs import artifact
+from megamoe_dsl.bench.gather.case import gather_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
+from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from megamoe_dsl.kernels.gemm.problem import GemmProblem
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from megamoe_dsl.target import Target
+from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
+from sweep import rarely
+
+SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1"}
+WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
+
+
+def run_within(run: PairGatherRun, *, exact: bool, launches: int = 1, seed: int = 0) -> None:
+    """D lies between its ends; no finding, no warning."""
+    case = run.case(exact=exact)
+    low, high = case.ends(exact=exact)
+    report = simulate_gemm(artifact(run.config), case.tensors, launches=launches, seed=seed)
+    assert not report.findings and [text for text in report.warnings if PADDING not in text] == []
+    assert bool(((low <= case.tensors.d) & (case.tensors.d <= high)).all())
+
+
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in PAIR_GATHER_BY_NAME])
+def test_every_row_is_exact(name: str) -> None:
+    """Rows of no expert stay as they were; a second launch finds counter, barriers and tensor memory as the first did."""
+    run_within(PAIR_GATHER_BY_NAME[name], exact=True, launches=2 if name in ("gathered-blocked", "many-experts") else 1)
+
+
+@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow")])
+def test_normal_numbers_are_within_their_bound(name: str) -> None:
+    run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
+
+
+def test_rows_that_are_not_there_are_those_that_are() -> None:
+    """A list with numbers of no token reads none beyond the tokens; ends beyond the list are cut off."""
+    run = PAIR_GATHER_BY_NAME["rows-32"]
+    case = run.case(exact=True)
+    t = case.tensors
+    assert t.sources is not None
+    t.sources[:3] = torch.tensor([-5, len(t.a), 1 << 30], dtype=torch.int32)
+    clamped = t.sources.clamp(0, len(t.a) - 1).long()
+    own = replace(case.packed.tensors, a=t.a[clamped], a_sf=t.a_sf[clamped])
+    expected = replace(case.packed, tensors=own).reference()
+    t.ends[-1] += 100
+    assert not simulate_gemm(artifact(run.config), t).findings
+    assert torch.equal(t.d, expected)
+
+
+@pytest.mark.parametrize("config", [WIDE, PAIR_GATHER_BY_NAME["packed-blocked"].config])
+def test_registers_are_enough(config: Sm100GatherConfig) -> None:
+    """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
+    compiled = artifact(config)
+    assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
+    assert compiled.overtaken_loads == []
+    assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize("experts", [1, 128, 512, 1024])
+def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
+    kernel = find_kernel("gather_gemm")
+    for rows in (1, 512, 65536):
+        for source in ("gathered", "packed"):
+            problem = GatherGemmProblem(1024, 2048, num_groups=experts, source=source, recipe="fp8xfp4")
+            config = kernel.choose(problem, Target.typical("sm_100a"), rows)
+            assert isinstance(config, Sm100GatherConfig) and config.num_stages >= 4
+            assert kernel.dynamic_smem(config) <= config.arch.smem_bytes
+
+
+def test_bad_configurations_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 for sm_100a"):
+        Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
+    with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
+        Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="block_m = 256: must be one of"):
+        replace(WIDE, block_m=256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"a": torch.zeros(68, 256, dtype=torch.uint8)}, "a.dtype = torch.uint8: must be torch.float8_e4m3fn"),
+        ({"a_sf": torch.ones(68, 2)}, "a_sf.dtype = torch.float32: must be torch.uint8 or torch.float8_e8m0fnu"),
+        ({"a_sf": torch.ones(8, 68, dtype=torch.uint8).T}, r"a_sf.stride\(\) = \(1, 68\): must be contiguous"),
+        ({"b": torch.zeros(4, 256, 256, dtype=torch.uint8)}, r"b.shape = \(4, 256, 256\): must be \(4, 256, 128\)"),
+        ({"b_sf": torch.ones(4, 256, 4, dtype=torch.uint8)}, r"b_sf.shape = \(4, 256, 4\): must be \(4, 256, 8\)"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor], message: str) -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=4, recipe="fp8xfp4")
+    tensors: GatherTensors = replace(gather_case(problem, (70, 0, 1, 130)).tensors, **changes)
+    with pytest.raises(ProblemError, match=message):
+        tensors.check(problem)
+
+
+def test_runs_have_names_of_their_own() -> None:
+    assert len(PAIR_GATHER_BY_NAME) == len(PAIR_GATHER_RUNS) and set(PAIR_GATHER_BY_NAME) > SAMPLE
