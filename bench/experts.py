@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
+from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import compile_points, run_points
@@ -42,12 +44,14 @@ def main() -> None:
     if given.what == "prepare":
         print(f"{compile_points(points, TARGET, given.folder)} kernels into {given.folder}")
         return
+    os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     records = []
     for record in run_points(points, TARGET, given.folder, given.baseline):
         records.append(record)
         times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
         print(f"{record['point']}: {times}  errors {errors}  {record['refused'] or ''}", flush=True)
+        print("  host: " + "  ".join(f"{name} {one['median']:.1f}" for name, one in record["host_us"].items()), flush=True)
     save(given.out, "experts", records, None if given.baseline is None else str(given.baseline))
     sys.exit(not all(record["passed"] for record in records))
 

@@ -117,7 +117,9 @@ def test_bad_fields_are_named(field: str, value: object) -> None:
         SMALL.replace(**{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [("recipe", "fp8xmxfp4"), ("pool_rows", 128), ("combine", "e4m3"), ("activation_clamp", 7.0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("recipe", "fp8xmxfp4"), ("pool_rows", 128), ("combine", "e4m3"), ("activation_clamp", 7.0), ("biases", True)]
+)
 def test_bad_problems_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"problem\.{field} = {value!r}: must be "):
         DispatchGemmConfig(replace(MOE, **{field: value}))

@@ -19,7 +19,7 @@ from megamoe_dsl.quant import quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.simulated_experts import simulate_experts
+from megamoe_dsl.runtime.simulated_experts import simulate_experts, simulate_route
 from megamoe_dsl.runtime.simulated_gemm import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 
@@ -48,16 +48,17 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
     return ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights_of(layer, generator))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_slots_are_sorted_and_tokens_quantised(shape: str) -> None:
+@pytest.mark.parametrize(("shape", "sorters"), [*((shape, 1) for shape in SHAPES), ("many experts", 4), ("more slots than threads", 3)])
+def test_slots_are_sorted_and_tokens_quantised(shape: str, sorters: int) -> None:
+    """By one CTA, by some of them, and by fewer than may."""
     tokens, hidden, experts, topk = SHAPES[shape]
     call = call_of(ExpertLayer(hidden, 128, experts, topk), tokens)
     call.topk_idx[1, 0] = experts + 3  # no expert: masked
     tensors = call.route_tensors()
     for tensor in tensors[1].values():
         tensor.view(torch.uint8).fill_(0x77)
-    config = RouteConfig(call.layer.routing, 3)
-    assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
+    config = RouteConfig(call.layer.routing, 5, sorters, 100)
+    assert not simulate_route(artifact(config), call).findings
     idx = call.topk_idx.where(call.topk_idx < experts, -1)
     expected, (x_q, x_sf) = router_metadata(idx, experts), quantize_e4m3_f32(call.x.float())
     rows = len(expected.sources)
@@ -137,5 +138,7 @@ def test_bad_layers_are_refused() -> None:
             replace(LAYER, **fields)
     with pytest.raises(ConfigError, match="num_sms = 1: must be at least 2"):
         RouteConfig(LAYER.routing, 1)
+    with pytest.raises(ConfigError, match="sorters = 3: must be between 1 and 2"):
+        RouteConfig(LAYER.routing, 3, sorters=3)
     with pytest.raises(ProblemError, match="num_tokens = -1: must be between 0"):
         find_kernel("route").choose(LAYER.routing, Target.typical("sm_90a"), -1)

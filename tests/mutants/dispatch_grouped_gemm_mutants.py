@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from mutant import Mutant
@@ -131,3 +132,15 @@ def short_simulation(arch: str) -> str | None:
         check_dispatch(ep, nothing)
 
     return sign_of(check)
+
+
+def ptx_faults(subjects: tuple[str, ...] = ("dispatch",)) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+    """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
+    from test_ep_faults import CASES, SEEDS, how_noticed
+
+    def notice(fault: object, subject: str) -> str | None:
+        return next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)  # type: ignore[arg-type]
+
+    for fault, subject in CASES:
+        if subject in subjects:
+            yield "sm_90a", f"{fault.name}, {subject}", partial(notice, fault, subject)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import dispatch_grouped_gemm_mutants as dispatch
 from mutant import Mutant
 
 COMBINE, SCATTER, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "scatter", "end"))
@@ -65,6 +66,8 @@ MUTANTS = (
         "CTAs that still read are not waited for", "missing order", END, "        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)\n", ""
     ),
 )
+
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "boxes"))
 
 
 def short_simulation(arch: str) -> str | None:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ..kernels.ep_moe.config import EpConfig
 from ..kernels.kernel import KernelConfig
 from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.pre_dispatch.config import PreDispatchConfig
+from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 
 GIB = 1 << 30
@@ -34,7 +36,7 @@ class Estimate:
     seconds: float
 
     @classmethod
-    def of(cls, config: MegaMoeConfig, tokens: Sequence[int], launches: int, exact: bool) -> Estimate:
+    def of(cls, config: MegaMoeConfig | EpConfig, tokens: Sequence[int], launches: int, exact: bool) -> Estimate:
         """Of launches with so many tokens on each rank."""
         from ..quant import checkpoint_layout
 
@@ -49,7 +51,7 @@ class Estimate:
         instructions += TOKEN_INSTRUCTIONS * sum(tokens) + RANK_INSTRUCTIONS * p.num_ranks
         seconds = weights / (EXACT_RATE if exact else NORMAL_RATE) + instructions / INSTRUCTION_RATE
         held = weights * (COPIES + launches - 1) + drawing
-        return cls(held, 2 * symmetric_buffer(p, config.arch).size * p.num_ranks, seconds * launches)
+        return cls(held, 2 * kernel_of(config).buffers(config)["sym"].size * p.num_ranks, seconds * launches)
 
     @classmethod
     def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..kernels.ep_moe.family import EP_KERNELS
 from ..kernels.gather_gemm.family import GatherGemmKernel
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
@@ -19,7 +20,7 @@ from ..kernels.pre_dispatch.config import PreDispatchConfig
 from ..kernels.pre_dispatch.family import PreDispatchKernel
 from ..kernels.registry import find_kernel, kernel_of
 from ..presets import preset as find_preset
-from ..problem import MAX_RANKS, ProblemError
+from ..problem import MAX_RANKS, Problem, ProblemError
 from .config_options import TILE, KernelOptions
 from .errors import one_line_errors
 from .estimate import LONG_SECONDS, Estimate, physical_memory
@@ -38,7 +39,8 @@ FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
-SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, GatherGemmKernel.name, *STAGE_NAMES)
+EP_NAMES = tuple(kernel.name for kernel in EP_KERNELS)
+SIMULATED = (MegaMoeKernel.name, PreDispatchKernel.name, GemmKernel.name, GatherGemmKernel.name, *STAGE_NAMES, *EP_NAMES)
 
 
 @takes(KernelOptions)
@@ -65,7 +67,8 @@ def simulate(
 ) -> None:
     """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
 
-    With a stage of the unfused layer as --kernel all stages run, one launch after another.
+    With a stage of the unfused layer as --kernel all stages run, one launch after another; with one of the two expert-parallel kernels
+    both run, with drawn activations between them.
 
     Exit code 0: equal, no finding.  1: a mismatch or a race finding.  2: bad input, a fault or a deadlock.
     """
@@ -78,9 +81,11 @@ def simulate(
             if not simulate_given(console, given, tokens, sms, seed, exact=not random, launches=launches or 1, race=not no_race):
                 raise typer.Exit(FAILED)
             return
+        numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
+        if given.kernel in EP_NAMES:
+            leave_out(numerics, f"--kernel {given.kernel}")
         if given.kernel == PreDispatchKernel.name:
             tile = {name: getattr(given, name) for name in TILE}
-            numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
             leave_out({**numerics, "random": random or None, **tile, "launches": launches}, f"--kernel {given.kernel}")
         ranks = asked_ranks(given)
         counts = parse_tokens(tokens, ranks)
@@ -96,15 +101,28 @@ def simulate(
             if not simulate_inputs(console, inputs, counts, seed, mask=mask, skew=skew, race=not no_race):
                 raise typer.Exit(FAILED)
             return
-        config = given.config(problem, max(counts), sms)
-        configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
+        if given.kernel in EP_NAMES:
+            configs = tuple(given.config(problem, max(counts), sms, name) for name in EP_NAMES)
+            config = configs[0]
+        else:
+            config = given.config(problem, max(counts), sms)
+            configs = stage_configs(config) if given.kernel in STAGE_NAMES else (config,)
         launches = launches or 1
         for launch in range(launches):
             check_draw(problem, rotate(counts, launch), seed + launch, mask)
         announce(console, config, Estimate.of(config, counts, launches, exact=not random), race=not no_race)
 
+        def draw() -> list[Case]:
+            return draw_cases(console, problem, [rotate(counts, launch) for launch in range(launches)], seed, mask, skew, exact=not random)
+
+        if given.kernel in EP_NAMES:
+            from .simulate_ep import run_ep
+
+            if not run_ep(console, configs, draw(), seed, exact=not random, race=not no_race):
+                raise typer.Exit(FAILED)
+            return
+
         from ..artifact.compile import compile_kernel
-        from ..cases import random_case
         from ..runtime.simulated import SimulatedMoE
         from ..runtime.simulated_stages import SimulatedStages
 
@@ -112,9 +130,7 @@ def simulate(
             artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines
         for artifact in artifacts:
             console.print(artifact_table(artifact))
-        with steps(console) as show_step:
-            draw = partial(random_case, problem, mask=mask, skew=skew, exact=not random, progress=show_step)
-            cases = [draw(rotate(counts, launch), seed + launch) for launch in range(launches)]
+        cases = draw()
         with counting(console) as show:
             weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
             stages = given.kernel in STAGE_NAMES
@@ -190,6 +206,17 @@ def rotate(counts: list[int], by: int) -> list[int]:
     """Later launches give each rank another rank's number of tokens."""
     by %= len(counts)
     return counts[by:] + counts[:by]
+
+
+def draw_cases(
+    console: Console, problem: Problem, counts: Sequence[Sequence[int]], seed: int, mask: float, skew: bool, *, exact: bool
+) -> list[Case]:
+    """Of launches with so many tokens on each rank, one seed after another."""
+    from ..cases import random_case
+
+    with steps(console) as show_step:
+        draw = partial(random_case, problem, mask=mask, skew=skew, exact=exact, progress=show_step)
+        return [draw(one, seed + launch) for launch, one in enumerate(counts)]
 
 
 def run_launches(moe: SimulatedMoE, cases: list[Case]) -> list[tuple[list[RankComparison], Report]]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
-from .ep_moe.family import DispatchGroupedGemmKernel, GroupedGemmCombineKernel
+from .ep_moe.family import EP_KERNELS
 from .expert_routing.family import RouteKernel, SumKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
@@ -25,8 +25,7 @@ KERNELS: list[Kernel] = [
     RouteKernel(),
     SumKernel(),
     *STAGES,
-    DispatchGroupedGemmKernel(),
-    GroupedGemmCombineKernel(),
+    *EP_KERNELS,
 ]
 
 

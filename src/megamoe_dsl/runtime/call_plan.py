@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,6 +14,8 @@ Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""
 Numbers = tuple[int, int]
 """num_tokens_bound and padded_tokens; negative where none is given."""
+
+Plan = TypeVar("Plan")
 
 MOST = 1 << 14
 """Plans that are kept: more than a rank's tokens have values."""
@@ -26,27 +29,23 @@ class CallPlan:
     rows: int
 
 
-class CallPlans:
+class CallPlans(Generic[Plan]):
     """Plans by the layouts of a call's tensors; `make` checks and makes one, and raises where tensors do not fit."""
 
-    def __init__(self, make: Callable[[Tensors, Numbers], CallPlan]) -> None:
+    def __init__(self, make: Callable[[Any, Any], Plan]) -> None:
         self._make = make
-        self._made: dict[tuple[object, ...], CallPlan] = {}
+        self._made: dict[tuple[object, ...], Plan] = {}
 
-    def of(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
-        """The plan of a call.  A tensor counts by dtype, shape, whether it is contiguous, and device: nothing else is looked at again."""
-        x, x_sf, idx, weights = tensors
-        key: tuple[object, ...] = (
-            numbers,
-            x.dtype, x.shape, x.is_contiguous(), x.get_device(),
-            idx.dtype, idx.shape, idx.is_contiguous(), idx.get_device(),
-            weights.dtype, weights.shape, weights.is_contiguous(), weights.get_device(),
-        )  # fmt: skip
-        if x_sf is not None:
-            key += (x_sf.dtype, x_sf.shape, x_sf.is_contiguous(), x_sf.get_device())
+    def of(self, tensors: Sequence[torch.Tensor | None], others: tuple[object, ...]) -> Plan:
+        """The plan of a call, which its tensors and `others` decide.  A tensor counts by dtype, shape, whether it is contiguous, and
+        device: nothing else is looked at again."""
+        key = others
+        for tensor in tensors:
+            if tensor is not None:
+                key += (tensor.dtype, tensor.shape, tensor.is_contiguous(), tensor.get_device())
         plan = self._made.get(key)
         if plan is None:
-            plan = self._make(tensors, numbers)
+            plan = self._make(tensors, others)
             if len(self._made) >= MOST:
                 self._made.clear()
             self._made[key] = plan

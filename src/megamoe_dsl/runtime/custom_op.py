@@ -95,7 +95,8 @@ _CALL = (
 )
 
 
-def _define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator `megamoe_dsl::name`; `fake` says the shape of its result."""
     _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
     _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"megamoe_dsl::{name}", fake, lib=_LIBRARY)
@@ -103,8 +104,8 @@ def _define(name: str, schema: str, function: Callable[..., Any], fake: Callable
     return operator
 
 
-mega_moe = _define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
+mega_moe = define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
 """y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantised first.  A negative number stands for None."""
 
-mega_moe_out = _define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, _mega_moe_out_fake)
+mega_moe_out = define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, _mega_moe_out_fake)
 """As `mega_moe`, into y."""

@@ -37,12 +37,24 @@ class LoadedGemm:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
+    def prepare(self, tensors: GemmTensors | GatherTensors) -> bytes:
+        """What `launch` takes; the tensors have been checked."""
+        return self._prepare(tuple(tensors.arguments(tensors.scales(), 0).items()))
+
+    def counter(self) -> int:
+        """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
+        return self._counters.address() if self._counters else 0
+
+    def launch(self, prepared: bytes, counter: int) -> None:
+        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were."""
+        self._kernel.arguments.restore(prepared)
+        self._kernel.arguments.values.counter = counter
+        self._kernel.launch()
+
     def __call__(self, tensors: GemmTensors | GatherTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
-        scales = tensors.scales()
-        counter = self._counters.address() if self._counters else 0
-        self._kernel.arguments.restore(self._prepare(tuple(tensors.arguments(scales, counter).items())))
-        self._kernel.launch()
+        scales = tensors.scales()  # what is copied for the kernel lives until the launch is on its way
+        self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
 
 
 def check_current(device: torch.device) -> None:

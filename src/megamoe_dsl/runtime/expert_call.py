@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 
 from ..kernels.expert_routing.layer import ExpertLayer
+from ..kernels.expert_routing.workspace import workspace
 from ..kernels.gemm.problem import SCALE_BLOCK
-from ..kernels.gemm.smem_plan import SCALE_STEP
+from ..layouts.region import Region
 from ..problem import ProblemError
 from .buffers import check_aligned, check_device, check_tensor
 from .gather_tensors import GatherTensors
@@ -39,6 +40,7 @@ class ExpertCall:
     x             bfloat16 [tokens, hidden], 16-byte aligned
     topk_idx      int64 [tokens, topk]; -1 masks a slot
     topk_weights  float32 [tokens, topk]
+    memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
     layer: ExpertLayer
@@ -46,6 +48,7 @@ class ExpertCall:
     topk_idx: torch.Tensor
     topk_weights: torch.Tensor
     weights: ExpertWeightsFp8
+    memory: torch.Tensor | None = None
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -56,7 +59,8 @@ class ExpertCall:
         check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
         check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
         check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
-        check_aligned("x", self.x, TMA_ALIGNMENT)
+        for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
+            check_aligned(name, tensor, TMA_ALIGNMENT)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
         blocks, channels = layer.hidden // SCALE_BLOCK, layer.intermediate // SCALE_BLOCK
@@ -76,45 +80,53 @@ class ExpertCall:
         """Of all experts together, at most."""
         return self.tokens * self.layer.topk
 
-    def _empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.x.device)
+    @cached_property
+    def region(self) -> Region:
+        """Of the workspace."""
+        return workspace(self.layer, self.tokens)
+
+    @cached_property
+    def workspace(self) -> torch.Tensor:
+        """Memory of what lies between launches."""
+        return self.memory if self.memory is not None else torch.empty(self.region.size, dtype=torch.uint8, device=self.x.device)
+
+    def _view(self, name: str) -> torch.Tensor:
+        return self.region.view(self.workspace, name)
 
     @cached_property
     def x_q(self) -> torch.Tensor:
         """Tokens in E4M3."""
-        return self._empty(self.tokens, self.layer.hidden, dtype=torch.float8_e4m3fn)
+        return self._view("x_q")
 
     @cached_property
     def x_sf(self) -> torch.Tensor:
         """Their scales."""
-        return self._empty(self.tokens, self.layer.hidden // SCALE_BLOCK, dtype=torch.float32)
+        return self._view("x_sf")
 
     @cached_property
     def ends(self) -> torch.Tensor:
         """Where each expert's rows end."""
-        return self._empty(self.layer.num_experts, dtype=torch.int32)
+        return self._view("ends")
 
     @cached_property
     def sources(self) -> torch.Tensor:
         """The token of each row."""
-        return self._empty(self.rows, dtype=torch.int32)
+        return self._view("sources")
 
     @cached_property
     def positions(self) -> torch.Tensor:
         """The row of each slot."""
-        return self._empty(self.tokens, self.layer.topk, dtype=torch.int32)
+        return self._view("positions")
 
     @cached_property
     def y(self) -> torch.Tensor:
         """The result, bfloat16 [tokens, hidden]."""
-        return self._empty(self.tokens, self.layer.hidden, dtype=torch.bfloat16)
+        return torch.empty_like(self.x)
 
     @cached_property
     def fc1(self) -> GatherTensors:
         """Of Linear1: rows gathered from tokens, activated and packed."""
-        blocks, ld = self.layer.intermediate // SCALE_BLOCK, -(-self.rows // SCALE_STEP) * SCALE_STEP
-        h = self._empty(self.rows, self.layer.intermediate, dtype=torch.float8_e4m3fn)
-        h_sf = self._empty(blocks, ld, dtype=torch.float32)[:, : self.rows].T
+        h, h_sf = self._view("h"), self._view("h_sf")[:, : self.rows].T
         w = self.weights
         return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf)
 
@@ -122,12 +134,12 @@ class ExpertCall:
     def fc2(self) -> GemmTensors:
         """Of Linear2: rows as Linear1 leaves them."""
         assert self.fc1.d_sf is not None
-        d = self._empty(self.rows, self.layer.hidden, dtype=torch.bfloat16)
-        return GemmTensors(self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf, d, self.ends)
+        return GemmTensors(self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf, self._view("rows"), self.ends)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """What the first launch reads, and what it writes, by name."""
-        written = {"x_q": self.x_q, "x_sf": self.x_sf, "ends": self.ends, "sources": self.sources, "positions": self.positions}
+        """What the first launch reads, and what it writes, by name; its counter is the device's."""
+        names = ("x_q", "x_sf", "ends", "sources", "positions")
+        written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
         return {"x": self.x, "topk_idx": self.topk_idx}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

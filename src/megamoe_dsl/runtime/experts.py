@@ -9,66 +9,18 @@ from the cache: before a graph is captured.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..artifact.cache import cache_folder
-from ..artifact.store import ArtifactStore
-from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
+from ..kernels.expert_routing.layer import ExpertLayer
 from ..problem import ProblemError
-from .cuda_kernel import CudaKernel
-from .device_gemm import LoadedGemm, check_current, gpu_target
+from .call_plan import CallPlans
+from .custom_op import define, is_plain_call
+from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-
-
-class DeviceExperts:
-    """The kernels of a layer on a device, of these configurations; `store` has them."""
-
-    def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device) -> None:
-        self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
-        self._route, self._sum = (CudaKernel(store.get(config)) for config in (configs.route, configs.total))
-
-    def __call__(self, call: ExpertCall) -> torch.Tensor:
-        """y; the call's tensors have been checked."""
-        self.route(call)
-        self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
-        return call.y
-
-    def route(self, call: ExpertCall) -> None:
-        """The first launch."""
-        self._launch(self._route, call, call.arguments(call.route_tensors()))
-
-    def fc1(self, call: ExpertCall) -> None:
-        """The second launch: Linear1."""
-        self._fc1(call.fc1)
-
-    def fc2(self, call: ExpertCall) -> None:
-        """The third launch: Linear2."""
-        self._fc2(call.fc2)
-
-    def sum(self, call: ExpertCall) -> None:
-        """The last launch."""
-        self._launch(self._sum, call, call.arguments(call.sum_tensors()))
-
-    @staticmethod
-    def _launch(kernel: CudaKernel, call: ExpertCall, arguments: dict[str, int]) -> None:
-        kernel(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
-
-
-@lru_cache
-def layer_configs(layer: ExpertLayer, tokens: int, device: torch.device) -> LayerConfigs:
-    """For so many tokens on a device."""
-    return layer.configs(gpu_target(device), tokens)
-
-
-@lru_cache
-def device_experts(configs: LayerConfigs, device: torch.device) -> DeviceExperts:
-    """Kernels from the cache, which compiles what is missing."""
-    return DeviceExperts(configs, ArtifactStore(cache_folder()), device)
+from .expert_plan import ExpertPlan
 
 
 def moe(
@@ -106,7 +58,9 @@ def moe(
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
-    return moe_op(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
+    call = launch if is_plain_call(x) else moe_op
+    y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
+    return y
 
 
 def top_experts(logits: torch.Tensor, topk: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,8 +81,7 @@ def layer_of(x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up:
     return ExpertLayer(w1.shape[2], w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation)
 
 
-@torch.library.custom_op("megamoe_dsl::moe", mutates_args=())
-def moe_op(
+def launch(
     x: torch.Tensor,
     topk_idx: torch.Tensor,
     topk_weights: torch.Tensor,
@@ -139,20 +92,38 @@ def moe_op(
     gate_up: str,
     activation: str,
 ) -> torch.Tensor:
-    """`moe` of chosen experts."""
-    layer = layer_of(x, topk_idx, w1, gate_up, activation)
+    """`moe` of chosen experts, as an operator or without one."""
     idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
-    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8(w1, w1_sf, w2, w2_sf))
-    call.check()
-    if not call.tokens:
+    weights = (w1, w1_sf, w2, w2_sf)
+    if not len(x):
+        call = call_of((x, idx, topk_weights, *weights), gate_up, activation)
         return call.y
-    check_current(x.device)
-    return device_experts(layer_configs(layer, call.tokens, x.device), x.device)(call)
+    return _PLANS.of((x, idx, topk_weights, *weights), (gate_up, activation))(x, idx, topk_weights, weights)
 
 
-@moe_op.register_fake
-def _(x: torch.Tensor, *others: Any) -> torch.Tensor:
+def call_of(tensors: Sequence[torch.Tensor], gate_up: str, activation: str) -> ExpertCall:
+    """The call of x, topk_idx, topk_weights and the weights, checked.  Raises `ProblemError`."""
+    x, idx, topk_weights, *weights = tensors
+    call = ExpertCall(layer_of(x, idx, weights[0], gate_up, activation), x, idx, topk_weights, ExpertWeightsFp8(*weights))
+    call.check()
+    return call
+
+
+def _plan(tensors: Sequence[torch.Tensor], layouts: tuple[str, str]) -> ExpertPlan:
+    call = call_of(tensors, *layouts)
+    check_current(call.x.device)
+    return ExpertPlan(call)
+
+
+def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return torch.empty_like(x)
+
+
+_PLANS = CallPlans(_plan)
+_TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
+
+moe_op = define("moe", f"({_TENSORS}, str gate_up, str activation) -> Tensor", launch, _fake)
+"""`moe` of chosen experts, as an operator."""
 
 
 __all__ = ["moe"]

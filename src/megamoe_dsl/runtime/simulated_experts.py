@@ -20,10 +20,18 @@ def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options:
     """
     call.check()
     route, fc1, fc2, total = artifacts
-    reports = [_launch(route, call, call.route_tensors(), options)]
+    reports = [simulate_route(route, call, **options)]
     reports += [simulate_gemm(fc1, call.fc1, **options), simulate_gemm(fc2, call.fc2, **options)]
     reports.append(_launch(total, call, call.sum_tensors(), options))
     return call.y, reports
+
+
+def simulate_route(artifact: Artifact, call: ExpertCall, **options: Any) -> Report:
+    """The first launch."""
+    counter, (read, written) = torch.zeros(1, dtype=torch.int32), call.route_tensors()
+    report = _launch(artifact, call, (read, {**written, "counter": counter}), options)
+    assert not counter.any()
+    return report
 
 
 def _launch(

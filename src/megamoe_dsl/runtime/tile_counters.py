@@ -8,6 +8,7 @@ import torch
 from cuda.bindings import driver
 
 from ..problem import ProblemError
+from .cuda_kernel import current_stream
 
 COUNTERS = 1 << 16
 
@@ -23,7 +24,7 @@ class TileCounters:
 
     def address(self) -> int:
         """Of the counter for a launch on torch's current stream.  Raises `ProblemError` when all are taken."""
-        stream = torch.cuda.current_stream(self.memory.device).cuda_stream
+        stream = current_stream(self.memory.get_device())
         capture = 0
         if torch.cuda.is_current_stream_capturing():
             _, _, capture, *_ = driver.cuStreamGetCaptureInfo(stream)

@@ -18,12 +18,17 @@ from ...kernels.gemm.problem import ROW_BLOCK
 from ...layouts.expert_rows import BlockedRows
 from ...quant import dequantize_weight_e4m3
 from ...runtime.expert_call import ExpertWeightsFp8
-from ...runtime.experts import DeviceExperts
+from ...runtime.expert_plan import DeviceExperts
+from ...runtime.experts import moe
 from ...target import Target
+from ..host_time import time_host
 from ..timing import time_graphs
 from .baselines import deep_gemm_fc1, torch_layer
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
+
+HOST_TOKENS, HOST_REPEATS = 256, 11
+"""Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
 
 
 def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
@@ -61,6 +66,20 @@ def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, si
             yield run_point(point, target, ArtifactStore(folder), weights, as_bf16, site)
         del weights, as_bf16
         torch.cuda.empty_cache()
+
+
+def host_times(inputs: DrawnCall, ways: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Of calls of the operator, with experts chosen and with logits, of the torch layer, and of an addition in place."""
+    call = inputs.call
+    given = partial(moe, call.x, *vars(call.weights).values())
+    logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
+    calls: dict[str, Callable[[], Any]] = {
+        "moe": partial(given, topk_idx=call.topk_idx, topk_weights=call.topk_weights),
+        "moe, logits": partial(given, router_logits=logits, topk=call.layer.topk),
+        "torch add_": partial(torch.zeros_like(call.x).add_, 1),
+        **{name: way for name, way in ways.items() if name == "torch bf16"},
+    }
+    return {name: asdict(times) for name, times in time_host(calls, repeats=HOST_REPEATS).items()}
 
 
 def run_point(
@@ -106,6 +125,7 @@ def run_point(
         "errors": errors,
         "passed": all(error < TOLERANCE for error in errors.values()),
         "us": {name: asdict(times) for name, times in time_graphs(ways).items()},
+        "host_us": host_times(inputs, ways) if point.tokens <= HOST_TOKENS else {},
         "refused": refused,
         "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: BlockedRows(counts, ROW_BLOCK).num_rows},
     }

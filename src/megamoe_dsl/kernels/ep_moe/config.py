@@ -60,6 +60,7 @@ class EpConfig(ABC):
         p = self.problem
         require(p.recipe in self.recipes, "problem.recipe", p.recipe, " or ".join(self.recipes) + f" for {self.arch}")
         require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
+        require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
         require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")

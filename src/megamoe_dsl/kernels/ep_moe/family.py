@@ -122,3 +122,7 @@ class GroupedGemmCombineKernel(EpKernel):
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear2 of the caller's activations."""
         return combine_gemm_arguments(config, args)
+
+
+EP_KERNELS: tuple[EpKernel, ...] = (DispatchGroupedGemmKernel(), GroupedGemmCombineKernel())
+"""In the order of their launches."""

@@ -19,6 +19,8 @@ class RouteArguments:
     ends        i32 [num_experts], where each expert's rows end
     sources     i32 [rows], the token of each row
     positions   i32 [num_tokens, topk], the row of each slot, -1 where it is masked
+    table       i32 [sorters, num_experts], for counts of the CTAs that sort
+    counter     u32, at which these meet: 0 before the launch and after
     """
 
     x: Int64
@@ -28,6 +30,8 @@ class RouteArguments:
     ends: Int64
     sources: Int64
     positions: Int64
+    table: Int64
+    counter: Int64
     num_tokens: Int32
 
 

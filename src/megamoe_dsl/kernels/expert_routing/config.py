@@ -13,6 +13,10 @@ from ...target import Target
 from .problem import RoutingProblem
 
 WARPS = 32
+MOST_SORTERS = 32
+"""CTAs that sort; the table of their counts has so many lines."""
+SLOTS_PER_SORTER = 4096
+"""Counted and placed in about the time that meeting takes."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class RoutingConfig:
         require_integers(self, "num_sms")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
+    @property
+    def num_clusters(self) -> int:
+        """Of one CTA each."""
+        return self.num_sms
+
     @classmethod
     def choose(cls, problem: RoutingProblem, target: Target) -> Self:
         """A CTA for each of the target's SMs, whatever the number of tokens."""
@@ -40,9 +49,28 @@ class RoutingConfig:
 
 @dataclass(frozen=True)
 class RouteConfig(RoutingConfig):
-    """The first CTA sorts, the others quantise."""
+    """The first CTAs sort, the others quantise.
+
+    sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
+    slots_per_sorter  slots that one sorts before another helps
+    """
+
+    sorters: int = 1
+    slots_per_sorter: int = SLOTS_PER_SORTER
 
     least_sms = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_integers(self, "sorters", "slots_per_sorter")
+        most = min(MOST_SORTERS, self.num_sms - 1)
+        require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
+        require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
+
+    @classmethod
+    def choose(cls, problem: RoutingProblem, target: Target) -> Self:
+        """A quarter of the SMs may sort."""
+        return cls(problem, target.num_sms, max(1, min(MOST_SORTERS, target.num_sms // 4)))
 
     @cached_property
     def region(self) -> Region:

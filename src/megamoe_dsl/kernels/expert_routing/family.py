@@ -36,6 +36,7 @@ class RouteKernel(RoutingKernel):
     """Tokens, BF16, quantised, and their slots sorted by expert: counts, offsets, and where each row comes from."""
 
     name = "route"
+    resident = True
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig}
 
     def launcher(self, config: RouteConfig) -> Callable[..., Any]:

@@ -1,8 +1,13 @@
 """Tokens quantised, and their slots sorted by expert, in one launch.
 
-The first CTA sorts; the others quantise: byte-equal to `quant.quantize_e4m3_f32`.  Sorting is stable, so that a token's rows lie where they
-did in every launch: each warp has slots that follow one another, counts them by expert, and after the counts of all warps are added up
-gives each its row.  Waits for nothing and signals nothing: the GEMM follows on the same stream.
+The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`.  Sorting is stable, so
+that a token's rows lie where they did in every launch: each warp has slots that follow one another, counts them by expert, and after the
+counts of all warps are added up gives each its row.  CTAs that sort leave one another their counts in a table and meet once at a counter,
+which the last of them sets back to 0.
+
+| role        | waits                      | signals                    |
+|---|---|---|
+| sort_slots  | counter: all have counted  | counter, once it has       |
 """
 
 from __future__ import annotations
@@ -17,10 +22,14 @@ from ...blocks.quantise import PER_LANE, quantise_f32
 from ...blocks.setup import shared_memory
 from ...device.launch import launch
 from ...device.memory import (
+    atomic_add_u32,
+    load_acquire_u32,
     load_constant_u64,
     load_constant_v4,
     load_shared_u32,
+    load_u32,
     reduce_add_shared,
+    reduce_add_u32,
     store_f32,
     store_shared_u32,
     store_u32,
@@ -40,11 +49,11 @@ AT_A_TIME = 8
 
 
 @cute.jit
-def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, warp: Int32, lane: Int32):
-    """All tokens, 256 channels a warp: numbers of chunks from `warp` on."""
+def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, warp: Int32, warps: Int32, lane: Int32):
+    """All tokens, 256 channels a warp: numbers of chunks from `warp` on, of which each of `warps` has its own."""
     channels = Int64(args.num_tokens) * config.problem.hidden
     chunks = Int32((channels + (CHUNK - 1)) // CHUNK)
-    for chunk in cutlass.range(warp, chunks, (config.num_sms - 1) * WARPS, unroll=1):
+    for chunk in cutlass.range(warp, chunks, warps, unroll=1):
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
         words = load_constant_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
@@ -90,24 +99,31 @@ def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, cou
     sync_warp()
 
 
+def sorting_ctas(config: RouteConfig, args: RouteArguments) -> Int32:
+    """As many as have slots, up to `sorters`; one at least, for the ends."""
+    slots, each = args.num_tokens * config.problem.topk, config.slots_per_sorter
+    return cutlass.max(cutlass.min(div(slots + (each - 1), each), Int32(config.sorters)), Int32(1))
+
+
 @cute.jit
-def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32):
-    """All slots, by one CTA."""
+def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
+    """All slots, by `ctas` CTAs, of which this is one."""
     region, experts = config.region, config.problem.num_experts
     warp, lane, slots = thread // LANES, thread % LANES, args.num_tokens * config.problem.topk
     counts = region.address(smem, "counts", warp)
     for index in cutlass.range(thread, WARPS * experts, config.num_threads, unroll=1):
         store_shared_u32(smem + region["counts"].offset + index * 4, 0)
     cute.arch.sync_threads()
-    each = div(slots + (WARPS * LANES - 1), WARPS * LANES) * LANES
-    first = cutlass.min(warp * each, slots)
+    lanes = ctas * (WARPS * LANES)
+    each = (slots + (lanes - 1)) // lanes * LANES
+    first = cutlass.min((cta * WARPS + warp) * each, slots)
     last = cutlass.min(first + each, slots)
     for start in cutlass.range(first, last, LANES * AT_A_TIME, unroll=1):
         chosen = experts_of(config, args, start + lane, last)
         for i in cutlass.range_constexpr(AT_A_TIME):
             count_slot(counts, chosen[i])
     cute.arch.sync_threads()
-    add_up(config, args, smem, thread)
+    add_up(config, args, smem, thread, cta, ctas)
     cute.arch.sync_threads()
     for start in cutlass.range(first, last, LANES * AT_A_TIME, unroll=1):
         chosen = experts_of(config, args, start + lane, last)
@@ -116,14 +132,48 @@ def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, sme
 
 
 @cute.jit
-def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32):
+def meet(counter: Int64, ctas: Int32, thread: Int32):
+    """All threads of so many CTAs: what any of them wrote before is visible to all of them after."""
+    cute.arch.sync_threads()
+    if thread == 0:
+        reduce_add_u32(counter, 1, "release", "gpu")
+        while load_acquire_u32(counter, "gpu") < ctas:
+            pass
+        # Who has seen all counts again; when the last does, nobody waits any more.
+        if atomic_add_u32(counter, 1) == 2 * ctas - 1:
+            reduce_add_u32(counter, 0 - 2 * ctas, "relaxed", "gpu")
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, total: Int32, thread: Int32, cta: Int32, ctas: Int32):
+    """From each CTA's slots of an expert, a thread's, those of the CTAs before this one and those of all."""
+    experts = config.problem.num_experts
+    place = args.table + Int64(thread) * 4
+    if thread < experts:
+        store_u32(place + Int64(cta * experts) * 4, total)
+    meet(args.counter, ctas, thread)
+    before, of_all = Int32(0), Int32(0)
+    if thread < experts:
+        for other in cutlass.range_constexpr(config.sorters):
+            count = load_u32(place + Int64(cutlass.min(Int32(other), ctas - 1) * experts) * 4)
+            before = before + cutlass.select_(cta > other, count, Int32(0))
+            of_all = of_all + cutlass.select_(ctas > other, count, Int32(0))
+    return before, of_all
+
+
+@cute.jit
+def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """Counts of warps become their first rows, and ends of experts are stored: thread e has expert e."""
     region, experts = config.region, config.problem.num_experts
     warp, lane, total = thread // LANES, thread % LANES, Int32(0)
     if thread < experts:
         for one in cutlass.range_constexpr(WARPS):
             total = total + load_shared_u32(region.address(smem, "counts", one, thread))
-    end = total
+    before, of_all = Int32(0), total
+    if ctas > 1:
+        before, of_all = of_all_ctas(config, args, total, thread, cta, ctas)
+    end = of_all
     for step in (1, 2, 4, 8, 16):
         end = end + shuffle_up(end, step)
     if lane == LANES - 1:
@@ -133,8 +183,9 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: I
         of_warp = load_shared_u32(region.address(smem, "totals", one))
         end = end + cutlass.select_(warp > one, of_warp, Int32(0))
     if thread < experts:
-        store_u32(args.ends + Int64(thread) * 4, end)
-        row = end - total
+        if cta == 0:
+            store_u32(args.ends + Int64(thread) * 4, end)
+        row = end - of_all + before
         for one in cutlass.range_constexpr(WARPS):
             place = region.address(smem, "counts", one, thread)
             count = load_shared_u32(place)
@@ -146,11 +197,12 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: I
 def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     """One CTA."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    smem = shared_memory(config.region)
-    if cta == 0:
-        sort_slots(config, args, smem, thread)
+    smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
+    if cta < ctas:
+        sort_slots(config, args, smem, thread, cta, ctas)
     else:
-        quantise_tokens(config, args, (cta - 1) * WARPS + thread // LANES, thread % LANES)
+        warp, warps = (cta - ctas) * WARPS + thread // LANES, (config.num_sms - ctas) * WARPS
+        quantise_tokens(config, args, warp, warps, thread % LANES)
 
 
 @cute.jit

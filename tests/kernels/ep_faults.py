@@ -1,0 +1,127 @@
+"""Faults for the expert-parallel kernels: what their roles wait for and signal, each taken out or weakened on its own (sm90_faults.py has
+the means, gemm_faults.py what any ring and any GEMM can have)."""
+
+from __future__ import annotations
+
+import re
+
+from gemm_faults import ALONE, ANY, BOXES, COMMIT, COUNT, READ_WAIT, RING, TILES
+from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
+from sm90_faults import (
+    ARRIVE,
+    CLEAR,
+    EXPECT,
+    FENCE_SHARED,
+    LOAD,
+    NOT_ORDERED,
+    PUBLISH,
+    RELEASE,
+    ROW_STORE,
+    STUCK,
+    WAIT,
+    WARP_BARRIER,
+    WGMMA,
+    Sm90Fault,
+    after,
+    at,
+    before,
+    fewer_bytes,
+    never,
+)
+
+COMMUNICATION = r"setmaxnreg[^;]*;"  # the last one: where the communication warps begin
+TASK = r"st\.shared\.v4\.b32 [^;]*, 1, 0\};"
+END = r"st\.shared\.v4\.b32 [^;]*\{0, 0, 0, 0\};"
+FETCH = r"cp\.async\.bulk\.shared::cluster\.global[^;]*;"
+GLOBAL_FENCE = r"fence\.proxy\.async\.global;"
+WRITTEN = r"cp\.async\.bulk\.wait_group 0;"
+IN_GPU = r"red\.release\.gpu[^;]*;"
+BETWEEN_RANKS = r"red\.release\.sys[^;]*;"
+NAMED = r"barrier\.cta\.sync\.aligned [^;]*;"
+ACQUIRES = r"ld\.acquire\.\w+\.global\.b32 (%r\d+), \[(%rd\d+)\];.*?ld\.acquire\.\w+\.global\.b32 \1, \[\2\];"
+"""The first read of a spin and those of its loop."""
+
+
+def relaxed(match: re.Match[str]) -> str:
+    """A spin whose reads order nothing."""
+    return match[0].replace("ld.acquire", "ld.relaxed")
+
+
+def nearer(match: re.Match[str]) -> str:
+    """A spin whose reads are of a smaller scope."""
+    return re.sub(r"ld\.acquire\.\w+", lambda one: smaller_scope(one[0] + ".")[:-1], match[0])
+
+
+TASKS = (
+    at("task not published", TASK, 0, gone, ANY),
+    after("task_full not signalled", TASK, 0, ARRIVE, gone, STUCK),
+    before("task_empty not waited for", TASK, 0, WAIT, never, ANY),
+    after("task_full not waited for", COMMUNICATION, -1, WAIT, never, NOT_ORDERED),
+    after("task_empty not signalled", COMMUNICATION, -1, RELEASE, gone, STUCK),
+    at("end of tasks not published", END, 0, gone, ANY),
+    at("counter not set back", COUNT, 0, gone, ANY),
+    at("counter set back twice", COUNT, 0, twice, ANY),
+)
+RANKS = (
+    at("this rank's arrival dropped, first", BETWEEN_RANKS, 0, gone, STUCK),
+    at("this rank's arrival dropped, last", BETWEEN_RANKS, -1, gone, STUCK),
+    at("this rank's arrival twice, last", BETWEEN_RANKS, -1, twice, ANY),
+    at("a CTA's arrival dropped, last", IN_GPU, -1, gone, STUCK),
+    at("launch not counted", r"st\.global\.b32[^;]*;", -1, gone, ANY),
+)
+DISPATCH = (
+    at("work tile not published", PUBLISH, 1, gone, ANY),
+    at("counters of the next launch not cleared", CLEAR, 0, gone, ANY),
+    at("row not fetched", FETCH, 0, gone, STUCK),
+    before("bytes of a row too few", FETCH, 0, EXPECT, last_number_plus(-16), ANY),
+    before("row stored before it is there", ROW_STORE, 0, WAIT, never, NOT_ORDERED),
+    at("row not stored", ROW_STORE, 0, gone, NOT_ORDERED),
+    after("row not committed", ROW_STORE, 0, COMMIT, gone, NOT_ORDERED),
+    before("scales not stored", ROW_STORE, 0, r"st\.global\.b32[^;]*;", gone, NOT_ORDERED),
+    before("row counted by lanes that have not met", ROW_STORE, 0, WARP_BARRIER, gone, ("race",)),
+    after("row counted before it is written", ROW_STORE, 0, WRITTEN, gone, NOT_ORDERED),
+    after("row not counted", ROW_STORE, 0, IN_GPU, gone, STUCK),
+    after("row counted twice", ROW_STORE, 0, IN_GPU, twice, ANY),
+    after("row counted without release", ROW_STORE, 0, IN_GPU, swap(".release", ".relaxed"), ("race",)),
+    after("row counted within the CTA", ROW_STORE, 0, IN_GPU, lambda match: smaller_scope(match[0]), ("race",)),
+    before("rows not waited for", LOAD, 0, SPIN, taken, ANY),
+    at("rows waited for without acquire", ACQUIRES, 0, relaxed, ("race",)),
+    at("rows waited for within the CTA", ACQUIRES, 0, nearer, ("race",)),
+    before("scales of rows without proxy fence", LOAD, 0, GLOBAL_FENCE, gone, ("race",)),
+)
+COMBINE = (
+    at("work tile not published", PUBLISH, 0, gone, ANY),
+    at("tiles of a CTA not counted", IN_GPU, 0, gone, STUCK),
+    at("tiles counted without release", IN_GPU, 0, swap(".release", ".relaxed"), ("race",)),
+    at("tiles counted within the CTA", IN_GPU, 0, lambda match: smaller_scope(match[0]), ("race",)),
+    before("tiles counted by warps that have not met", IN_GPU, 0, NAMED, gone, ("race",)),
+    at("ranks told without release", BETWEEN_RANKS, 0, swap(".release", ".relaxed"), ("race",)),
+    at("ranks told within the GPU", BETWEEN_RANKS, 0, lambda match: smaller_scope(match[0]), ("race",)),
+    after("CTAs not waited for", COMMUNICATION, -1, SPIN, taken, ANY),
+    at("CTAs waited for without acquire", ACQUIRES, 0, relaxed, ("race",)),
+    before("ranks not waited for", GLOBAL_FENCE, 0, SPIN, taken, ANY),
+    at("ranks waited for without acquire", ACQUIRES, 1, relaxed, ("race",)),
+    at("ranks waited for within the GPU", ACQUIRES, 1, nearer, ("race",)),
+    before("ranks waited for by one thread alone", GLOBAL_FENCE, 0, NAMED, gone, ("race",)),
+    at("results fetched without proxy fence", GLOBAL_FENCE, 0, gone, ("race",)),
+    at("results of a piece not fetched, first", FETCH, 0, gone, STUCK),
+    at("results of a piece not fetched, later", FETCH, -1, gone, STUCK),
+    before("bytes of results too few", FETCH, -1, EXPECT, fewer_bytes, ANY),
+    before("results summed before they are there", ROW_STORE, 0, WAIT, never, NOT_ORDERED),
+    before("sum written over one that leaves", ROW_STORE, 0, READ_WAIT, gone, ("race",)),
+    before("sum without proxy fence", ROW_STORE, 0, FENCE_SHARED, gone, ("race",)),
+    before("sum leaves before all lanes have written", ROW_STORE, 0, WARP_BARRIER, gone, ("race",)),
+    at("sum not stored", ROW_STORE, 0, gone, NOT_ORDERED),
+    after("sum not committed", ROW_STORE, 0, COMMIT, gone, NOT_ORDERED),
+    at("READ counted without release", IN_GPU, -1, swap(".release", ".relaxed"), ("race",)),
+    at("READ told within the GPU", BETWEEN_RANKS, -1, lambda match: smaller_scope(match[0]), ("race",)),
+    at("READ of ranks waited for without acquire", ACQUIRES, -1, relaxed, ("race",)),
+)
+BOXES_OF_TILES = (*BOXES, before("tiles counted before their boxes are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED))
+OF_ANY = (*RING, *ALONE, *TILES[:2], *WGMMA[1:], *TASKS, *RANKS)  # one wait is the first group's and the last one's
+CASES: tuple[tuple[Sm90Fault, str], ...] = (
+    *((fault, "dispatch") for fault in (*OF_ANY, *DISPATCH)),
+    *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
+    *((fault, "boxes") for fault in BOXES_OF_TILES),
+)
+SAMPLE = CASES[::12]

@@ -1,0 +1,102 @@
+"""What the roles of the expert-parallel kernels wait for and signal is needed and watched: without any of it, something must notice.
+
+`make test` runs a part of the faults; all of them with
+
+    python -m pytest -m faults tests/kernels/test_ep_faults.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+from ep_faults import CASES, SAMPLE
+from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from mega_moe_runs import inputs
+from sm90_faults import Sm90Fault
+
+from first_finding import assert_noticed
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+
+SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
+WATCHDOG_NS = 1_000_000
+LAUNCHES = 3
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
+
+    dispatches: bool
+    case: Case
+
+
+@cache
+def subjects() -> dict[str, Subject]:
+    """`boxes`: an expert with more rows than a tile, which TMA stores."""
+    few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
+    tall = problem(40, num_experts=2, topk=1, hidden=256)
+    return {
+        "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
+        "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+    }
+
+
+def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
+    """With a short ring; a task of combine has more pieces than there are warps."""
+    tile = {"block_n": 64, "num_stages": 2}
+    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
+    return simulated(config, subject.case, combine={**tile, "task_tokens": 5}, seed=seed, watchdog_ns=WATCHDOG_NS)
+
+
+@cache
+def ptx_of(name: str) -> str:
+    subject = subjects()[name]
+    ep = ranks_of(subject)
+    return (ep.dispatch_kernel if subject.dispatches else ep.combine_kernel).ptx
+
+
+def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None:
+    """The first sign of a fault (None: no fault) under one schedule, as `kind: text`; None when there is none."""
+    subject = subjects()[name]
+    ep, case = ranks_of(subject, seed), subject.case
+    ptx = ptx_of(name) if fault is None else fault.apply(ptx_of(name))
+    if subject.dispatches:
+        ep.dispatch_kernel = replace(ep.dispatch_kernel, ptx=ptx)
+        return sign_of(lambda: check_dispatch(ep, case, LAUNCHES))
+    ep.combine_kernel = replace(ep.combine_kernel, ptx=ptx)
+    ep.store(inputs(case))
+    return sign_of(lambda: check_combine(ep, case, row_activations(ep, seed), LAUNCHES))
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Sm90Fault) else str(value)
+
+
+@pytest.mark.parametrize("name", subjects())
+def test_the_kernel_itself_shows_no_sign(name: str) -> None:
+    assert how_noticed(None, name) is None
+
+
+@pytest.mark.parametrize("name", subjects())
+def test_faults_are_different(name: str) -> None:
+    """Every fault finds its place, and no two make the same PTX."""
+    faults = [fault for fault, its in CASES if its == name]
+    made = {fault.apply(ptx_of(name)) for fault in faults}
+    assert len(made) == len(faults) >= 5 and ptx_of(name) not in made
+
+
+@pytest.mark.parametrize(("fault", "name"), SAMPLE, ids=name_of)
+def test_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
+    tried = (how_noticed(fault, name, seed) for seed in SEEDS)
+    assert_noticed(fault.signs, lambda: next((sign for sign in tried if sign is not None), None))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("fault", "name"), [one for one in CASES if one not in SAMPLE], ids=name_of)
+def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
+    test_fault_is_noticed(fault, name)
