@@ -98,8 +98,8 @@ def main() -> None:
         points = points_of(options, given.remote)
         host = Host.typical() if given.what == "prepare" else Host.find()
         if given.what == "prepare":
-            configs = [one for point in points for one in configs_of(point.problem, host.num_sms, variants).values()]
-            configs += configs_of(SMALL, host.num_sms, [Variant(name) for names in BITS.values() for name in names]).values()
+            configs = [one for point in points for one in configs_of(point, host.num_sms, variants).values()]
+            configs += [Variant(name).config(SMALL, host.num_sms) for names in BITS.values() for name in names]
             fused = [fused_config(point, host) for point in points]
             compile_into(given.folder, [*configs, *fused, *(stage for one in fused for stage in stage_configs(one))], given.jobs)
             return

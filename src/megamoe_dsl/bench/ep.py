@@ -38,7 +38,9 @@ VALUES = {"on": True, "off": False}
 DEFAULTS = ("dispatch", "combine")
 SWITCHED_OFF = (
     "dispatch token_saving=off",
+    "dispatch saving_experts=0",
     "dispatch token_sorting=off",
+    "dispatch block_wise=off",
     "dispatch cluster=2",
     "dispatch group_m=8",
     "dispatch task_tokens=2",
@@ -74,11 +76,15 @@ class Variant:
         pairs = (one.split("=") for one in self.name.split()[1:])
         return {name: VALUES[value] if value in VALUES else int(value) for name, value in pairs}
 
-    def config(self, problem: Problem, num_sms: int) -> EpConfig:
-        """Of a problem without a clamp.  Raises `ConfigError`."""
-        kinds: dict[str, type[EpConfig]] = {"dispatch": DispatchGemmConfig, "combine": GemmCombineConfig}
-        target = Target(SM90, num_sms)
-        return kinds[self.name.split()[0]].choose(problem, target, problem.max_tokens_per_rank, **self.fields)
+    @property
+    def dispatches(self) -> bool:
+        """Which of the two kernels it is."""
+        return self.name.split()[0] == "dispatch"
+
+    def config(self, problem: Problem, num_sms: int, **fields: Any) -> EpConfig:
+        """Of a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
+        kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
+        return kind.choose(problem, Target(SM90, num_sms), problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
 def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +126,20 @@ def draw_activations(case: Case, rank: int) -> RowActivations:
     return RowActivations(values, torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float()))
 
 
-def configs_of(problem: Problem, num_sms: int, variants: Iterable[Variant]) -> dict[str, EpConfig]:
-    """By the variants' names; of those that the problem allows."""
-    return {one.name: one.config(without_clamp(problem), num_sms) for one in variants}
+def configs_of(point: Point, num_sms: int, variants: Iterable[Variant]) -> dict[str, EpConfig]:
+    """By the variants' names."""
+    shared = {"saving_experts": as_of_many(point)}
+    problem = without_clamp(point.problem)
+    return {one.name: one.config(problem, num_sms, **(shared if one.dispatches else {})) for one in variants}
+
+
+def as_of_many(point: Point) -> int:
+    """Neighbouring experts of a rank for which a token is fetched once, so that as many rows cross as with so many ranks as would send the
+    point's part of the slots: with token saving two ranks have less traffic than eight.  0: all of them."""
+    if point.remote is None:
+        return 0
+    others = max(1, round(1 / (1 - point.remote)) - 1)
+    return -(-point.problem.experts_per_rank // others)
 
 
 def ep_point(
@@ -133,7 +150,8 @@ def ep_point(
     problem, tokens = without_clamp(point.problem), point.tokens
     symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
     fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
-    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, watchdog_ns=watchdog_ns)
+    fields = {"saving_experts": as_of_many(point)}
+    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
     fused.buffers.load(inputs)
     ep.route(inputs)
@@ -144,12 +162,13 @@ def ep_point(
     ep.launch_combine(y)
     fused(other)
     ep.synchronize()
+    rows = rows_of(ep)
     difference = float((y.float() - other.float()).norm() / other.float().norm())
     wanted = y.clone()
     candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
     later: list[tuple[DispatchGemmConfig, str, CudaKernel]] = []
     differing = []
-    for name, config in configs_of(problem, fused_config.num_sms, variants).items():
+    for name, config in configs_of(point, fused_config.num_sms, variants).items():
         kernel = ep.bind(store.load(config, any_sources=True))
         if isinstance(config, DispatchGemmConfig):
             if tables_of(config) != tables_of(ep.dispatch_config):
@@ -169,6 +188,7 @@ def ep_point(
         times |= time_back_to_back({name: kernel.launch}, launches, VARIANT_REPEATS)
     record = {
         "point": asdict(point),
+        "rows": rows,
         "difference": difference,
         "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
@@ -184,6 +204,12 @@ def ep_point(
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:
     """What routing tables depend on."""
     return config.fetched_for, config.token_sorting
+
+
+def rows_of(ep: EpMoE) -> dict[str, int]:
+    """Rows that this rank fetches from others, from the present tables, and the pairs of the rows that it has."""
+    fetched = ep.memory.view("recv_pairs").tolist()
+    return {"fetched": sum(fetched) - fetched[ep.symmetric.rank], "pairs": int(ep.memory.view("expert_rows").sum())}
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:
