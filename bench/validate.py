@@ -61,7 +61,7 @@ ONE_LAUNCH = "once"  # cases of silicon.py
 KERNELS = "kernel_cutlass"  # as the DSL begins their names
 SANITIZER_WATCHDOG_S = 600
 PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
-NO_BASELINE = "mxf4xmxf4"
+NO_BASELINE = ("mxf4xmxf4", "mxfp8xmxfp8")
 SIMULATED_CHECKS = "not reserved"
 """What the layer's checks on a simulated GPU are: nothing runs beside a kernel there."""
 Command = list[str]
@@ -130,7 +130,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     soak = ["--soak-preset", ",".join(MEASURED), "--soak-tokens", sizes.tokens]
 
     def beside(recipe: str) -> Command:
-        return [] if baseline is None or recipe == NO_BASELINE else ["--baseline", str(baseline)]
+        return [] if baseline is None or recipe in NO_BASELINE else ["--baseline", str(baseline)]
 
     def prepared(what: str, *more: str, only: Sequence[str] = recipes) -> tuple[Command, ...]:
         command = [script("tests/gpu/prepare.py"), what, "--kernels", at["checks"], "--gpus", str(gpus), *more, *sizes.checks]

@@ -73,6 +73,7 @@ RECIPES = {
     for one in (
         Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, promoted=False),
         Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, promoted=False),
+        Recipe("mxfp8xmxfp8", MXFP8, MXFP8, MXFP8, promoted=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
@@ -91,4 +92,4 @@ RECIPES = {
 }
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
 of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
-`fp8xfp8`."""
+`fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format."""

@@ -12,7 +12,9 @@ from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, d
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case, random_weights
-from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts, read_experts
+from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts, read_experts
+from megamoe_dsl.checkpoints.published import OWN
+from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
@@ -20,13 +22,16 @@ from megamoe_dsl.quant import (
     WEIGHT_NAMES,
     ExpertWeights,
     dequantize_e2m1,
+    dequantize_e4m3,
     dequantize_weight_e4m3,
     new_weights,
     pack_e2m1,
     quantize_e2m1,
+    quantize_e4m3,
     quantize_weight_e4m3,
     unpack_e2m1,
 )
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
@@ -91,13 +96,13 @@ def test_fp4_becomes_fp8_of_the_same_values_when_asked(tmp_path: Path, layout: s
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4"])
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "mxfp8xmxfp8"])
 def test_bf16_weights_are_quantised(tmp_path: Path, recipe: str, ranks: int) -> None:
     problem = problem_of(ranks, recipe)
     generator = torch.Generator().manual_seed(0)
     fc1, fc2 = (torch.randn(8, *shape, generator=generator).bfloat16() for shape in ((256, 256), (256, 128)))
     folder = write(tmp_path, qwen3_moe(fc1, fc2))
-    quantise = quantize_weight_e4m3 if recipe == "fp8xfp8" else quantize_e2m1
+    quantise = {"fp8xfp8": quantize_weight_e4m3, "fp8xfp4": quantize_e2m1, "mxfp8xmxfp8": quantize_e4m3}[recipe]
     share = problem.experts_per_rank
     weights = []
     for rank in range(ranks):
@@ -202,3 +207,25 @@ def test_nibbles_are_low_first() -> None:
     """As transformers' integrations/mxfp4.py and DeepSeek-V4's convert.py read them."""
     assert unpack_e2m1(torch.tensor([[0x21]], dtype=torch.uint8)).tolist() == [[1, 2]]
     assert pack_e2m1(torch.tensor([[1, 2]], dtype=torch.uint8)).tolist() == [[0x21]]
+
+
+def test_fp8_blocks_become_mxfp8_of_the_same_values(tmp_path: Path) -> None:
+    """Powers of two per 128 x 128, which every row of the block and every 32 of its channels then have; and what `convert` makes of it."""
+    blocks, problem = problem_of(2, "fp8xfp8"), problem_of(2, "mxfp8xmxfp8")
+    given = [random_weights(blocks, rank, 1) for rank in range(2)]
+    rounded = [[torch.exp2(getattr(w, name).log2().round()) for name in ("fc1_sf", "fc2_sf")] for w in given]
+    weights = [ExpertWeights(w.fc1, fc1_sf, w.fc2, fc2_sf) for w, (fc1_sf, fc2_sf) in zip(given, rounded, strict=True)]
+    folder = write(tmp_path / "published", deepseek_v4_fp8(all_experts(weights)))
+    convert_checkpoint(folder, tmp_path / "own", problem.recipe)
+    assert PublishedExperts.of(tmp_path / "own", LAYER).layout.name == "megamoe-mxfp8"
+    for rank, want in enumerate(weights):
+        for place in (folder, tmp_path / "own"):
+            found = read_experts(problem, place, LAYER, rank)
+            assert torch.equal(dequantize_e4m3(found.fc1, found.fc1_sf), dequantize_weight_e4m3(want.fc1, want.fc1_sf))
+            assert torch.equal(dequantize_e4m3(found.fc2, found.fc2_sf), dequantize_weight_e4m3(want.fc2, want.fc2_sf))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_has_a_layout_of_its_own(recipe: str) -> None:
+    weights = RECIPES[recipe].weights
+    assert PUBLISHED[OWN[weights]].format == weights

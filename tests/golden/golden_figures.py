@@ -16,8 +16,7 @@ from megamoe_dsl.presets import PRESETS
 FOLDER = Path(__file__).parent
 MAX_TOKENS, TOKENS = 8192, 128
 SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 128)}  # of Pro; of Flash all
-PACKED_TILES = (32, 96, 192)  # of Flash with E2M1 activations: both depths of a stage
-PACKED = "sm_100a-mxf4xmxf4"
+RECIPES = {"sm_100a-mxf4xmxf4": (32, 96, 192), "sm_100a-mxfp8xmxfp8": (96,)}  # of Flash: packed ones at both depths of a stage
 RESULTS = {"sm_90a-e4m3-results": (32, 128), "sm_100a-e4m3-results": (96,)}  # of Flash: results of 8 bits, tokens as columns and as rows
 KEPT = ("arch", "config", "resources", "roles", "measures")
 
@@ -25,8 +24,8 @@ KEPT = ("arch", "config", "resources", "roles", "measures")
 def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     """A tier of a preset at its ranks and the SMs of the largest GPU; `arch` may name a recipe or the results' format too."""
     shape, combine = PRESETS[preset], "e4m3" if arch in RESULTS else "bf16"
-    if arch == PACKED:
-        return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe="mxf4xmxf4"), TOKENS, block_m=block_m)
+    if arch in RECIPES:
+        return Sm100Config.choose(shape.problem(MAX_TOKENS, recipe=arch.partition("-")[2]), TOKENS, block_m=block_m)
     if arch.startswith("sm_90a"):
         pairs = {"cluster": 2} if (preset, block_m) == ("pro", BLOCK_M[-1]) else {}
         return Sm90Config.choose(shape.problem(MAX_TOKENS, recipe="fp8xfp8", combine=combine), TOKENS, block_m=block_m, **pairs)
@@ -37,8 +36,7 @@ CASES = [
     *[("sm_100a", "flash", tier.block_m) for tier in TIERS],
     *[("sm_90a", "flash", block_m) for block_m in BLOCK_M],
     *[(arch, "pro", block_m) for arch, tiles in SOME_TILES.items() for block_m in tiles],
-    *[(PACKED, "flash", block_m) for block_m in PACKED_TILES],
-    *[(arch, "flash", block_m) for arch, tiles in RESULTS.items() for block_m in tiles],
+    *[(arch, "flash", block_m) for kinds in (RECIPES, RESULTS) for arch, tiles in kinds.items() for block_m in tiles],
 ]
 
 

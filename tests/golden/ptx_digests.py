@@ -16,6 +16,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.sm100 import Sm100RouteConfig, Sm100SumConfig
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
@@ -149,9 +150,14 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),
     "sm_100a-gemm-w4a4-accumulate": _pair_gemm(32, "mxf4xmxf4", {"output": "f32", "accumulate": True}),
+    "sm_100a-gemm-mxfp8": _pair_gemm(128, "mxfp8xmxfp8"),
     "sm_100a-gather-gemm": _pair_gather(192, result="blocked"),
     "sm_100a-gather-gemm-w4a4": _pair_gather(64, "mxf4xmxf4"),
     "sm_100a-gather-gemm-sorted": _pair_gather(128, source="packed"),
+    "sm_100a-gather-gemm-gate-first": _pair_gather(128, gate_up="gate_first", output="e4m3"),
+    "sm_100a-gather-gemm-w4a4-interleaved": _pair_gather(64, "mxf4xmxf4", gate_up="interleaved", output="e2m1"),
+    "sm_100a-route": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
+    "sm_100a-topk-sum": lambda: Sm100SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
     "sm_100a-pre-dispatch-quantised": lambda: _quantised("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantised": lambda: _quantised("pro", "sm_90a", "fp8xfp8"),

@@ -8,7 +8,7 @@ from typing import Any
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from pair_gemm_runs import W4A4, W4A8
+from pair_gemm_runs import W4A4, W4A8, W8A8
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ def pair_gather(name: str, counts: tuple[int, ...], block_m: int, problem: dict[
     return PairGatherRun(name, counts, block_m, problem=problem, fields=fields)
 
 
+GATE_UP = {"n": 512, "output": "e4m3"}
 PAIR_GATHER_RUNS = (
     *(
         pair_gather(f"{source}-{result}", COUNTS, 64, {"source": source, "result": result}, num_stages=3, dealt=True)
@@ -37,7 +38,12 @@ PAIR_GATHER_RUNS = (
     pair_gather("rows-192", COUNTS, 192, {"result": "blocked"}, num_stages=2),
     pair_gather("e2m1", COUNTS, 128, {"recipe": W4A4, "k": 512}, block_k=256, num_stages=2),
     pair_gather("e2m1-narrow", COUNTS, 64, {"recipe": W4A4, "source": "packed"}, block_k=128),
+    pair_gather("e4m3", COUNTS, 64, {"recipe": W8A8, "result": "blocked"}, num_stages=2),
     pair_gather("many-experts", MANY, 32, {"n": 64, "k": 128, "result": "blocked"}, dealt=True),
+    pair_gather("gate-first", COUNTS, 64, {**GATE_UP, "gate_up": "gate_first"}, num_stages=2, dealt=True),
+    pair_gather("up-first", COUNTS, 32, {**GATE_UP, "gate_up": "up_first", "source": "packed", "result": "blocked"}),
+    pair_gather("interleaved", COUNTS, 192, {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}, num_stages=2),
+    pair_gather("e2m1-gate-first", COUNTS, 64, {**GATE_UP, "output": "e2m1", "gate_up": "gate_first", "recipe": W4A4}, block_k=256),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
     pair_gather("nothing", (0, 0), 32, {"n": 16, "k": 128}),
 )

@@ -9,7 +9,7 @@ from gemm_runs import FEW, GROUPED, Run, groups
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.gemm.sm100.config import Sm100GemmConfig
 
-W4A8, W4A4 = "fp8xfp4", "mxf4xmxf4"
+W4A8, W4A4, W8A8 = "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def pair_run(name: str, counts: tuple[int, ...], block_m: int, recipe: str, prob
     return PairRun(name, counts, block_m, problem={**problem, "recipe": recipe}, fields=fields)
 
 
-STAGES = ((W4A8, 128), (W4A4, 128), (W4A4, 256))
+STAGES = ((W4A8, 128), (W4A4, 128), (W4A4, 256), (W8A8, 128))
 TILES = tuple(
     pair_run(f"{recipe}-{block_m}-{block_k}", (2 * block_m + 5,), block_m, recipe, {}, block_k=block_k, num_stages=3, dealt=block_m < 128)
     for block_m in (32, 64, 128, 192)
@@ -44,6 +44,7 @@ OTHERS = (
     *(pair_run(f"contiguous-64-{recipe}", GROUPED, 64, recipe, groups("contiguous")) for recipe in (W4A8, W4A4)),
     *(pair_run(f"masked-{recipe}", GROUPED, 192, recipe, groups("masked")) for recipe in (W4A8, W4A4)),
     *(pair_run(f"masked-few-{recipe}", FEW, 32, recipe, groups("masked"), dealt=True) for recipe in (W4A8, W4A4)),
+    pair_run(f"masked-few-{W8A8}", FEW, 32, W8A8, groups("masked"), dealt=True),
     pair_run("masked-nothing", (0,) * 5, 64, W4A8, groups("masked")),
     pair_run("masked-accumulate", FEW, 64, W4A4, groups("masked", output="f32", accumulate=True)),
 )

@@ -89,7 +89,7 @@ def test_weights_that_are_decoded_have_tiles_of_their_own(message: str) -> None:
 def test_formats_of_the_other_architecture_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
         find_kernel("gemm").choose(GemmProblem(2112, 7168, recipe="fp8xfp4"), H200, 64)
-    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or mxf4xmxf4 for sm_100a"):
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
         find_kernel("gemm").choose(FP4, Target.typical("sm_100a"), 64)
 
 

@@ -24,7 +24,7 @@ from megamoe_dsl.target import Target
 from pair_gemm_runs import PAIR_RUNS, W4A4, W4A8, PairRun
 from sweep import rarely
 
-SAMPLE = {"fp8xfp4-64-128", "mxf4xmxf4-192-256", "contiguous-mxf4xmxf4", "masked-few-fp8xfp4", "accumulate"}
+SAMPLE = {"fp8xfp4-64-128", "mxfp8xmxfp8-64-128", "mxf4xmxf4-192-256", "contiguous-mxf4xmxf4", "masked-few-fp8xfp4", "accumulate"}
 PADDING = "tcgen05.ld of uninitialised TMEM"  # rows that no MMA covers, which are not stored
 
 
@@ -97,7 +97,7 @@ def test_a_wrong_bit_is_noticed() -> None:
 # --- configurations
 PROBLEM = GemmProblem(4096, 7168, recipe=W4A8)
 BAD = {
-    "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 for sm_100a": {"problem": replace(PROBLEM, recipe="fp8xfp8")},
+    "problem.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a": {"problem": replace(PROBLEM, recipe="fp8xfp8")},
     "problem.kind = 'packed': must be one of dense, contiguous, masked on sm_100a, where scales of A come in atoms of 128 rows": {
         "problem": replace(PROBLEM, kind="packed", num_groups=4)
     },

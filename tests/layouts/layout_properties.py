@@ -149,7 +149,7 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         placement = region[f"{row.name}_barrier"]
         assert placement.offset % 8 == 0 and placement.field.num_bytes == 8 * row.count
     assert plan.token_transaction == block_m // 2 * span + sf_bytes
-    assert plan.weight_transaction == 128 * k // 2 + k // 128 * 512
+    assert plan.weight_transaction == 128 * k * plan.k_block.weight_bits // 8 + k // 128 * 512
     assert plan.num_bytes == region.size
 
 

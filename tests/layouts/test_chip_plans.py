@@ -80,11 +80,11 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, resu
 @settings(max_examples=200)
 @given(configs_sm100())
 def test_transactions_are_what_the_boxes_bring(config):
-    """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows of packed nibbles and theirs."""
+    """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows as they are in memory and theirs."""
     plan, k = config.smem, config.block_k
-    token_bytes = {"fp8xfp4": k, "mxf4xmxf4": k // 2}[config.problem.recipe]
+    token_bytes, weight_bytes = {"fp8xfp4": (k, k // 2), "mxf4xmxf4": (k // 2, k // 2), "mxfp8xmxfp8": (k, k)}[config.problem.recipe]
     assert plan.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
-    assert plan.weight_transaction == 128 * k // 2 + k // 128 * 4 * 128
+    assert plan.weight_transaction == 128 * weight_bytes + k // 128 * 4 * 128
     maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         brought = [one.transaction_bytes for one in maps[phase : phase + 4]]

@@ -23,7 +23,7 @@ from megamoe_dsl.hardware.k_block import BYTE_VALUES, packed_values
 from megamoe_dsl.hardware.operand_tile import MMA_K_BYTES, k_step, operand_tile
 from megamoe_dsl.hardware.scale_factors import SF_ATOM_BYTES, SF_ROW_BYTES, pool_sf_row
 from megamoe_dsl.hardware.scale_order import pool_scales, scale_bytes, weight_scales
-from megamoe_dsl.hardware.scaled_mma import MXF4, MXF8F6F4
+from megamoe_dsl.hardware.scaled_mma import SCALED_MMAS
 from megamoe_dsl.kernels.mega_moe.layouts.combine_plan import CombinePlan
 from megamoe_dsl.kernels.mega_moe.layouts.combine_vectors import LANES, VECTOR, combine_channels, vector_address
 from megamoe_dsl.kernels.mega_moe.layouts.gate_up import gate_up_rows
@@ -64,7 +64,7 @@ def word(low, high):
 def test_operand_descriptors_name_the_operand_tile(tcgen05, rows, k_block):
     """OPERAND_HIGH, and K_STEP per MMA: each of the descriptors names 32 bytes of K of every row of the tile."""
     tile, high = operand_tile(rows, k_block.row_bytes), tcgen05.OPERAND_HIGH[k_block.row_bytes]
-    kind = MXF8F6F4 if k_block is BYTE_VALUES else MXF4
+    kind = SCALED_MMAS["e2m1", "e4m3" if k_block is BYTE_VALUES else "e2m1"]
     steps = k_block.words * len(kind.scale_ids)
     assert steps * kind.channels == k_block.channels and steps * MMA_K_BYTES == k_block.row_bytes
     for start in (0, 1024, 5 * 16384):

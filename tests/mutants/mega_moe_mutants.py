@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_mxfp8_mutants import MXFP8_MUTANTS
 from mega_moe_numerics_mutants import NUMERICS_MUTANTS
 from mega_moe_packed_mutants import PACKED_MUTANTS
 from mega_moe_results_mutants import RESULTS_MUTANTS
@@ -15,7 +16,7 @@ from mega_moe_tail_mutants import TAIL
 from mega_moe_w4a4_mutants import W4A4_MUTANTS
 from mutant import Mutant
 
-FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS)
+FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS, *MXFP8_MUTANTS)
 MUTANTS: tuple[Mutant, ...] = (
     *DISPATCH,
     *TAIL,

@@ -59,9 +59,9 @@ W4A4_MUTANTS = (
     mutant(
         "packed outputs have the scales of E4M3",
         "wrong number",
-        EPILOGUE,
-        "cast.abs_max(peaks[g][q], theirs[q]), form.largest)",
-        "cast.abs_max(peaks[g][q], theirs[q]))",
+        "kernels/mega_moe/sm100/activated_rows.py",
+        "cast.abs_max(peaks[q], theirs[q]), largest)",
+        "cast.abs_max(peaks[q], theirs[q]))",
     ),
     mutant(
         "the columns of a packed output tile are counted as bytes of E4M3",

@@ -82,6 +82,51 @@ def test_memory_is_read_and_written_alike(in_c: Any, in_numpy: ModuleType, eleme
     assert results[0] == results[1] and results[0][0] != memory.tolist()
 
 
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64, np.int64])
+def test_addresses_are_alike(in_c: Any, in_numpy: ModuleType, kind: type) -> None:
+    values = RNG.integers(0, 1 << 31, 64).astype(kind)
+    for given in (values[:32], values[::2]):
+        for offset in (0, 40, -8):
+            ours, theirs = in_c.addresses(given, offset), in_numpy.addresses(given, offset)
+            assert ours.dtype == theirs.dtype == np.int64 and ours.tolist() == theirs.tolist() == [int(v) + offset for v in given]
+
+
+@pytest.mark.parametrize("mask", [None, RNG.random(32) < 0.5, np.arange(32) == 7])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.uint64, np.complex128])
+def test_registers_become_rows_and_rows_registers(in_c: Any, in_numpy: ModuleType, kind: type, mask: Any) -> None:
+    given = RNG.integers(0, 256, 5 * 64 * np.dtype(kind).itemsize, np.uint8).view(kind).reshape(5, 64)
+    registers = [*given[:4, :32], given[4, ::2]]
+    rows = in_c.stacked(registers, mask)
+    assert (
+        rows.dtype == kind
+        and rows.tobytes()
+        == in_numpy.stacked(registers, mask).tobytes()
+        == np.stack(registers, 1)[mask if mask is not None else ...].tobytes()
+    )
+    assert in_c.stacked(registers[4:], mask).tobytes() == in_numpy.stacked(registers[4:], mask).tobytes()
+    ours, theirs, new = list(registers), list(registers), rows[::-1].copy()
+    in_c.deliver(ours, (4, 0, 2, 1, 3), new, mask)
+    in_numpy.deliver(theirs, (4, 0, 2, 1, 3), new, mask)
+    assert [one.tobytes() for one in ours] == [one.tobytes() for one in theirs] and ours[4].dtype == kind
+    assert in_c.stacked([ours[i] for i in (4, 0, 2, 1, 3)], mask).tobytes() == new.tobytes()
+    if mask is not None:
+        assert all(one[~mask].tobytes() == before[~mask].tobytes() for one, before in zip(ours, registers, strict=True))
+
+
+def test_what_does_not_fit_is_refused(in_c: Any) -> None:
+    registers = [np.zeros(32, np.uint32)]
+    with pytest.raises(TypeError, match="4 bytes"):
+        in_c.deliver([np.zeros(31, np.uint32)], (0,), registers[0], None)
+    with pytest.raises(ValueError, match="32 lanes of 2 columns"):
+        in_c.deliver(registers, (0, 0), registers[0], None)
+    with pytest.raises(IndexError, match="no register 1"):
+        in_c.deliver(registers, (1,), registers[0], None)
+    with pytest.raises(TypeError, match="every lane"):
+        in_c.stacked(registers, np.ones(31, np.bool_))
+    with pytest.raises(TypeError, match="4 unsigned"):
+        in_c.addresses(np.zeros(32, np.uint16), 0)
+
+
 def test_what_lies_outside_is_refused(in_c: Any) -> None:
     with pytest.raises(IndexError, match="outside"):
         in_c.take(np.zeros(8, np.uint32), None, np.array([32]), 4)

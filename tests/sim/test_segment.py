@@ -34,10 +34,14 @@ MORE = (
     "cvt.s64.s32 L, R;", "cvt.u64.u32 L, R;", "cvt.u16.u32 H, R;", "cvt.s32.s16 R, H;", "cvt.s32.s8 R, R;", "cvt.rn.f32.s32 F, R;",
     "min.s32 R, R, 9;", "max.f32 F, F, F;", "sub.f32 F, F, F;", "div.rn.f32 F, F, F;", "mov.b64 L, {R, R};", "mov.b32 F, R;",
     "bfe.s32 R, R, 3, 9;", "popc.b32 R, R;", "mov.b128 B, {L, L};", "mov.b128 {L, L}, B;", "@P mov.b128 B, B;",
-    "lop3.b32 R, R, R, R, 0xCA;", "set.lt.u32.s32 R, R, R;",
+    "lop3.b32 R, R, R, R, 0xCA;", "min.u32 R, R, R;", "max.s32 R, R, R;",
+    "max.s16 H, H, H;", "min.f32 F, F, F;", "min.NaN.f32 F, F, F;", "max.f32 F, F, F, F;", "ex2.approx.ftz.f32 F, F;",
+    "mul.ftz.f32 F, F, F;", "cvt.rn.satfinite.relu.e5m2x2.f32 H, F, F;", "cvt.rn.f16x2.f32 R, F, F;", "cvt.rn.relu.bf16x2.f32 R, F, F;",
+    "add.f32.bf16 F, H, F;", "cvt.f32.bf16 F, H;", "add.rn.f32x2 L, L, L;", "fma.rn.f32x2 L, L, L, L;", "set.lt.u32.s32 R, R, R;",
 )  # fmt: skip
 HEAD = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k()\n{\n"
 REGISTERS = ".reg .pred P<4>;\n.reg .b16 H<4>;\n.reg .b32 R<9>;\n.reg .f32 F<9>;\n.reg .b64 L<5>;\n.reg .b128 B<2>;\n"
+SPECIAL = np.array([0.0, -0.0, 1e-40, -1e-42, np.inf, -np.inf, np.nan, 448.0, 464.0, 1e30, 3.4e38, 1 / 512, 1.5, -2.5], np.float32)
 Code = list[tuple[PtxInstruction, Inline]]
 SIZES = {"P": 4, "H": 4, "R": 9, "F": 9, "L": 5, "B": 2}
 
@@ -107,7 +111,8 @@ def random_registers(binder: Binder, values: np.random.Generator) -> list[Lanes]
         if kind is np.bool_:
             registers.append(values.random(32) < 0.5)
         elif kind is np.float32:
-            registers.append(values.standard_normal(32).astype(np.float32))
+            numbers = values.standard_normal(32).astype(np.float32) * np.float32(2) ** values.integers(-30, 9, 32).astype(np.float32)
+            registers.append(np.where(values.random(32) < 0.3, values.choice(SPECIAL, 32), numbers))
         else:
             registers.append(values.integers(0, 256, 32 * np.dtype(kind).itemsize, dtype=np.uint8).view(kind))
     return registers

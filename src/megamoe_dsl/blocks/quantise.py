@@ -1,4 +1,4 @@
-"""BF16 channels of a token to E4M3 with float32 scales, eight a lane: as `quant.quantize_e4m3_f32` rounds."""
+"""BF16 channels of a token to E4M3 with float32 scales, or to E4M3 or E2M1 with UE8M0, eight a lane: as `quant` rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-from ..device.cast import E4M3_MAX, abs_max, pack_e4m3, unpack_bf16
+from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
 
@@ -40,6 +40,15 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
     scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+
+
+def quantise_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
+    """Eight BF16 of a lane as two words of E4M3, or `packed` as one of E2M1, and the exponent of the power of two that they share with the
+    `lanes` of their block."""
+    values = [value for word in words for value in unpack_bf16(word)]
+    exponent = scale_exponent(largest_of_lanes(values, lanes), E2M1_MAX if packed else E4M3_MAX)
+    scaled = scaled_by(values, inverse_scale(exponent))
+    return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent
 
 
 def quantise_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:

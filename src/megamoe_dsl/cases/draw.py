@@ -7,7 +7,7 @@ from typing import NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4
+from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
 from megamoe_dsl.cases.case import Case
 from megamoe_dsl.cases.common import CaseError, fragile
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
@@ -22,7 +22,8 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
-    return {"fp8xfp4": fp8xfp4, "mxf4xmxf4": mxf4xmxf4, "fp8xfp8": fp8xfp8, "fp8xmxfp4": fp8xmxfp4}[problem.recipe]
+    generators = (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8, fp8xfp8, fp8xmxfp4)
+    return {module.__name__.rsplit(".", 1)[1]: module for module in generators}[problem.recipe]
 
 
 def random_case(
@@ -153,7 +154,7 @@ def random_weights(
         problem: the layer.
         rank: whose experts.
         seed: equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers).
-        device: fp8xfp4 and mxf4xmxf4 are drawn on the CPU only.
+        device: fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8 are drawn on the CPU only.
         exact: as `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K order are those of the
             reference, in another order they may round differently.
 

@@ -12,17 +12,15 @@ import torch
 from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal, thin
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
+    MICRO_SCALING,
     SCALE_BLOCK,
     ExpertWeights,
     decode_ue8m0,
-    dequantize_e2m1,
     dequantize_e4m3,
-    e2m1_values,
     encode_e4m3,
+    micro_scaling_of,
     pack_e2m1,
-    quantize_e2m1,
     quantize_e4m3,
-    unpack_e2m1,
 )
 from megamoe_dsl.reference.moe import ExpertInputs
 
@@ -39,8 +37,9 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
     """Normal weights of one rank, of variance 1 / K, so that outputs are of the size of inputs."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    fc1, fc1_sf = quantize_e2m1(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
-    fc2, fc2_sf = quantize_e2m1(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
+    quantize = MICRO_SCALING[problem.formats.weights.element].quantize
+    fc1, fc1_sf = quantize(normal((el, 2 * i, h), SCALE_BLOCK, generator) * h**-0.5)
+    fc2, fc2_sf = quantize(normal((el, h, i), SCALE_BLOCK, generator) * i**-0.5)
     return ExpertWeights(fc1, fc1_sf, fc2, fc2_sf)
 
 
@@ -64,18 +63,23 @@ def exact_weights(problem: Problem, generator: torch.Generator, token: float = 9
     """Weights whose sums are exact with `exact_x` (module docstring), Linear2 only once it is thinned; `token` is the root mean square of
     the tokens' elements."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    # Scales put the standard deviation of gate and up near 4: sqrt(H) products of about `token` * 2.9, and two scales of about 0.29 and 4.6
-    # times the smallest weight scale.
-    base = 127 + round(math.log2(4.0 / (h**0.5 * token * 2.9 * 0.29 * 4.6)))
     return ExpertWeights(
         fc1=draw_bytes((el, 2 * i, h // 2), 0, 256, generator),
-        fc1_sf=draw_bytes((el, 2 * i, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator),
-        fc2=_sparse_rows(el, h, i, generator),
+        fc1_sf=fc1_scales(problem, generator, token * 2.9),
+        fc2=sparse_rows(el, h, i, generator),
         fc2_sf=draw_bytes((el, h, i // SCALE_BLOCK), 120, 123, generator),
     )
 
 
-def _sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+def fc1_scales(problem: Problem, generator: torch.Generator, product: float) -> torch.Tensor:
+    """Scales that put the standard deviation of gate and up near 4: sqrt(H) products of about `product`, and two scales of about 0.29 and
+    4.6 times the smallest weight scale.  uint8 [el, 2I, H / 32]."""
+    h = problem.hidden
+    base = 127 + round(math.log2(4.0 / (h**0.5 * product * 0.29 * 4.6)))
+    return draw_bytes((problem.experts_per_rank, 2 * problem.intermediate, h // SCALE_BLOCK), base, base + _SCALE_STEPS, generator)
+
+
+def sparse_rows(el: int, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
     """Packed E2M1 [el, rows, columns / 2] with one nonzero in each of `_L2_ENTRIES` equal parts of every row."""
     part = columns // _L2_ENTRIES
     place = draw_integers((el, rows, _L2_ENTRIES, 1), 0, part, generator)
@@ -91,9 +95,9 @@ def check_linear1(job: ExpertInputs) -> None:
 
 
 def check_sums(job: ExpertInputs, x: torch.Tensor, step: float) -> None:
-    """`check_linear1` of tokens whose values `x` are multiples of `step` times their scale."""
+    """`check_linear1` of tokens whose values `x` are such that products are multiples of `step` times 0.5 times both scales."""
     unit = float(decode_ue8m0(job.x_sf).min() * decode_ue8m0(job.fc1_sf).min()) * step * 0.5
-    assert_sums_exact(job, x, dequantize_e2m1(job.fc1, job.fc1_sf), unit)
+    assert_sums_exact(job, x, micro_scaling_of(job.fc1).dequantize(job.fc1, job.fc1_sf), unit)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
@@ -103,10 +107,10 @@ def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -
 
 def thin_rows(job: ExpertInputs, values: torch.Tensor) -> None:
     """`thin_linear2` for activations with these values, float64 [n, I]."""
-    codes = unpack_e2m1(job.fc2)
-    order = (codes != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_L2_ENTRIES]
-    picked = codes.gather(1, order)
-    weight = e2m1_values()[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK)
-    live = thin(order, weight, values)
-    codes.scatter_(1, order, torch.where(live, picked, 0).to(torch.uint8))
-    job.fc2.copy_(pack_e2m1(codes))
+    element = micro_scaling_of(job.fc2)
+    weights = element.decode(job.fc2)
+    order = (weights != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_L2_ENTRIES]
+    picked = weights.gather(1, order)
+    live = thin(order, picked * decode_ue8m0(job.fc2_sf).gather(1, order // SCALE_BLOCK), values)
+    weights.scatter_(1, order, torch.where(live, picked, 0.0))
+    job.fc2.copy_(element.encode(weights.float()))

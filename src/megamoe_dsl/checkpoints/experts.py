@@ -30,13 +30,24 @@ def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
         name = layout.fc2.format(layer=layer, expert=0) + layout.codes
         if name in checkpoint:
             dtype, _ = checkpoint.describe(name)
-            if dtype in layout.code_dtypes:
+            if dtype in layout.code_dtypes and _has_scales(checkpoint, layout, layer):
                 return layout
             looked.append(f"{name} in {dtype}")
         else:
             looked.append(name)
     found = ", ".join(dict.fromkeys(looked))
     raise CheckpointError(f"layer {layer} has experts in no published layout; looked for {found}", file=checkpoint.path)
+
+
+def _has_scales(checkpoint: Checkpoint, layout: PublishedLayout, layer: int) -> bool:
+    """Whether scales are of the layout's dtypes; what is missing, or of no other layout's either, is found by a check of every tensor."""
+    rivals = [
+        one for one in PUBLISHED.values() if (one.fc2, one.codes, one.format.element) == (layout.fc2, layout.codes, layout.format.element)
+    ]
+    name = f"{layout.fc2.format(layer=layer, expert=0)}{layout.scales}"
+    if len(rivals) == 1 or name not in checkpoint:
+        return True
+    return checkpoint.describe(name)[0] in layout.scale_dtypes
 
 
 def find_layers(checkpoint: Checkpoint) -> list[int]:

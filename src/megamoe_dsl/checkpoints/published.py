@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, RECIPES, UE8M0, Format
+from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, UE8M0, Format
 
 STORED_AS: dict[str, tuple[str, ...]] = {
     E2M1: ("U8", "I8"),  # two in a byte, the first in the low half
@@ -19,7 +19,8 @@ STORED_AS: dict[str, tuple[str, ...]] = {
 """What safetensors files call the dtypes that a format's elements and scales are stored as."""
 
 FP8_BLOCKS = Format(E4M3, F32, 128, 128)
-OWN = "megamoe"
+OWN = {FP8_BLOCKS: "megamoe-e4m3", MXFP4: "megamoe-e2m1", MXFP8: "megamoe-mxfp8"}
+"""Names of the layouts that `megamoe weights convert` writes: one for each format of a recipe's weights."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ PUBLISHED = {
         ),
         *(
             PublishedLayout(
-                f"{OWN}-{weights.element}",
+                name,
                 "what `megamoe weights convert` writes",
                 "quant.ExpertWeights, an expert at a time",
                 weights,
@@ -138,7 +139,7 @@ PUBLISHED = {
                 codes="",
                 scales="_sf",
             )
-            for weights in dict.fromkeys(recipe.weights for recipe in RECIPES.values())
+            for weights, name in OWN.items()
         ),
     )
 }

@@ -47,7 +47,7 @@ class ExpertFile:
 
     def tensor_names(self) -> list[str]:
         """Of all tensors in the file."""
-        layout = PUBLISHED[f"{OWN}-{self.problem.formats.weights.element}"]
+        layout = PUBLISHED[OWN[self.problem.formats.weights]]
         own = PublishedExperts(self.experts.checkpoint, layout, self.experts.layer)
         return [name for expert in range(self.first, self.end) for name in own.names(expert)]
 

@@ -58,7 +58,7 @@ class ConfigOptions(ShapeOptions):
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
     arch: str | None = option(
-        None, "sm_100a (FP8 x FP4, FP4 x FP4) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
+        None, "sm_100a (FP8 x FP4, FP4 x FP4, MXFP8 x MXFP8) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
     )
 
     @property

@@ -58,6 +58,24 @@ def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
     emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
 
 
+def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> None:
+    """Four rows that follow one another in SMEM to rows of a 2-D tensor, from column `x` on, through a map with a box of one row, in the
+    issuing thread's bulk group; those to rows that are not there go nowhere."""
+    emit(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+        *(tensor_map, x, *rows, source),
+    )
+
+
+def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
+    """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
+    emit(
+        "cp.async.bulk.tensor.5d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}];",
+        *(destination, tensor_map, *places, barrier),
+    )
+
+
 def load_bytes(destination: Any, source: Any, num_bytes: int, barrier: Any) -> None:
     """1-D copy, 16-byte aligned, from any mapped global address."""
     emit(

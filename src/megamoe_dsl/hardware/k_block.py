@@ -15,10 +15,22 @@ class KBlock:
     channels   a multiple of 128: a row has one word of scales per 128
     row_bytes  of an operand's row in shared memory, the span of its swizzle.  TMA moves as far along the row for the next stage: counted in
                bytes, or in values of unpacked FP4, which take a byte each
+    weight_bits  of a weight in memory
     """
 
     channels: int
     row_bytes: int
+    weight_bits: int = 4
+
+    @property
+    def weight_row_bytes(self) -> int:
+        """Of a row of weights in memory."""
+        return self.channels * self.weight_bits // 8
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether TMA makes a byte of each weight."""
+        return self.weight_row_bytes < self.row_bytes
 
     @property
     def words(self) -> int:
@@ -27,7 +39,9 @@ class KBlock:
 
 
 BYTE_VALUES = KBlock(BLOCK_K, BLOCK_K)
-"""A byte per value: E4M3, and E2M1 that TMA unpacks."""
+"""A byte per value: E4M3 tokens, and E2M1 weights that TMA unpacks."""
+ALL_BYTES = KBlock(BLOCK_K, BLOCK_K, 8)
+"""E4M3 weights, too."""
 
 
 def packed_values(channels: int) -> KBlock:

@@ -9,7 +9,7 @@ from .scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 
 @dataclass(frozen=True)
 class ScaledMma:
-    """A kind, with E2M1 weights as operand A and tokens as B.
+    """A kind, with weights as operand A and tokens as B.
 
     name             of the kind in PTX
     weights, tokens  codes of the formats in the instruction descriptor
@@ -27,7 +27,9 @@ class ScaledMma:
         return tuple(range(0, CHANNELS_PER_WORD // CHANNELS_PER_SCALE, self.channels // CHANNELS_PER_SCALE))
 
 
-MXF8F6F4 = ScaledMma("mxf8f6f4", 5, 0, 32)
-"""E4M3 tokens; the weights are unpacked, a byte per value."""
-MXF4 = ScaledMma("mxf4", 1, 1, 64)
-"""E2M1 tokens; two values in a byte."""
+SCALED_MMAS = {
+    ("e2m1", "e4m3"): ScaledMma("mxf8f6f4", 5, 0, 32),
+    ("e4m3", "e4m3"): ScaledMma("mxf8f6f4", 0, 0, 32),
+    ("e2m1", "e2m1"): ScaledMma("mxf4", 1, 1, 64),
+}
+"""By elements of weights and tokens.  E2M1 weights beside E4M3 tokens are unpacked, a byte per value; of two E2M1 a byte has two values."""

@@ -1,6 +1,6 @@
 """Number formats and weight transforms of the MegaMoE, on torch tensors.
 
-`formats` holds the casts with UE8M0 scales (E4M3, E2M1; fp8xfp4, mxf4xmxf4), `micro_scaling` both by element, `block128` those with FP32
+`formats` holds the casts with UE8M0 scales (E4M3, E2M1; all recipes of SM100), `micro_scaling` both by element, `block128` those with FP32
 scales (fp8xfp8), `expansion` the step from E2M1 to E4M3 that changes no value, `weights` the reordering that turns checkpoint weights into
 what the kernel's TMA and scale-factor copies expect, `placement` the same for one expert at a time. Nothing here imports cutlass or needs a
 GPU.
@@ -37,7 +37,7 @@ from megamoe_dsl.quant.formats import (
     ue8m0_bytes,
     unpack_e2m1,
 )
-from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling
+from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, micro_scaling_of
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import new_weights, place_expert, single_expert, transform_expert
 from megamoe_dsl.quant.weights import (
@@ -97,6 +97,7 @@ __all__ = [
     "inverse_tile_sm90",
     "inverse_transform_weights",
     "inverse_utccp_scale_order",
+    "micro_scaling_of",
     "new_weights",
     "not_finite",
     "order_rows_sm90",

@@ -14,8 +14,10 @@ from megamoe_dsl.quant.formats import (
     e4m3_scale_byte,
     encode_e2m1,
     encode_e4m3,
+    pack_e2m1,
     quantize_e2m1,
     quantize_e4m3,
+    unpack_e2m1,
 )
 from megamoe_dsl.recipe import E2M1, E4M3
 
@@ -29,6 +31,8 @@ class MicroScaling:
     dtype        of its codes in memory; E2M1 has two in a byte
     scale_byte   float32 largest magnitudes of blocks to uint8 UE8M0
     rounded      float32 values, already divided by their scale, to float64: the nearest ones that the element has
+    encode       float32 [..., K], already divided by their scale, to codes of the nearest ones
+    decode       codes to float64 [..., K]
     quantize     [..., K] to codes and scales
     dequantize   codes and scales to float64 [..., K], exact
     relative     of a value, half a step of the element at most
@@ -38,6 +42,8 @@ class MicroScaling:
     dtype: torch.dtype
     scale_byte: Callable[[torch.Tensor], torch.Tensor]
     rounded: Callable[[torch.Tensor], torch.Tensor]
+    encode: Callable[[torch.Tensor], torch.Tensor]
+    decode: Callable[[torch.Tensor], torch.Tensor]
     quantize: Callable[[torch.Tensor], Scaled]
     dequantize: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     relative: float
@@ -52,8 +58,20 @@ def _round_e2m1(x: torch.Tensor) -> torch.Tensor:
     return e2m1_values().to(x.device)[encode_e2m1(x).to(torch.int64)]
 
 
-MICRO_SCALING = {
-    E4M3: MicroScaling(torch.float8_e4m3fn, e4m3_scale_byte, _round_e4m3, quantize_e4m3, dequantize_e4m3, 2.0**-4, 2.0**-10),
-    E2M1: MicroScaling(torch.uint8, e2m1_scale_byte, _round_e2m1, quantize_e2m1, dequantize_e2m1, 2.0**-2, 2.0**-2),
-}
+def _pack_nearest(x: torch.Tensor) -> torch.Tensor:
+    return pack_e2m1(encode_e2m1(x))
+
+
+def _unpack_values(codes: torch.Tensor) -> torch.Tensor:
+    return e2m1_values().to(codes.device)[unpack_e2m1(codes).to(torch.int64)]
+
+
+_E4M3 = torch.float8_e4m3fn, e4m3_scale_byte, _round_e4m3, encode_e4m3, decode_e4m3, quantize_e4m3, dequantize_e4m3
+_E2M1 = torch.uint8, e2m1_scale_byte, _round_e2m1, _pack_nearest, _unpack_values, quantize_e2m1, dequantize_e2m1
+MICRO_SCALING = {E4M3: MicroScaling(*_E4M3, 2.0**-4, 2.0**-10), E2M1: MicroScaling(*_E2M1, 2.0**-2, 2.0**-2)}
 """By element."""
+
+
+def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
+    """What codes of this dtype are: float8_e4m3fn, or two E2M1 in each byte."""
+    return MICRO_SCALING[E2M1 if codes.dtype == torch.uint8 else E4M3]

@@ -16,7 +16,7 @@ When `rigorous`, no kernel that follows the definition can leave the bound, but 
 conspire. Otherwise code errors add in quadrature times 8: they are independent and centred, so Hoeffding's inequality gives a probability
 below 2 * exp(-32) per element. Use this one for tests. E, with norm2 = max(2-norm, |sum|):
 
-fp8xfp4 and mxf4xmxf4
+fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8
          FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2: partial sums of products of mixed sign grow like
          the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
 fp8xfp8 and fp8xmxfp4
@@ -45,13 +45,13 @@ from megamoe_dsl.quant import (
     ExpertWeights,
     MicroScaling,
     decode_ue8m0,
-    dequantize_e2m1,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     input_layout,
     inverse_scale,
+    micro_scaling_of,
 )
-from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
 from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
@@ -98,7 +98,7 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of fp8xfp4 and mxf4xmxf4, and E of each, probabilistic.
+    """Exact sums of fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8, and E of each, probabilistic.
 
     Args:
         x, x_sf, w, w_sf: as `stages.scaled_matmul`, with UE8M0 scales.
@@ -106,8 +106,7 @@ def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torc
     Returns:
         Two float64 [n, rows].
     """
-    element = MICRO_SCALING[E2M1 if x.dtype == torch.uint8 else E4M3]
-    left, right = element.dequantize(x, x_sf), dequantize_e2m1(w, w_sf)
+    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
     total = left @ right.T
     return total, _sum_error(left, right, total, rigorous=False)
 
@@ -123,7 +122,7 @@ class _Sums:
         return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
 
     def weights(self, w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return dequantize_e2m1(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
+        return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""

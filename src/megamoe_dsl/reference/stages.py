@@ -3,7 +3,7 @@
 Each rounding step is that of DeepGEMM's SM100 kernel (`sm100_fp8_fp4_mega_moe.cuh`, both epilogues and the combine). fp8xfp8 and fp8xmxfp4
 differ in the two sums, which promote to FP32 every 128 of K (`promoted`), and in the scales between them, one power of two per 128 channels
 (`quant.block128` says why a power of two). What follows is about fp8xfp4; mxf4xmxf4 differs from it in the element of both activations,
-E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6.
+E2M1, rounded to nearest even like E4M3 (`quant.encode_e2m1`), and so in the scale, amax / 6; mxfp8xmxfp8 in that of the weights alone.
 
 FP32 accumulation order is not defined: tensor cores add the products of one instruction in an unspecified order and alignment. The
 reference sums in float64 and rounds to FP32 once. Where every partial sum of the products, in units of the smallest product bit, stays
@@ -17,7 +17,7 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, dequantize_e2m1, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, dequantize_e4m3, micro_scaling_of, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
@@ -25,12 +25,12 @@ from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes fp8xfp4 or mxf4xmxf4.
+    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
 
     Args:
         x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
         x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, K/128].
-        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8: float8_e4m3fn [rows, K].
+        w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
         accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
             sums as Hopper's tensor core does.
@@ -46,10 +46,9 @@ def scaled_matmul(
         return promoted_matmul(x, x_sf, w, w_sf, accumulate)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
-    packed = x.dtype == torch.uint8
-    if (found := x.shape[-1] * (2 if packed else 1)) != 2 * w.shape[-1]:
-        raise ValueError(f"x: K = {found}, allowed: {2 * w.shape[-1]}, the K of w")
-    left, right = (dequantize_e2m1 if packed else dequantize_e4m3)(x, x_sf), dequantize_e2m1(w, w_sf)
+    left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
+    if left.shape[-1] != right.shape[-1]:
+        raise ValueError(f"x: K = {left.shape[-1]}, allowed: {right.shape[-1]}, the K of w")
     return (left.to(accumulate) @ right.to(accumulate).T).to(torch.float32)
 
 

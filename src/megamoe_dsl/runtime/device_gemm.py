@@ -8,10 +8,8 @@ import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
-from ..kernels.gather_gemm.family import GatherGemmKernel
-from ..kernels.gather_gemm.problem import GatherGemmProblem
+from ..kernels.expert_routing.layer import family_of
 from ..kernels.gemm.base_config import BaseGemmConfig
-from ..kernels.gemm.family import GemmKernel
 from ..kernels.gemm.problem import GemmProblem
 from ..problem import ProblemError
 from ..target import Target
@@ -94,8 +92,7 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            kernel = GatherGemmKernel() if isinstance(self.problem, GatherGemmProblem) else GemmKernel()
-            config = kernel.choose(self.problem, self.target, rows)
+            config = family_of(self.problem).choose(self.problem, self.target, rows)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]

@@ -12,19 +12,21 @@ from ..kernels.expert_routing.workspace import workspace
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
+from ..quant.weights import TORCH_DTYPES
 from .buffers import check_aligned, check_device, check_tensor
 from .gather_tensors import GatherTensors
-from .gemm_tensors import TMA_ALIGNMENT, GemmTensors
+from .gemm_scales import padded_rows
+from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 
 
 @dataclass(frozen=True)
 class ExpertWeightsFp8:
     """Of all experts.
 
-    w1     float8_e4m3fn [num_experts, 2 intermediate, hidden]
-    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]
-    w2     float8_e4m3fn [num_experts, hidden, intermediate]
-    w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]
+    w1     float8_e4m3fn [num_experts, 2 intermediate, hidden]; E2M1 uint8 [.., hidden / 2]
+    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]; UE8M0 as `gemm_weights` makes them of gate and up
+    w2     float8_e4m3fn [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
+    w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
     """
 
     w1: torch.Tensor
@@ -59,16 +61,22 @@ class ExpertCall:
         check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
         check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
         check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
+        aligned = TMA_ALIGNMENT if layer.formats.promoted else UNPACKED_ALIGNMENT
         for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
-            check_aligned(name, tensor, TMA_ALIGNMENT)
+            check_aligned(name, tensor, aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
-        blocks, channels = layer.hidden // SCALE_BLOCK, layer.intermediate // SCALE_BLOCK
-        fp8, f32, experts = torch.float8_e4m3fn, torch.float32, layer.num_experts
-        check_tensor("w1", self.weights.w1, fp8, (experts, 2 * layer.intermediate, layer.hidden))
-        check_tensor("w1_sf", self.weights.w1_sf, f32, (experts, 2 * channels, blocks))
-        check_tensor("w2", self.weights.w2, fp8, (experts, layer.hidden, layer.intermediate))
-        check_tensor("w2_sf", self.weights.w2_sf, f32, (experts, blocks, channels))
+        for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
+            self._check_weights(name, rows, k)
+
+    def _check_weights(self, name: str, rows: int, k: int) -> None:
+        layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
+        w, w_sf = getattr(self.weights, name), getattr(self.weights, f"{name}_sf")
+        check_tensor(name, w, TORCH_DTYPES[form.element], (layer.num_experts, rows, form.row_bytes(k)))
+        if layer.formats.promoted:
+            check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
+        else:
+            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, blocks, padded_rows(rows)))
 
     @property
     def tokens(self) -> int:
@@ -95,7 +103,7 @@ class ExpertCall:
 
     @cached_property
     def x_q(self) -> torch.Tensor:
-        """Tokens in E4M3."""
+        """Tokens, quantised."""
         return self._view("x_q")
 
     @cached_property
@@ -126,15 +134,18 @@ class ExpertCall:
     @cached_property
     def fc1(self) -> GatherTensors:
         """Of Linear1: rows gathered from tokens, activated and packed."""
-        h, h_sf = self._view("h"), self._view("h_sf")[:, : self.rows].T
+        h, h_sf = self._view("h"), self._view("h_sf")
+        if self.layer.formats.promoted:
+            h_sf = h_sf[:, : self.rows].T
         w = self.weights
         return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf)
 
     @cached_property
-    def fc2(self) -> GemmTensors:
+    def fc2(self) -> GemmTensors | GatherTensors:
         """Of Linear2: rows as Linear1 leaves them."""
         assert self.fc1.d_sf is not None
-        return GemmTensors(self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf, self._view("rows"), self.ends)
+        operands, rows = (self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
+        return GemmTensors(*operands, rows, self.ends) if self.layer.formats.promoted else GatherTensors(*operands, self.ends, rows)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""

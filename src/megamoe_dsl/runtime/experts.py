@@ -37,18 +37,18 @@ def moe(
     gate_up: str = "gate_first",
     activation: str = "silu",
 ) -> torch.Tensor:
-    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Hopper.
+    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 on Hopper, E2M1 on Blackwell.
 
-    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128
+    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
-    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]
+    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
     router_logits  [T, E], instead of those: the `topk` highest, weighted by their softmax
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py)
 
-    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128; a token's rows are BF16, added in FP32 in
-    the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32; a token's rows are BF16, added in
+    FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
     if router_logits is not None:
         if topk_idx is not None or topk_weights is not None:
@@ -78,7 +78,9 @@ def layer_of(x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up:
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    return ExpertLayer(w1.shape[2], w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation)
+    packed = w1.dtype == torch.uint8
+    hidden, recipe = (2 * w1.shape[2], "fp8xfp4") if packed else (w1.shape[2], "fp8xfp8")
+    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe)
 
 
 def launch(

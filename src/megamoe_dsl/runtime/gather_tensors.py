@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
-from ..kernels.gemm.problem import ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
+from ..recipe import UE8M0
 from .buffers import check_aligned, check_device, check_tensor
 from .gemm_scales import KernelScales, check_bytes, has_kernel_strides, scale_words, scales_by_column
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
@@ -23,11 +24,14 @@ class GatherTensors:
     a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
              UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], contiguous
     b        float8_e4m3fn [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
-    b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them
+    b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them; of gate and up
+             `gate_up_words`
     ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
-    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn [.., n / 2]; rows of no expert are left alone
+    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn [.., n / 2] or E2M1 uint8 [.., n / 4]; rows of no expert
+             are left alone
     sources  int32 [m], the row of a of each row, where they are gathered; None else
-    d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; None else
+    d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
+             contiguous; None else
     """
 
     a: torch.Tensor
@@ -53,7 +57,7 @@ class GatherTensors:
         check_tensor("b", self.b, TORCH_DTYPES[weights.element], (p.num_groups, p.n, weights.row_bytes(p.k)))
         self._check_scales(p)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
-        check_tensor("out", self.d, torch.float8_e4m3fn if p.gate_up else torch.bfloat16, (len(self.d), p.d_columns))
+        check_tensor("out", self.d, *self._results(p))
         self._check_d_sf(p)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
@@ -64,11 +68,20 @@ class GatherTensors:
         for name in ("a", "b", "d"):
             check_aligned("out" if name == "d" else name, getattr(self, name), UNPACKED_ALIGNMENT if name == "b" else TMA_ALIGNMENT)
 
+    def _results(self, problem: GatherGemmProblem) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Type and shape of D."""
+        if not problem.gate_up:
+            return torch.bfloat16, (len(self.d), problem.n)
+        hidden = problem.formats.hidden
+        return TORCH_DTYPES[hidden.element], (len(self.d), hidden.row_bytes(problem.d_columns))
+
     def _check_scales(self, problem: GatherGemmProblem) -> None:
         rows, groups = len(self.a), problem.num_groups
         if not problem.formats.promoted:
             scales = problem.k // problem.formats.activations.channels
             check_tensor("a_sf", self.a_sf, (torch.uint8, torch.float8_e8m0fnu), (rows, scales))
+            if problem.gate_up and self.b_sf.dtype != torch.int32:
+                raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
             check_bytes("b_sf", self.b_sf, (groups, problem.n), problem.k)
             return
         if self.a_sf.dtype != torch.float32 or tuple(self.a_sf.shape) != (rows, problem.k_blocks):
@@ -80,7 +93,12 @@ class GatherTensors:
             if self.d_sf is not None:
                 raise ProblemError("out_sf", "a tensor", "None without gate_up")
             return
-        shape = (len(self.d), problem.d_columns // SCALE_BLOCK)
+        hidden = problem.formats.hidden
+        shape = (len(self.d), problem.d_columns // hidden.channels)
+        if self.d_sf is not None and hidden.scale == UE8M0:
+            check_tensor("out_sf", self.d_sf, torch.uint8, shape)
+            check_device("out_sf", self.d_sf, self.a.device)
+            return
         if self.d_sf is None or self.d_sf.dtype != torch.float32 or tuple(self.d_sf.shape) != shape:
             raise ProblemError("out_sf", None if self.d_sf is None else (self.d_sf.dtype, tuple(self.d_sf.shape)), f"float32 {shape}")
         check_device("out_sf", self.d_sf, self.a.device)

@@ -19,6 +19,7 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
 from .device_gemm import device_gemm
+from .gemm_scales import SCALE_DTYPES
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
 
@@ -117,11 +118,11 @@ def problem_of(
 
 
 def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor) -> str:
-    """The number formats of such operands: the first whose B has this type, whose A too if there is one, and then whose scales of A.  A
-    and B being E4M3 and E2M1, scales of A in FP32 are those of SM90."""
+    """The number formats of such operands: the first whose B has this type, whose A too if there is one, and then whose scales of A:
+    floats are those of SM90."""
     fits = [one for one in GEMM_RECIPES if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
     both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
-    promoted = a_sf.dtype == torch.float32
+    promoted = a_sf.dtype.is_floating_point and a_sf.dtype not in SCALE_DTYPES
     scaled = [one for one in both if RECIPES[one].promoted == promoted]
     return next(iter((*scaled, *both, *fits, GEMM_RECIPES[0])))
 

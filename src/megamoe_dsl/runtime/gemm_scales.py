@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import torch
 
+from ..kernels.gather_gemm.problem import INTERLEAVED
 from ..kernels.gemm.problem import SCALE_BLOCK, GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
-from ..quant import ue8m0_bytes, utccp_scale_order
+from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
 from .buffers import check_tensor
 
 ATOM_ROWS = 128
 BYTES_PER_WORD = 4
+SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
+"""What UE8M0 scales may be: bytes, or words of them."""
 
 
 class KernelScales(NamedTuple):
@@ -74,6 +77,15 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, padded_rows(rows))
 
 
+def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """`scale_words` of rows that lie in B as `gate_up` says, in the order in which the kernel of SM100 loads them: 8 of the first half,
+    8 of the second.  What is int32 is returned as it is."""
+    if sf.dtype == torch.int32:
+        return sf
+    apart = torch.cat([sf[..., ::2, :], sf[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else sf
+    return scale_words(interleave_gate_up(ue8m0_bytes(apart)))
+
+
 def padded_rows(rows: int) -> int:
     """Rounded up to whole atoms; one at least."""
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
@@ -109,4 +121,4 @@ def check_bytes(name: str, sf: torch.Tensor, rows: tuple[int, ...], k: int, *, f
         count = padded_rows(torch.Size(rows).numel() if flat else rows[-1])
         check_tensor(name, sf, torch.int32, (*(() if flat else rows[:-1]), k // SCALE_BLOCK, count))
     else:
-        check_tensor(name, sf, (torch.uint8, torch.float8_e8m0fnu, torch.int32), (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))
+        check_tensor(name, sf, SCALE_DTYPES, (*rows, k // (SCALE_BLOCK // BYTES_PER_WORD)))

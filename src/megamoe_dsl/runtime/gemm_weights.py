@@ -11,31 +11,34 @@ from ..kernels.gemm.problem import SCALE_BLOCK as K_BLOCK
 from ..problem import ProblemError
 from ..quant import SCALE_BLOCK, pack_tiles, ue8m0_bytes
 from ..target import find_arch
-from .gemm_scales import scale_words
+from .gemm_scales import gate_up_words, scale_words
 from .symmetric_memory import device_arch
 
 
-def gemm_weights(b: torch.Tensor, b_sf: torch.Tensor, arch: Arch | str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def gemm_weights(
+    b: torch.Tensor, b_sf: torch.Tensor, arch: Arch | str | None = None, *, gate_up: str = ""
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(b, b_sf) of `gemm` and `grouped_gemm`, made from weights as checkpoints have them.
 
     b     E2M1 uint8 [N, K / 2] or [G, N, K / 2], two in a byte, low nibble first; K a multiple of 128.  float8_e4m3fn is returned as it is
-    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]
+    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]; FP32 of float8_e4m3fn is returned as it is
     arch  sm_90a or sm_100a; by default that of the GPU that b is on
+    gate_up  of `moe`'s w1 on sm_100a, how its rows are gate and up: gate_first, up_first, interleaved
 
     sm_90a    uint8 [..., ceil(N / 256), K / 128, 17408]: tiles of 256 rows with their scales, exact (quant/packed_tiles.py), 4.25 bits a
               value; and uint8 [..., N, 0], as no scale is left outside of them
-    sm_100a   b itself, and `scale_words` of b_sf
+    sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`
 
     Raises `ProblemError` for tensors that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
     """
     if b.dtype == torch.float8_e4m3fn:
-        return b, b_sf
+        return b, b_sf if b_sf.dtype == torch.float32 else scale_words(b_sf)
     check_given(b, b_sf)
     if arch is None and b.device.type != "cuda":
         raise ProblemError("arch", None, f"given for a tensor on {b.device}")
     found = device_arch(b.device) if arch is None else find_arch(arch) if isinstance(arch, str) else arch
     if found != SM90:
-        return b, scale_words(b_sf)
+        return b, gate_up_words(b_sf, gate_up) if gate_up else scale_words(b_sf)
     *lead, n, _ = b.shape
     padding = (0, 0, 0, tiles_of(n) * TILE_ROWS - n)
     codes, scales = (torch.nn.functional.pad(one.reshape(-1, *one.shape[-2:]), padding) for one in (b, ue8m0_bytes(b_sf)))

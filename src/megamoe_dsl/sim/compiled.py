@@ -27,7 +27,7 @@ def command(source: Path, fields: Mapping[str, int], target: Path) -> list[str]:
     compiler = shlex.split(os.environ.get("CC") or "cc")
     folders = [f"-I{folder}" for folder in (sysconfig.get_path("include"), np.get_include())]
     macros = [f"-D{name}={value}" for name, value in fields.items()]
-    return [*compiler, "-O2", "-shared", "-fPIC", *folders, *macros, str(source), "-o", str(target)]
+    return [*compiler, "-O2", "-ffp-contract=off", "-shared", "-fPIC", *folders, *macros, str(source), "-o", str(target)]
 
 
 def build(source: Path, fields: Mapping[str, int], folder: Path) -> Path:

@@ -50,10 +50,10 @@ typedef struct {
 #define KEY(op, type) ((op) * 32 + (type))
 #define EACH(op, type, T, Z, value)                                      \
     case KEY(op, type): {                                                \
-        const T *restrict x = (const void *)a, *restrict y = (const void *)b; \
+        const T *restrict x = (const void *)a, *restrict y = (const void *)b, *restrict w = (const void *)c; \
         Z *restrict z = (void *)d;                                       \
         for (int i = 0; i < LANES; i++) z[i] = (Z)(value);               \
-        (void)y;                                                         \
+        (void)y, (void)w;                                                \
         break;                                                           \
     }
 /* The small types are computed in 32 bits without a sign, so that nothing overflows. */
@@ -67,6 +67,7 @@ typedef struct {
     EACH(NOT, type, T, T, ~x[i])                                         \
     BITS(type, T)                                                        \
     COMPARED(type, T)                                                    \
+    ORDERED(type, T)                                                     \
     CAST(type, T)                                                        \
     CHOICE(type, T)
 #define CHOICE(type, T)                                                  \
@@ -82,12 +83,15 @@ typedef struct {
     EACH(OR, type, T, T, x[i] | y[i])                                    \
     EACH(XOR, type, T, T, x[i] ^ y[i])
 #define ORDERED(type, T)                                                 \
+    EACH(MIN, type, T, T, x[i] < y[i] ? x[i] : y[i])                     \
+    EACH(MAX, type, T, T, x[i] > y[i] ? x[i] : y[i])                     \
+    COMPARISONS(type, T)
+#define COMPARISONS(type, T)                                          \
     EACH(LT, type, T, npy_bool, x[i] < y[i])                             \
     EACH(LE, type, T, npy_bool, x[i] <= y[i])
 #define COMPARED(type, T)                                                \
     EACH(EQ, type, T, npy_bool, x[i] == y[i])                            \
-    EACH(NE, type, T, npy_bool, x[i] != y[i])                            \
-    ORDERED(type, T)
+    EACH(NE, type, T, npy_bool, x[i] != y[i])
 #define CAST(type, T)                                                    \
     EACH(CAST8, type, T, npy_uint8, x[i])                                \
     EACH(CAST16, type, T, npy_uint16, x[i])                              \
@@ -104,7 +108,36 @@ typedef struct {
     EACH(DIV, type, T, T, x[i] / y[i])                                   \
     EACH(ABS, type, U, U, x[i] & (MAGNITUDE))                            \
     EACH(NEG, type, U, U, x[i] ^ ~(MAGNITUDE))                           \
-    COMPARED(type, T)
+    EACH(FMIN, type, T, T, x[i] < y[i] || (y[i] != y[i] && x[i] == x[i]) ? x[i] : y[i]) \
+    EACH(FMAX, type, T, T, x[i] > y[i] || (y[i] != y[i] && x[i] == x[i]) ? x[i] : y[i]) \
+    COMPARED(type, T)                                                    \
+    COMPARISONS(type, T)
+
+#define SMALLEST_NORMAL 1.17549435e-38f
+
+/* a * b + c with one rounding, as `fma32` of ops/floating.py. */
+static npy_float32 fused(npy_float32 a, npy_float32 b, npy_float32 c) {
+    double p = (double)a * b, s = p + c;
+    npy_uint64 bits;
+    memcpy(&bits, &s, sizeof bits);
+    if ((bits & 0x1FFFFFFF) == 0x10000000) { /* the midpoint of two float32: what the sum lost decides */
+        double t = s - p, error = (p - (s - t)) + (c - t);
+        if (error != 0 && s - s == 0) {
+            bits += (error > 0) == (s > 0) ? 1 : -1;
+            memcpy(&s, &bits, sizeof bits);
+        }
+    }
+    return (npy_float32)s;
+}
+
+/* Bits of a float32 to those of the nearest bfloat16, as `f32_to_bf16` of formats.py. */
+static npy_uint16 bfloat16(npy_uint32 bits) {
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FFF;
+    return (npy_uint16)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* Bits of a float32 to the code of a narrow format, see `Narrow` of ops/convert.py. */
+static npy_uint16 narrowed(const char *codes, npy_uint32 bits) { return (npy_uint8)codes[bits >> 15 & 0x1FFFE | ((bits & 0xFFFF) != 0)]; }
 
 /* One operation on all lanes; 0 when there is no such. */
 static int operate(int key, char *d, const char *a, const char *b, const char *c) {
@@ -120,6 +153,11 @@ static int operate(int key, char *d, const char *a, const char *b, const char *c
         FLOAT(NPY_FLOAT32, npy_float32, npy_uint32, 0x7FFFFFFFu)
         FLOAT(NPY_FLOAT64, npy_float64, npy_uint64, 0x7FFFFFFFFFFFFFFFu)
         BITS(NPY_BOOL, npy_bool)
+        EACH(FMA, NPY_FLOAT32, npy_float32, npy_float32, fused(x[i], y[i], w[i]))
+        EACH(FLUSH, NPY_FLOAT32, npy_float32, npy_float32, x[i] * ((x[i] < 0 ? -x[i] : x[i]) >= SMALLEST_NORMAL ? 1.0f : 0.0f))
+        EACH(BF16, NPY_UINT16, npy_uint16, npy_uint32, (npy_uint32)x[i] << 16)
+        EACH(BF16X2, NPY_FLOAT32, npy_uint32, npy_uint32, (npy_uint32)bfloat16(x[i]) << 16 | bfloat16(y[i]))
+        EACH(NARROW, NPY_FLOAT32, npy_uint32, npy_uint16, narrowed(c, x[i]) << 8 | narrowed(c, y[i]))
         EACH(EQ, NPY_BOOL, npy_bool, npy_bool, x[i] == y[i])
         EACH(NE, NPY_BOOL, npy_bool, npy_bool, x[i] != y[i])
         EACH(NOT, NPY_BOOL, npy_bool, npy_bool, !x[i])
@@ -180,7 +218,12 @@ static int hold(const Program *program, Held *held, char *memory, PyObject *regi
             memory += LANES * place->size;
             continue;
         }
-        PyObject *array = place->constant ? place->constant : place->of == MASK ? mask : PyList_GET_ITEM(registers, place->of);
+        if (place->constant) {
+            held[i].array = place->constant;
+            held[i].data = PyArray_DATA((PyArrayObject *)place->constant);
+            continue;
+        }
+        PyObject *array = place->of == MASK ? mask : PyList_GET_ITEM(registers, place->of);
         if (!array || !PyArray_Check(array) || PyArray_NBYTES((PyArrayObject *)array) != LANES * place->size)
             return PyErr_Format(PyExc_TypeError, "place %zd (register %zd): 32 lanes of %d bytes expected", i, place->of, place->size), -1;
         if (!PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array)) {

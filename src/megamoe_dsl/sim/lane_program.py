@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from .compiled import compiled
+from .formats import bf16_to_f32
+from .ops.convert import Narrow, bf16_pair
+from .ops.floating import flush, fma32
 from .segment import Group, LaneOperation, Segment
 
 _BINARY: dict[type, str] = {
@@ -26,17 +29,39 @@ _COMPARE: dict[type, tuple[str, bool]] = {  # and whether the operands change pl
 }  # fmt: skip
 _UNARY: dict[type, str] = {ast.Invert: "NOT", ast.USub: "NEG"}
 _CAST = {1: "CAST8", 2: "CAST16", 4: "CAST32", 8: "CAST64"}
-_NAMES = (*_BINARY.values(), "EQ", "NE", "LT", "LE", *_UNARY.values(), "ABS", "WHERE", *_CAST.values())
+_FUNCTIONS: dict[Any, str] = {
+    np.add: "ADD", np.subtract: "SUB", np.multiply: "MUL", np.minimum: "MIN", np.maximum: "MAX", np.fmin: "FMIN", np.fmax: "FMAX",
+    fma32: "FMA", flush: "FLUSH", bf16_pair: "BF16X2", bf16_to_f32: "BF16",
+}  # fmt: skip
+_FLOATING = ("ADD", "SUB", "MUL", "DIV", "EQ", "NE", "LT", "LE", "NEG", "ABS", "WHERE", "FMIN", "FMAX")
+_OF_ONE_TYPE = {"FMA": np.float32, "FLUSH": np.float32, "BF16": np.uint16, "BF16X2": np.float32, "NARROW": np.float32}
+_NAMES = (
+    *_BINARY.values(),
+    "EQ",
+    "NE",
+    "LT",
+    "LE",
+    *_UNARY.values(),
+    "WHERE",
+    *_CAST.values(),
+    "MIN",
+    "MAX",
+    "ABS",
+    "FMIN",
+    "FMAX",
+    *_OF_ONE_TYPE,
+)
 OPERATIONS = {name: number for number, name in enumerate(_NAMES)}
 _SIGNLESS = ("ADD", "SUB", "MUL", "AND", "OR", "XOR", "SHL", "EQ", "NE", "NOT", "NEG", "WHERE")
-_INTEGER = tuple(name for name in _NAMES if name not in ("DIV", "ABS"))
+_INTEGER = tuple(name for name in _NAMES if name not in ("DIV", "ABS", "FMIN", "FMAX", *_OF_ONE_TYPE))
 _KNOWN = {  # by numpy's kinds of types
     "b": ("AND", "OR", "XOR", "NOT", "EQ", "NE", "WHERE", *_CAST.values()),
     "i": _INTEGER,
     "u": _INTEGER,
-    "f": ("ADD", "SUB", "MUL", "DIV", "EQ", "NE", "LT", "LE", "NEG", "ABS", "WHERE"),
+    "f": _FLOATING,
     "c": ("WHERE",),
 }
+_RESULT_TYPES: dict[str, Any] = {"BF16": np.float32, "BF16X2": np.uint32, "NARROW": np.uint16}
 _MASK, _RESULT = -1, -2
 _EXTERNAL = -1
 
@@ -60,7 +85,7 @@ def _tree(template: tuple[str, ...]) -> ast.expr:
 def _key(operation: str, dtype: Any) -> int:
     """What C calls an operation on a type."""
     kind = np.dtype(dtype)
-    if operation not in _KNOWN.get(kind.kind, ()):
+    if operation not in _KNOWN.get(kind.kind, ()) and _OF_ONE_TYPE.get(operation) is not dtype:
         raise _Unknown
     if (kind.kind != "c" and operation == "WHERE") or (kind.kind == "i" and operation in _SIGNLESS):
         kind = np.dtype(f"u{kind.itemsize}")
@@ -137,14 +162,35 @@ class _Writer:
                 if chosen[1] is not np.bool_ or operands[0][1] is not operands[1][1]:
                     raise _Unknown
                 return self.emit("WHERE", operands[0][1], [chosen, *operands], operands[0][1])
+            case ast.Call(ast.Name(name), arguments) if (operation := self.operation(name)) is not None:
+                operands, result = [self.expression(argument, one) for argument in arguments], _RESULT_TYPES.get(operation)
+                if operation == "NARROW":
+                    operands.append(self.table(self.names[name]))
+                    return self.emit(operation, operands[0][1], operands, result)
+                return self.alike(operation, operands, result)
             case ast.Call(ast.Attribute(inner, "view"), [ast.Name(dtype)]):
-                return self.expression(inner, one)[0], self.names[dtype]
+                (place, have), want = self.expression(inner, one), self.names[dtype]
+                if np.dtype(have).itemsize != np.dtype(want).itemsize:  # pairs, which are twice as many values
+                    raise _Unknown
+                return place, want
             case ast.Call(ast.Attribute(inner, "astype"), [ast.Name(dtype)]):
                 value, want = self.expression(inner, one), self.names[dtype]
                 if np.dtype(want).kind not in "iu" or np.dtype(value[1]).kind not in "iub":
                     raise _Unknown
                 return self.emit(_CAST[np.dtype(want).itemsize], value[1], [value], want)
         raise _Unknown
+
+    def operation(self, name: str) -> str | None:
+        """The operation that a function is, if there is one."""
+        function = self.names.get(name)
+        return "NARROW" if isinstance(function, Narrow) else _FUNCTIONS.get(function)
+
+    def table(self, narrow: Narrow) -> Value:
+        """The place of the codes of a narrow format."""
+        key = f"table {id(narrow)}"
+        if key not in self.values:
+            self.values[key] = self.place(narrow.codes, np.uint8)
+        return self.values[key]
 
     def alike(self, operation: str, operands: list[Value], result: Any = None) -> Value:
         """An operation whose operands must have one type, which is the result's unless another is given."""

@@ -52,5 +52,29 @@ def put(rows: Lanes, valid: NDArray[np.bool_] | None, offsets: NDArray[np.int64]
     return True
 
 
+def addresses(values: Lanes, offset: int) -> NDArray[np.int64]:
+    """Values of 8 bytes, or unsigned ones of 4, plus an offset."""
+    wide: NDArray[np.int64] = values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
+    return wide + np.int64(offset)
+
+
+def stacked(columns: list[Lanes], mask: Mask) -> Lanes:
+    """A row for every lane of the mask with an element of every column; of one column, its elements."""
+    rows = np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+    return rows if mask is None else rows[mask]
+
+
+def deliver(registers: list[Lanes], numbers: tuple[int, ...], rows: Lanes, mask: Mask) -> None:
+    """Columns of rows, one row for every lane of the mask, become these registers; other lanes keep what they have."""
+    columns = np.ascontiguousarray(rows.reshape(-1, len(numbers)).T)
+    for number, column in zip(numbers, columns, strict=True):
+        values = column.view(registers[number].dtype)
+        if mask is not None:
+            values, here = registers[number].copy(), values
+            values[mask] = here
+        registers[number] = values
+
+
 if _in_c := compiled("lanes", {}):
     uniform, span, take, put = _in_c.uniform, _in_c.span, _in_c.take, _in_c.put
+    addresses, stacked, deliver = _in_c.addresses, _in_c.stacked, _in_c.deliver

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import SimError
 from .interfaces import WarpLike
-from .lanes import Lanes, Mask
+from .lanes import Lanes, Mask, addresses
 from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
@@ -161,13 +161,11 @@ class Binder:
             raise SimError(f"cannot parse address {operand}")
         base, offset = match.group(1), int(match.group(2), 0) if match.group(2) else 0
         if base in self.index:
-            i, have, add = self.index[base], self.storage[self.index[base]], np.full(32, offset, np.int64)
-            if np.dtype(have).itemsize == 8:
-                return (lambda w: w.R[i].view(np.int64) + add) if offset else (lambda w: w.R[i].view(np.int64))
-            if have == np.uint32:
-                return (lambda w: w.R[i] + add) if offset else (lambda w: w.R[i].astype(np.int64))
+            i, have = self.index[base], self.storage[self.index[base]]
+            if np.dtype(have).itemsize == 8 or have == np.uint32:
+                return lambda w: addresses(w.R[i], offset)
             read = self.read(base, np.uint64)
-            return lambda w: read(w).view(np.int64) + add
+            return lambda w: addresses(read(w), offset)
         leaf = self._leaf(base, np.int64)
         if callable(leaf):
             return lambda w: leaf(w) + offset

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
-from ...kernels.gemm.problem import PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
 from ...problem import Problem
+from ...quant.weights import TORCH_DTYPES
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
-from ...runtime.gemm_scales import scales_by_column
+from ...runtime.gemm_scales import gate_up_words, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
 from ..gemm.case import UNTOUCHED, GemmCase, drawing_of, gemm_case
 
@@ -101,8 +102,14 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         a_sf = a_sf.to(t.a_sf.dtype)
         a_sf[placed] = t.a_sf
     placed, num_rows = rows_in(problem.result, counts)
-    d, d_sf = torch.full((num_rows, problem.d_columns), UNTOUCHED), None
-    if problem.gate_up:
-        d_sf = scales_by_column(torch.full((num_rows, problem.d_columns // SCALE_BLOCK), UNTOUCHED))
-    d = d.to(torch.float8_e4m3fn if problem.gate_up else torch.bfloat16)
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, d_sf), packed, placed)
+    if not problem.gate_up:
+        d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
+        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources), packed, placed)
+    hidden, b_sf = problem.formats.hidden, t.b_sf
+    d = torch.full((num_rows, hidden.row_bytes(problem.d_columns)), UNTOUCHED).to(TORCH_DTYPES[hidden.element])
+    d_sf = torch.full((num_rows, problem.d_columns // hidden.channels), UNTOUCHED)
+    if problem.formats.promoted:
+        d_sf = scales_by_column(d_sf)
+    else:
+        b_sf, d_sf = gate_up_words(b_sf, problem.gate_up), d_sf.to(torch.uint8)
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf), packed, placed)

@@ -13,9 +13,8 @@ from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
-from ...quant import MICRO_SCALING, encode_e2m1, encode_e4m3, pack_e2m1, quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
+from ...quant import MICRO_SCALING, quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS
-from ...recipe import E2M1, E4M3
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
@@ -203,7 +202,7 @@ def draw_exact_bytes(problem: GemmProblem, rows: int, generator: torch.Generator
     found = []
     for form, shape in ((p.formats.activations, (rows, p.k)), (p.formats.weights, (p.num_groups, p.n, p.k))):
         values = torch.randint(-3, 4, shape, generator=generator).float()
-        codes = {E4M3: encode_e4m3, E2M1: lambda x: pack_e2m1(encode_e2m1(x))}[form.element](values)
+        codes = MICRO_SCALING[form.element].encode(values)
         scales = torch.randint(125, 130, (*shape[:-1], p.k // form.channels), generator=generator, dtype=torch.uint8)
         found += [codes, scales]
     return tuple(found)

@@ -42,6 +42,10 @@ class PairOperand:
     k_block: cutlass.Constexpr[KBlock]
     num_bytes: cutlass.Constexpr[int]
 
+    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
+        """From column `x` on, for a stage whose operand begins at `destination`."""
+        load_tile(destination, self.rows, full, x, self.row)
+
 
 @cute.jit
 def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
@@ -51,7 +55,7 @@ def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            load_tile(stage.shared("tokens"), tile.rows, full, k * tile.k_block.row_bytes, tile.row)
+            tile.load_rows(stage.shared("tokens"), full, k * tile.k_block.row_bytes)
             load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage
@@ -65,7 +69,7 @@ def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            load_tile(stage.shared("weights"), tile.rows, full, k * tile.k_block.row_bytes, tile.row)
+            tile.load_rows(stage.shared("weights"), full, k * tile.k_block.row_bytes)
             load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage

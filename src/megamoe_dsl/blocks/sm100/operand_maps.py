@@ -16,11 +16,12 @@ def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int)
 
 
 def weight_rows(address: Any, k: int, height: Any, k_block: KBlock) -> MapFields:
-    """`height` rows of `k` E2M1 weights, two in a byte; a CTA's of a stage, unpacked where a stage has a byte per value."""
-    if k_block.row_bytes < k_block.channels:
-        return byte_rows(address, k // 2, height, BLOCK_N, k_block.row_bytes)
+    """`height` rows of `k` weights, as they are in memory; a CTA's of a stage, unpacked where a stage has a byte for each E2M1."""
+    row_bytes = k * k_block.weight_bits // 8
+    if not k_block.unpacks:
+        return byte_rows(address, row_bytes, height, BLOCK_N, k_block.row_bytes)
     box = (k_block.channels, BLOCK_N)
-    return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (k // 2,), box, k_block.row_bytes)
+    return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (row_bytes,), box, k_block.row_bytes)
 
 
 def scale_words(address: Any, width: Any, height: int, box_width: int, k_block: KBlock, pitch: Any = None) -> MapFields:

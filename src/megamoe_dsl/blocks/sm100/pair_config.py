@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...hardware.cta_pair import CLUSTER
-from ...hardware.k_block import BYTE_VALUES, KBlock, packed_values
-from ...hardware.scaled_mma import MXF4, MXF8F6F4, ScaledMma
+from ...hardware.k_block import ALL_BYTES, BYTE_VALUES, KBlock, packed_values
+from ...hardware.scaled_mma import SCALED_MMAS, ScaledMma
 
 
 class PairConfig:
@@ -28,9 +28,13 @@ class PairConfig:
     @property
     def k_block(self) -> KBlock:
         """K of a stage."""
-        return packed_values(self.block_k) if self.problem.formats.packs_activations else BYTE_VALUES
+        formats = self.problem.formats
+        if formats.packs_activations:
+            return packed_values(self.block_k)
+        return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
 
     @property
     def mma(self) -> ScaledMma:
         """The kind of the MMAs."""
-        return MXF4 if self.problem.formats.packs_activations else MXF8F6F4
+        formats = self.problem.formats
+        return SCALED_MMAS[formats.weights.element, formats.activations.element]

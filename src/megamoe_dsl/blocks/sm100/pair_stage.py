@@ -21,7 +21,7 @@ class PairStage:
 
     @property
     def weight_bytes(self) -> int:
-        """E2M1 [BLOCK_N][k], a byte per value beside E4M3 tokens."""
+        """[BLOCK_N][k], of E2M1 a byte per value beside E4M3 tokens."""
         return BLOCK_N * self.k_block.row_bytes
 
     @property
@@ -36,8 +36,8 @@ class PairStage:
 
     @property
     def weight_transaction(self) -> int:
-        """Bytes TMA counts for one CTA's weights and scales: two values in a byte, whatever their footprint."""
-        return BLOCK_N * self.k_block.channels // 2 + self.k_block.words * SF_ATOM_BYTES
+        """Bytes TMA counts for one CTA's weights and scales: those in memory, whatever their footprint."""
+        return BLOCK_N * self.k_block.weight_row_bytes + self.k_block.words * SF_ATOM_BYTES
 
     @property
     def token_transaction(self) -> int:

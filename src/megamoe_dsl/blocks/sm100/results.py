@@ -27,7 +27,14 @@ WARPGROUP = 128  # threads
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
-class ResultRows(Protocol):
+class FinishedRows(Protocol):
+    """What becomes of sums before they are rounded."""
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        """What is rounded of the sums that a thread has of 8 tokens, its own first one being token `first` of the tile."""
+
+
+class ResultRows(FinishedRows, Protocol):
     """Where rows of results go, and in which format."""
 
     @property
@@ -36,9 +43,6 @@ class ResultRows(Protocol):
 
     def begin(self, first: Any, own_row: Any) -> Any:
         """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
-
-    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """What is rounded of the sums that a thread has of 8 tokens, its own first one being token `first` of the tile."""
 
     def addresses(self, begun: Any, steps: range) -> list[Any]:
         """Of the rows so many steps on."""
@@ -82,6 +86,18 @@ class ResultPart:
 
 
 @cute.jit
+def stage_pass(part: ResultPart, rows: FinishedRows, write: Int32, first: Int32):
+    """A pass of tokens from tensor memory to the warpgroup's result tile; `write` is the warp's `write_address` there."""
+    groups = load_columns(part.column + first, part.tokens // 8)
+    # After this barrier the buffer is free: the warpgroup has read the pass before from it, and where TMA may still read what was in it
+    # before, those who stored it have waited for that.
+    part.sync_group()
+    for g, sums in enumerate(groups):
+        v = rows.finished(first + 8 * g + (part.lane & 3) * 2, sums)
+        store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+
+
+@cute.jit
 def store_results(part: ResultPart, rows: ResultRows):
     """All passes of a warpgroup; one of its warps."""
     tokens = part.tokens
@@ -91,13 +107,7 @@ def store_results(part: ResultPart, rows: ResultRows):
     offset = Int64(channel_bytes(part.n_block, part.lane, rows.value_bytes))
     for first in cutlass.range(part.first, part.valid, part.every * tokens, unroll=1):
         begun = rows.begin(first, own_row)
-        groups = load_columns(part.column + first, tokens // 8)
-        # After this barrier the buffer is free: the warpgroup has read the pass before from it, and where TMA may still read what was in it
-        # before, its leader has waited for that.
-        part.sync_group()
-        for g, sums in enumerate(groups):
-            v = rows.finished(first + 8 * g + (part.lane & 3) * 2, sums)
-            store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+        stage_pass(part, rows, write, first)
         destinations = rows.addresses(begun, range(0, tokens, ROWS_PER_STEP))
         part.sync_group()
         for i, step in enumerate(range(0, tokens, ROWS_PER_STEP)):

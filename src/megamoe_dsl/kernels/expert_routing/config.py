@@ -9,7 +9,9 @@ from typing import ClassVar, Self
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
 from ...layouts.region import U32, Field, Region
+from ...recipe import RECIPES
 from ...target import Target
+from ..gemm.problem import GEMM_RECIPES
 from .problem import RoutingProblem
 
 WARPS = 32
@@ -27,6 +29,8 @@ class RoutingConfig:
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = 32 * WARPS
     least_sms: ClassVar[int] = 1
+    promoted: ClassVar[bool] = True
+    """Of the recipes of the architecture (recipe.py)."""
 
     problem: RoutingProblem
     num_sms: int
@@ -34,6 +38,9 @@ class RoutingConfig:
     def __post_init__(self) -> None:
         require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
         require_integers(self, "num_sms")
+        recipes = " or ".join(name for name in GEMM_RECIPES if RECIPES[name].promoted == self.promoted)
+        fits = self.problem.formats.promoted == self.promoted
+        require(fits, "problem.recipe", self.problem.recipe, f"{recipes} for {self.arch}")
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
     @property

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ...arch import SM90
+from ...arch import SM90, SM100
 from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel
 from .arguments import RouteArguments, SumArguments
 from .config import RouteConfig, RoutingConfig, SumConfig
 from .problem import RoutingProblem
+from .sm100 import Sm100RouteConfig, Sm100SumConfig
 
 
 class RoutingKernel(Kernel):
@@ -37,7 +38,7 @@ class RouteKernel(RoutingKernel):
 
     name = "route"
     resident = True
-    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig}
+    configs: ClassVar[Mapping[str, type[RouteConfig]]] = {SM90.name: RouteConfig, SM100.name: Sm100RouteConfig}
 
     def launcher(self, config: RouteConfig) -> Callable[..., Any]:
         """`route`.  Imports the DSL."""
@@ -58,7 +59,7 @@ class SumKernel(RoutingKernel):
     """Of each token the weighted sum of its experts' rows."""
 
     name = "topk_sum"
-    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig}
+    configs: ClassVar[Mapping[str, type[SumConfig]]] = {SM90.name: SumConfig, SM100.name: Sm100SumConfig}
 
     def launcher(self, config: SumConfig) -> Callable[..., Any]:
         """`topk_sum`.  Imports the DSL."""

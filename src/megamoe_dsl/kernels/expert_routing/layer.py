@@ -7,23 +7,30 @@ from typing import Any, NamedTuple
 
 from ...activation import SILU
 from ...problem import ProblemError
+from ...recipe import Recipe
 from ...target import Target
-from ..gather_gemm.config import GatherGemmConfig
-from ..gather_gemm.problem import E4M3, GATE_FIRST, GATE_UP, GatherGemmProblem
+from ..gather_gemm.family import GatherGemmKernel
+from ..gather_gemm.problem import GATE_FIRST, GATE_UP, SORTED_PACKED, GatherGemmProblem
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
-from ..gemm.problem import PACKED, GemmProblem
-from .config import RouteConfig, SumConfig
+from ..gemm.problem import GEMM_RECIPES, PACKED, GemmProblem
+from .config import RoutingConfig
+from .family import RouteKernel, SumKernel
 from .problem import RoutingProblem
 
 
 class LayerConfigs(NamedTuple):
     """Of the four launches, in order."""
 
-    route: RouteConfig
-    fc1: GatherGemmConfig
+    route: RoutingConfig
+    fc1: BaseGemmConfig
     fc2: BaseGemmConfig
-    total: SumConfig
+    total: RoutingConfig
+
+
+def family_of(problem: GemmProblem) -> GemmKernel:
+    """Whose problem it is."""
+    return GatherGemmKernel() if isinstance(problem, GatherGemmProblem) else GemmKernel()
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class ExpertLayer:
     topk          experts of a token
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
+    recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4 on SM100
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -46,6 +54,7 @@ class ExpertLayer:
     topk: int
     gate_up: str = GATE_FIRST
     activation: str = SILU
+    recipe: str = GEMM_RECIPES[0]
 
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:
@@ -55,25 +64,34 @@ class ExpertLayer:
     @property
     def routing(self) -> RoutingProblem:
         """Of the first launch and of the last."""
-        return RoutingProblem(self.hidden, self.num_experts, self.topk)
+        return RoutingProblem(self.hidden, self.num_experts, self.topk, self.recipe)
 
     @property
     def fc1(self) -> GatherGemmProblem:
         """Rows gathered from the tokens; gate and up activated, sorted and packed."""
+        activates: dict[str, Any] = {"output": self.formats.hidden.element, "gate_up": self.gate_up, "activation": self.activation}
         n, experts = 2 * self.intermediate, self.num_experts
-        return GatherGemmProblem(n, self.hidden, num_groups=experts, output=E4M3, gate_up=self.gate_up, activation=self.activation)
+        return GatherGemmProblem(n, self.hidden, num_groups=experts, recipe=self.recipe, **activates)
 
     @property
     def fc2(self) -> GemmProblem:
-        """Rows as Linear1 leaves them."""
-        return GemmProblem(self.hidden, self.intermediate, PACKED, self.num_experts)
+        """Rows as Linear1 leaves them.  Where the tensor core applies scales, a packed GEMM is one of the family that gathers."""
+        groups: dict[str, Any] = {"num_groups": self.num_experts, "recipe": self.recipe}
+        if self.formats.promoted:
+            return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
+        return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
+
+    @property
+    def formats(self) -> Recipe:
+        """Of tokens, weights, and what Linear2 takes."""
+        return self.routing.formats
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
         """For so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
-            RouteConfig.choose(self.routing, target),
-            GatherGemmConfig.choose(self.fc1, target, rows, **fc1),
-            GemmKernel().choose(self.fc2, target, rows),
-            SumConfig.choose(self.routing, target),
+            RouteKernel().choose(self.routing, target, tokens),
+            GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
+            family_of(self.fc2).choose(self.fc2, target, rows),
+            SumKernel().choose(self.routing, target, tokens),
         )

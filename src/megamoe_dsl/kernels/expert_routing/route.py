@@ -1,6 +1,7 @@
 """Tokens quantised, and their slots sorted by expert, in one launch.
 
-The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`.  Sorting is stable, so
+The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`, on SM100
+to `quant.quantize_e4m3` and `quant.quantize_e2m1`.  Sorting is stable, so
 that a token's rows lie where they did in every launch: each warp has slots that follow one another, counts them by expert, and after the
 counts of all warps are added up gives each its row.  CTAs that sort leave one another their counts in a table and meet once at a counter,
 which the last of them sets back to 0.
@@ -18,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...blocks.quantise import PER_LANE, quantise_f32
+from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue8m0
 from ...blocks.setup import shared_memory
 from ...device.launch import launch
 from ...device.memory import (
@@ -32,11 +33,13 @@ from ...device.memory import (
     reduce_add_u32,
     store_f32,
     store_shared_u32,
+    store_u8,
     store_u32,
     store_v2,
 )
 from ...device.warp import lanes_below, match_lanes, popc, shuffle_up, sync_warp
 from ...layouts.arith import div
+from ...recipe import E2M1, UE8M0, Format
 from ..gemm.problem import SCALE_BLOCK
 from .arguments import RouteArguments
 from .config import WARPS, RouteConfig
@@ -57,11 +60,28 @@ def quantise_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
         words = load_constant_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
-        low, high, scale = quantise_f32(words)
-        if there:
-            store_v2(args.x_q + channel, low, high)
-            if channel % SCALE_BLOCK == 0:
-                store_f32(args.x_sf + channel // SCALE_BLOCK * 4, scale)
+        form = config.problem.formats.activations
+        if cutlass.const_expr(form.scale == UE8M0):
+            packed, scale = quantise_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
+            if there:
+                store_micro_scaled(form, args, channel, packed, scale)
+        else:
+            low, high, scale = quantise_f32(words)
+            if there:
+                store_v2(args.x_q + channel, low, high)
+                if channel % SCALE_BLOCK == 0:
+                    store_f32(args.x_sf + channel // SCALE_BLOCK * 4, scale)
+
+
+@cute.jit
+def store_micro_scaled(form: cutlass.Constexpr[Format], args: RouteArguments, channel: Int64, packed: cutlass.Constexpr[Any], scale: Any):
+    """A lane's eight channels, and the byte that they share with three lanes more."""
+    if cutlass.const_expr(form.element == E2M1):
+        store_u32(args.x_q + channel // 2, *packed)
+    else:
+        store_v2(args.x_q + channel, *packed)
+    if channel % form.channels == 0:
+        store_u8(args.x_sf + channel // form.channels, scale)
 
 
 def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) -> list[Int32]:

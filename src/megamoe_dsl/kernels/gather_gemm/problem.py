@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...activation import ACTIVATIONS, SILU, Activation
+from ...recipe import E2M1, E4M3
 from ..gemm.problem import BF16, PACKED, SCALE_BLOCK, GemmProblem
 
 GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
 SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
-E4M3 = "e4m3"
 GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
 GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
@@ -24,7 +24,8 @@ class GatherGemmProblem(GemmProblem):
                                  packed    sorted by expert, without padding
                                  blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
-    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, E4M3 with a power of two for each row and 128:
+    gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
+            SM90 E4M3 with a power of two for each row and 128; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
 
@@ -38,7 +39,7 @@ class GatherGemmProblem(GemmProblem):
     activation: str = SILU
     fast_math: bool = True
 
-    outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3)
+    outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class GatherGemmProblem(GemmProblem):
         self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
-        output = E4M3 if self.gate_up else BF16
+        output = self.formats.hidden.element if self.gate_up else BF16
         self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
         whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up
         self._require("n", whole, f"a multiple of {2 * SCALE_BLOCK}: gate and up of whole blocks of {SCALE_BLOCK}")

@@ -14,7 +14,7 @@ KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
-GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4")
+GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
@@ -39,6 +39,7 @@ class GemmProblem:
                 fp8xmxfp4  E4M3, one FP32 scale per row and 128 of K, by E2M1, one UE8M0 scale per row and 32 of K (SM90)
                 fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
+                mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

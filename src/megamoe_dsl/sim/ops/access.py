@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
-from ..lanes import Lanes, Mask, put, span, take, uniform
+from ..lanes import Lanes, Mask, put, span, stacked, take, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
 from .common import line_of, shared_target
 
@@ -83,7 +83,7 @@ def gather(
     `parts`: what the warp loads together, each lane a part of every row. `seen`: the race detector knows of it.
     """
     if mask is not None:
-        where = where[mask]
+        where = stacked([where], mask)
     race, total = w.world.race, size * count
     if not strong and uniform(where) and not _is_local(space, first := int(where[0])):
         w.mask = mask
@@ -134,9 +134,12 @@ def _load_one(w: WarpLike, space: str, address: int, size: int, count: int, part
 def scatter(
     w: WarpLike, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
 ) -> None:
-    """Store rows of `count` unsigned elements of `size` bytes, `values` being [32, count] ([32] when it is 1); `parts` as in `gather`."""
+    """Store rows of `count` unsigned elements of `size` bytes, `values` being [active lanes, count] ([active lanes] when it is 1).
+
+    `parts` as in `gather`.
+    """
     if mask is not None:
-        where, values = where[mask], values[mask]
+        where = stacked([where], mask)
     race, total = w.world.race, size * count
     w.world.progress += 1
     for store, offsets, lanes, cta in resolve(w, space, where, total, mask):

@@ -43,6 +43,35 @@ def _encoder(kind: str) -> Callable[[Any, bool], Any]:
     return encode
 
 
+class Narrow:
+    """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.
+
+    A code depends on the upper half of the float32 and on whether the rest of it is 0, for all that lies between neighbouring codes, and
+    the middle of two, has no more bits than that: `codes` has them by upper half * 2 + (rest is not 0).
+    """
+
+    def __init__(self, kind: str, relu: bool) -> None:
+        upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
+        samples = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)
+        with np.errstate(invalid="ignore"):
+            self.codes = _encoder(kind)(samples, relu)
+
+    def __call__(self, high: Any, low: Any) -> Any:
+        """Pairs of these values."""
+        both = np.empty((len(low), 2), np.float32)
+        both[:, 0], both[:, 1] = low, high
+        bits = both.view(np.uint32)
+        index = (bits >> np.uint32(15) & np.uint32(0x1FFFE)) | ((bits & np.uint32(0xFFFF)) != 0)
+        return self.codes.take(index).view(np.uint16)[:, 0]
+
+
+def bf16_pair(high: Any, low: Any) -> Any:
+    """Two float32 to a packed pair of bfloat16, rounded to nearest even."""
+    both = np.empty((len(low), 2), np.float32)
+    both[:, 0], both[:, 1] = low, high
+    return f32_to_bf16(both).view(np.uint32).reshape(-1)
+
+
 def _ue8m0(x: Any, up: bool) -> Any:
     """float32 to a power of two: its exponent, rounded up when `up` (cvt.rp) or towards zero; NaN is 255, the sign is ignored."""
     bits = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
@@ -85,6 +114,8 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
     if kind in ("f16", "bf16"):
         encode = _encode16(kind, "rz" in qualifiers)
         saturates = "satfinite" in qualifiers
+        if encode is f32_to_bf16 and not (saturates or relu):
+            return bf16_pair, np.uint32
 
         def halves(high: Any, low: Any) -> Any:
             if saturates:
@@ -99,17 +130,15 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
     if kind == "ue8m0":
         up = "rp" in qualifiers
         return lambda high, low: _ue8m0(low, up).astype(np.uint16) | _ue8m0(high, up).astype(np.uint16) << np.uint16(8), np.uint16
-    narrow = _encoder(kind)
+    narrow = Narrow(kind, relu)
+    if kind != "e2m1":
+        return narrow, np.uint16
 
     def nibbles(high: Any, low: Any) -> Any:
-        codes = narrow(np.concatenate([low, high]), relu)
-        return codes[: len(low)] | codes[len(low) :] << np.uint8(4)
+        pair = narrow(high, low)
+        return (pair | pair >> np.uint16(4)).astype(np.uint8)
 
-    def pair_of_bytes(high: Any, low: Any) -> Any:
-        codes = narrow(np.concatenate([low, high]), relu)
-        return np.stack([codes[: len(low)], codes[len(low) :]], axis=1).view(np.uint16)[:, 0]
-
-    return (nibbles, np.uint8) if kind == "e2m1" else (pair_of_bytes, np.uint16)
+    return nibbles, np.uint8
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,8 @@ import numpy as np
 from ..errors import SimError
 from ..interfaces import WarpLike
 from ..lane_codes import mask_of
-from ..lanes import Lanes, Mask
+from ..lanes import Lanes, Mask, stacked
+from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import UNSIGNED, Binder, vector
@@ -51,6 +52,9 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     address = b.address(ins.operands[1])
     targets = vector(ins.operands[0])
     writers, n = [b.write(t) for t in targets], len(targets)
+    whole = None if "_" in targets else tuple(b.index[t] for t in targets)
+    if whole is not None and any(np.dtype(b.storage[i]).itemsize != size for i in whole):
+        whole = None
     signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
 
     def run(w: WarpLike, mask: Mask) -> Outcome | None:
@@ -68,6 +72,9 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
         return None
 
     def deliver(w: WarpLike, mask: Mask, values: Lanes) -> None:
+        if whole is not None:
+            as_registers(w.R, whole, values, mask)
+            return
         if signed is not None:
             values = values.view(signed)
         columns = np.ascontiguousarray(values.T) if n > 1 else (values,)
@@ -102,7 +109,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
 
     def run(w: WarpLike, mask: Mask) -> None:
         where = address(w)
-        values = readers[0](w) if n == 1 else np.stack([r(w) for r in readers], axis=1)
+        values = readers[0](w) if n == 1 and mask is None else stacked([r(w) for r in readers], mask)
         scatter(w, space, where, size, n, values, mask, strong)
         if strong and w.world.race is not None:
             for a, lanes in by_address(w.lanes(mask), where):

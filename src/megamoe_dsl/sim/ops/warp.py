@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,12 @@ def _constant(operand: str) -> int | None:
         return None
 
 
+@lru_cache(maxsize=256)
+def _named(names: int) -> Lanes:
+    """The lanes of a member mask."""
+    return (names >> _LANE & 1).astype(np.bool_)
+
+
 class Members:
     """The member mask of a `.sync` instruction: waits until all lanes it names, and that have not exited, are here."""
 
@@ -45,10 +52,10 @@ class Members:
         names = self.fixed if self.fixed is not None else int(self.read(w)[w.first(mask)])
         if names == _FULL and w.converged(mask):
             return None
-        named = (names >> _LANE & 1).astype(np.bool_)
-        if (mask & ~named).any():
+        named = _named(names)
+        if b"\1" in (mask & ~named).tobytes():
             raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
-        if (named & ~mask & ~w.exited).any():
+        if b"\1" in (named & ~mask & ~w.exited).tobytes():
             return w.block(f"lanes of member mask {names:#x}")
         return None
 

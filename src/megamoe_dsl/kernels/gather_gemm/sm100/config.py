@@ -23,7 +23,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
-        require(not self.problem.gate_up, "problem.gate_up", self.problem.gate_up, f"empty on {self.arch}")
         super().__post_init__()
 
     @property
@@ -37,6 +36,11 @@ class Sm100GatherConfig(Sm100GemmConfig):
         return 32 * (self.first_epilogue_warp + self.epilogue_warps)
 
     @property
+    def staged(self) -> bool:
+        """Whether D passes through SMEM: it always does."""
+        return True
+
+    @property
     def row_loader(self) -> str:
         """Who loads rows of A, in words."""
         rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
@@ -46,4 +50,4 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Of so many stages."""
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups)
-        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows)
+        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up))

@@ -19,6 +19,7 @@ class PairGatherMaps:
     tokens: Int64
     weights: Int64
     sfb: Int64
+    d: Int64
 
 
 @dataclass(frozen=True)

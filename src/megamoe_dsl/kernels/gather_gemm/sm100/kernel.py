@@ -23,6 +23,7 @@ from ....blocks.setup import init_barriers, shared_memory
 from ....blocks.sm100 import tensor_memory
 from ....device.cluster import sync_cluster
 from ....device.launch import launch
+from ....device.tma import wait_group_read
 from ...gemm.launch_maps import address, make_map
 from ...gemm.setup import begin, prefetch_maps
 from ...gemm.sm100.config import LOADER_WARPS
@@ -34,6 +35,8 @@ from ..arguments import GatherGemmArguments
 from ..row_table import fill_tables
 from .config import Sm100GatherConfig
 from .context import PairGatherContext, PairGatherMaps
+from .epilogue import finish_tile
+from .gate_up import gate_up_operand
 from .gather import announce_scales, gather_tokens
 from .list_rows import list_rows
 from .maps import MAPS, pair_gather_map_fields
@@ -59,7 +62,10 @@ def initialise(ctx: PairGatherContext, warp: Any):
 def run_loader_warp(ctx: PairGatherContext, warp: Any):
     """One of the first four warps."""
     if warp == WEIGHTS_WARP:
-        load_weights(ctx)
+        if cutlass.const_expr(ctx.config.problem.gate_up):
+            load_weights(ctx, gate_up_operand)
+        else:
+            load_weights(ctx)
     elif warp == MMA_WARP:
         if ctx.cta_rank == 0:
             issue_mma(ctx)
@@ -79,11 +85,12 @@ def pair_gather_kernel(
     tokens: GridConstant[cuda.TensorMap],
     weights: GridConstant[cuda.TensorMap],
     sfb: GridConstant[cuda.TensorMap],
+    d: GridConstant[cuda.TensorMap],
     args: GatherGemmArguments,
 ):
     """One CTA, from set-up to tear-down."""
     warp, thread = cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    maps = PairGatherMaps(*(address(one) for one in (tokens, weights, sfb)))
+    maps = PairGatherMaps(*(address(one) for one in (tokens, weights, sfb, d)))
     place = (cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
     ctx = PairGatherContext(config, args, maps, shared_memory(config.smem.region), *place)
     initialise(ctx, warp)
@@ -92,7 +99,8 @@ def pair_gather_kernel(
     elif warp < config.first_epilogue_warp:
         gather_tokens(ctx, thread - 32 * LOADER_WARPS)
     else:
-        epilogue(ctx, thread - 32 * config.first_epilogue_warp)
+        epilogue(ctx, thread - 32 * config.first_epilogue_warp, finish_tile)
+        wait_group_read(0)
     # Neither CTA leaves while the other may still reach its SMEM or TMEM.
     sync_cluster()
     if warp == SCHEDULER_WARP:

@@ -5,23 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
+from ....blocks.sm100.result_tile import HALF_BYTES, HALF_CHANNELS
 from ....hardware.cta_pair import BLOCK_N
 from ....hardware.map_fields import MapFields
 from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....hardware.tensor_map import TensorMapDtype
 from ....layouts.arith import align
+from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS
 from .config import Sm100GatherConfig
+from .gate_up import gate_up_rows
 
-MAPS = ("tokens", "weights", "sfb")
+MAPS = ("tokens", "weights", "sfb", "d")
 """Of every map, in the order of the kernel's parameters."""
 
 
 def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFields]:
-    """The same; `args` has the fields of `GatherGemmArguments`.  Rows that are gathered come from boxes of one row."""
+    """The same; `args` has the fields of `GatherGemmArguments`.  Rows that are gathered or scattered are boxes of one row."""
     problem, k_block = config.problem, config.k_block
     row_bytes = problem.formats.activations.row_bytes(problem.k)
     box_rows = 1 if problem.gathers else config.block_m // 2
+    weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block)
     return [
         byte_rows(args.a, row_bytes, args.a_rows, box_rows, k_block.row_bytes),
-        weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block),
+        gate_up_rows(config, args.b) if problem.gate_up else weights,
         scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_blocks, BLOCK_N, k_block),
+        result_rows(config, args),
     ]
+
+
+def result_rows(config: Sm100GatherConfig, args: Any) -> MapFields:
+    """Of D: a row's 64 channels that a CTA has of gate and up, or a half of its 128 in BF16."""
+    problem = config.problem
+    if problem.gate_up:
+        hidden = problem.formats.hidden
+        return byte_rows(args.d, hidden.row_bytes(problem.d_columns), args.d_rows, 1, hidden.row_bytes(FC1_CHANNELS))
+    pitch = problem.n * problem.output_bytes
+    return MapFields(args.d, TensorMapDtype.BF16, (problem.n, args.d_rows), (pitch,), (HALF_CHANNELS, 1), HALF_BYTES)

@@ -10,6 +10,7 @@ from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import U32, Field
 from ...gemm.sm100.smem_plan import PairGemmSmemPlan
+from ...gemm.tile import WARPS_PER_GROUP
 from .barriers import LISTS, gather_barriers
 from .threads import GATHER_WARPS
 
@@ -18,10 +19,12 @@ from .threads import GATHER_WARPS
 class PairGatherSmemPlan(PairGemmSmemPlan):
     """gathers      whether lists say which rows are a tile's
     places_rows  whether rows begin elsewhere in A than in D
+    activates    whether gate and up are activated: warps then exchange the maxima of rows
     """
 
     gathers: bool
     places_rows: bool
+    activates: bool
 
     @property
     def loaded(self) -> int:
@@ -41,6 +44,12 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """What says where rows of experts lie, and which rows are a tile's."""
+        maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, self.pass_rows), U32, 16)
         lists = Field("rows", (LISTS, self.stage.sfa_atoms * SF_ATOM_ROWS), U32, 16)
         sources = Field("source_rows", (self.groups,), U32, 4)
-        return (*super().tables, *((sources,) if self.places_rows else ()), *((lists,) if self.gathers else ()))
+        return (
+            *super().tables,
+            *((maxima,) if self.activates else ()),
+            *((sources,) if self.places_rows else ()),
+            *((lists,) if self.gathers else ()),
+        )

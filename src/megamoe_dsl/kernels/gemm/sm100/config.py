@@ -41,7 +41,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     kinds: ClassVar[tuple[str, ...]] = (DENSE, CONTIGUOUS, MASKED)
 
     problem: GemmProblem

@@ -9,7 +9,7 @@ alternate passes of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +73,21 @@ class ResultsOfTile:
 
 
 @cute.jit
-def epilogue(ctx: GemmContext, thread: Int32):
-    """All epilogue warps; `thread` counts within them."""
+def store_tile_of(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
+    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D."""
+    config, n_block = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank
+    if cutlass.const_expr(config.staged):
+        rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8)
+        staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
+        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
+        store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
+    else:
+        store_floats(ctx, tile, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
+
+
+@cute.jit
+def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable[..., Any]] = store_tile_of):
+    """All epilogue warps; `thread` counts within them.  `finish` is what a warp does with a tile."""
     config = ctx.config
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
     tile, tiles = next_tile(ctx.first_tile)
@@ -82,14 +95,7 @@ def epilogue(ctx: GemmContext, thread: Int32):
     while tile.valid():
         wait(ctx.barrier("acc_full", acc.index), acc.phase)
         fence_after_sync()
-        column, n_block = acc.index * config.block_m, tile.n_block * CLUSTER + ctx.cta_rank
-        if cutlass.const_expr(config.staged):
-            rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8)
-            staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
-            shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
-            store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
-        else:
-            store_floats(ctx, tile, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
+        finish(ctx, tile, acc.index * config.block_m, group, warp, lane)
         fence_before_sync()
         sync_warp()
         if lane == 0:

@@ -8,6 +8,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -17,7 +21,7 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext
-from ..work_tile import next_tile
+from ..work_tile import GemmTile, next_tile
 
 
 @cute.jit
@@ -35,15 +39,19 @@ def load_tokens(ctx: GemmContext):
         tile, tiles = next_tile(tiles)
 
 
-@cute.jit
-def load_weights(ctx: GemmContext):
-    """Each CTA: its 128 of the tile's 256 rows of B, and their scales."""
+def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
+    """A CTA's 128 of a tile's 256 rows of B, and their scales."""
     config, problem = ctx.config, ctx.config.problem
+    column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
+    row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_blocks, config.stage.weight_transaction
+    return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
+
+
+@cute.jit
+def load_weights(ctx: GemmContext, operand: cutlass.Constexpr[Callable[[Any, GemmTile], PairOperand]] = weight_operand):
+    """Each CTA: its rows of B of every tile, and their scales."""
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_blocks, config.stage.weight_transaction
-        operand = PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
-        stage = load.load_weights(stage, operand, Int32(config.k_blocks))
+        stage = load.load_weights(stage, operand(ctx, tile), Int32(ctx.config.k_blocks))
         tile, tiles = next_tile(tiles)

@@ -122,7 +122,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     tiles: ClassVar[tuple[int, ...]] = tuple(tier.block_m for tier in TIERS)
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
 

@@ -38,7 +38,7 @@ def tensor_maps(config: Sm100Config, sym: int, weights: Mapping[str, int]) -> li
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name:
-    fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2]
+    fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2].  E4M3: H and I bytes a row
     fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
     """
     problem = config.problem

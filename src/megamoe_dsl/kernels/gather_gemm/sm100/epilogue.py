@@ -1,0 +1,123 @@
+"""Epilogue warps: every accumulator to D, a pass of 32 rows at a time, by scatter4.
+
+waits     work_tile_full and acc_full, per tile
+signals   work_tile_empty and acc_empty of the even CTA, per tile
+
+Rows lie wherever the result's layout says, and those of a tile end anywhere: scatter4 takes a row of D for each row, and leaves out those
+that D does not have, so that no row of the expert after a tile's is touched.  Two warpgroups take alternate passes of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from ....blocks.sm100.result_tile import HALF_BYTES, HALF_CHANNELS, write_address
+from ....blocks.sm100.results import ResultPart, stage_pass
+from ....device import cast
+from ....device.memory import fence_async_shared, store_u8
+from ....device.tcgen05 import load_columns
+from ....device.tma import commit_group, scatter_rows, wait_group_read
+from ....hardware.cta_pair import CLUSTER
+from ....hardware.scale_factors import CHANNELS_PER_SCALE
+from ....layouts.arith import select
+from ...gemm.sm100.config import PASS_ROWS
+from ...gemm.sm100.epilogue import FIRST_BARRIER
+from ...gemm.tile import WARPS_PER_GROUP
+from ...gemm.work_tile import GemmTile
+from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
+from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
+from .context import PairGatherContext
+from .gate_up import first_gate
+
+ROWS = 4  # of a scatter4
+WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """Sums as they are."""
+
+    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
+        """The same."""
+        return sums
+
+
+@cute.jit
+def scatter_pass(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first: Int32, row_bytes: cutlass.Constexpr[int], x: Int32):
+    """A warp's eight rows of a pass that lies in the warpgroup's tile, rows of so many bytes in one part or two: a thread has four."""
+    parts = 2 if row_bytes == HALF_BYTES else 1
+    fours, half = part.warp * (WARP_ROWS // ROWS) + part.lane // parts, part.lane % parts
+    own = first + fours * ROWS
+    if (part.lane < WARP_ROWS // ROWS * parts) & (own < tile.valid_m):
+        places = [select(own + i < tile.valid_m, tile.row + own + i, ctx.args.d_rows) for i in range(ROWS)]
+        scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, places)
+        commit_group()
+
+
+@cute.jit
+def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+    """BF16, 128 columns of D."""
+    write = write_address(part.staging, part.warp, part.lane, PASS_ROWS)
+    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
+        wait_group_read(0)
+        stage_pass(part, PlainRows(), write, first)
+        fence_async_shared()
+        part.sync_group()
+        scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS))
+
+
+@cute.jit
+def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
+    """64 channels, activated and with a scale for each row and 32 of them."""
+    problem, lane, warp = ctx.config.problem, part.lane, part.warp
+    form, groups = OUTPUTS[problem.formats.hidden.element], PASS_ROWS // 8
+    pair = (lane & 3) * 2  # first of this thread's two rows in a group of 8
+    maxima, others = (ctx.shared("amax", part.group, one, pair) for one in (warp, warp ^ 1))
+    scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
+    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
+        sums = load_columns(part.column + first, groups)
+        passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
+        share_maxima(maxima, lane, [peaks for _, peaks in passed])
+        wait_group_read(0)
+        part.sync_group()
+        packed = []
+        for g, (values, peaks) in enumerate(passed):
+            exponents = joint_exponents(others, g, peaks, form.largest)
+            for q, exponent in enumerate(exponents):
+                row = first + 8 * g + pair + q
+                store_scale(ctx, tile, row, (lane < 4) & ((warp & 1) == 0), per_row, scale, exponent)
+            inverse = [cast.inverse_scale(one) for one in exponents]
+            packed.append(form.pack([value * inverse[i & 1] for i, value in enumerate(values)]))
+        form.store(part.staging, warp, lane, packed)
+        fence_async_shared()
+        part.sync_group()
+        row_bytes = problem.formats.hidden.row_bytes(FC1_CHANNELS)
+        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes)
+
+
+@cute.jit
+def store_scale(
+    ctx: PairGatherContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32
+):
+    """Of a row of the tile."""
+    if own & (row < tile.valid_m):
+        store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
+
+
+def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
+    """What finishes a tile of the problem."""
+    return finish_gate_up if ctx.config.problem.gate_up else finish_results
+
+
+@cute.jit
+def finish_tile(ctx: PairGatherContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
+    """A warp's part of a tile; its sums begin at TMEM column `column`."""
+    n_block, every = tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.epilogue_warpgroups
+    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
+    finish_of(ctx)(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
