@@ -5,7 +5,7 @@
 
 Times are of a launch of `dispatch_grouped_gemm` and of one of `grouped_gemm_combine`, without the activation between them, of the fused
 kernel, and of each of its stages; and of variants of the two kernels, of which `--variants` has a list, as in "combine scatter=off,dispatch
-cluster=2".
+cluster=1".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT_S = 90.0
 WATCHDOG_MS = 5000
 BITS = {
     "bits": DEFAULTS,
-    "bits of pairs": ("dispatch cluster=2", "combine cluster=2"),
+    "bits without pairs": ("dispatch cluster=1", "combine cluster=1"),
     "bits of a gather": ("dispatch token_saving=off", "combine scatter=off"),
 }
 """What small cases are computed with."""

@@ -90,9 +90,11 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
+        measured points (docs/ep_moe.md), where the grid has an even number of them."""
         problem.check_num_tokens(num_tokens)
-        return cls(problem, **{"num_sms": target.num_sms, **fields})
+        num_sms = fields.get("num_sms", target.num_sms)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
