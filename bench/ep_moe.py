@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
     parser.add_argument("--tokens", default="1024,4096,8192", help="per rank")
     parser.add_argument("--variants", default=",".join(SWITCHED_OFF), help="kernels with other fields, as in 'combine block_n=128'")
+    parser.add_argument("--only-times", action="store_true", help="without the bits of small cases")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
@@ -116,7 +117,9 @@ def main() -> None:
 
     job = partial(work, folder=given.folder, host=host, variants=variants)
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, SMALL.num_ranks), [*BITS, *points], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3)
+        run_jobs(
+            RankWorker(job, SMALL.num_ranks), [*([] if given.only_times else BITS), *points], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3
+        )
     print(f"wrote {path}")
     sys.exit(any("error" in one or one.get("unequal", 0) or one.get("differing") for one in records))
 
