@@ -2,6 +2,7 @@
 
     python bench/ep_moe.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/ep_moe.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
+    python bench/ep_moe.py table RESULTS                 what each way to compute a layer took, into the table of the GPU (tuned/)
 
 Times are of a launch of `dispatch_grouped_gemm` and of one of `grouped_gemm_combine`, without the activation between them, of the fused
 kernel, and of each of its stages; and of variants of the two kernels, of which `--variants` has a list, as in "combine scatter=off,dispatch
@@ -11,6 +12,7 @@ cluster=1".
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from typing import Any
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.ep import DEFAULTS, SMALL, SWITCHED_OFF, Variant, check_bits, configs_of, ep_point, without_clamp
+from megamoe_dsl.bench.ep import DEFAULTS, SMALL, SWITCHED_OFF, Variant, check_bits, configs_of, entry_of, ep_point, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import RunOptions
@@ -30,6 +32,7 @@ from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.tuned import EpEntry, Table
 
 LIMIT_S = 90.0
 WATCHDOG_MS = 5000
@@ -79,10 +82,20 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['name']}: {times}, {alone} ({stages}); y {record['difference']:.3f} away from the fused kernel's{differing}"
 
 
+def write_table(results: Path) -> Path:
+    """Adds the points of a file of results to the table of its GPU; returns the table's path."""
+    read = json.loads(results.read_text())
+    table = Table.read(read["gpu"], kind=EpEntry)
+    for record in read["records"]:
+        if "us" in record:
+            table = table.having(entry_of(record, results.name))
+    return table.write()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run"))
-    parser.add_argument("folder", type=Path, help="of compiled kernels")
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path, help="of compiled kernels; a JSON file of results for a table")
     parser.add_argument("--preset", default="flash", help="shapes by name")
     parser.add_argument("--experts-per-rank", type=int, help="instead of all")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
@@ -92,6 +105,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
+    if given.what == "table":
+        print(f"wrote {write_table(given.folder)}")
+        return
     variants = [Variant(name) for name in (*DEFAULTS, *filter(None, given.variants.split(",")))]
     options = RunOptions(preset=given.preset, experts_per_rank=given.experts_per_rank, tokens=given.tokens, ranks=str(SMALL.num_ranks))
     records: list[dict[str, Any]] = []

@@ -15,6 +15,7 @@ from ..artifact.store import ArtifactStore
 from ..cases import Case, random_case
 from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ..kernels.ep_moe.layouts.pool import pool_rows
+from ..kernels.ep_moe.way import Way
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import Problem
 from ..reference import route
@@ -24,6 +25,7 @@ from ..runtime.ep.buffers import RowActivations
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
+from ..tuned import EpEntry
 from .ep_reference import combined, expert_places, linear1_rows
 from .fusion import time_stages
 from .point import FP8, SEED, Layer, Point
@@ -199,6 +201,16 @@ def ep_point(
     symmetric.close()
     ep.symmetric.close()
     return record
+
+
+def entry_of(record: dict[str, Any], results: str) -> EpEntry:
+    """What a point's record says of the ways to compute a layer."""
+    point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
+    problem = point.problem
+    halves = us["dispatch"] + record["stages_us"]["moe_swiglu"] + us["combine"]
+    ways = {Way.FUSED: us["fused"], Way.HALVES: halves, Way.UNFUSED: us["unfused"]}
+    shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
+    return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe)
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:
