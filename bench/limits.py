@@ -24,7 +24,10 @@ from megamoe_dsl.predict.subject import Subject
 RESULTS = Path(__file__).parent / "results"
 POINTS = tuple(f"mega_moe_sm90-time-20261122-{name}" for name in ("075037", "075127", "163649", "163802", "165327", "165419"))
 """Every shape beside the baseline, 1 to 8192 tokens."""
-LINEARS = tuple(f"energy-20261122-{name}" for name in ("193005", "194610", "193055", "194643", "193144", "193218"))
+LINEARS = tuple(
+    f"energy-20261122-{name}"
+    for name in ("193005", "194610", "193055", "194643", "193144", "220454", "220558", "193218", "220725", "220829")
+)
 FEW_TOKENS = (8, 64)
 READ = f"""\
 | Shape | {" | ".join(f"{tokens} tokens: ours | 0.2.5 | reading | 0.2.5 / ours | at most" for tokens in FEW_TOKENS)} |

@@ -14,7 +14,7 @@ from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.point import dense, find_points
+from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
 from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
 from megamoe_dsl.bench.host import Host
@@ -34,6 +34,7 @@ REFUSED = {
     "--preset = 'pro': must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--preset", "pro"],
     "--soak = 10: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--soak", "10"],
     "points = '9x9': must be a part of a name, as in dense 8192x8192x8192": ["bench", "--kernel", "gemm", "--points", "9x9"],
+    "recipe = 'mxf4xmxf4': must be one of fp8xfp8, fp8xmxfp4": ["bench", "--kernel", "gemm", "--recipe", "mxf4xmxf4"],
     "--watchdog-ms = 7: must be left out with --kernel gemm": ["tune", "--kernel", "gemm", "--watchdog-ms", "7"],
     "--points = 'packed': must be left out with --from": ["tune", "--kernel", "gemm", "--points", "packed", "--from", "a.json"],
     "a.json: must be a JSON file that `megamoe bench` wrote": ["tune", "--kernel", "gemm", "--from", "a.json"],
@@ -99,6 +100,15 @@ def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     assert {one.key for one in anew.entries} == {one.key for one in table.entries if one.results == name}
     done = CliRunner().invoke(app, ["tune", "--kernel", "gemm", "--from", str(RESULTS / name), "--tables", str(tmp_path)])
     assert done.exit_code == 0 and Table.read(gpu, tmp_path, GemmEntry).entries == anew.entries
+
+
+@pytest.mark.parametrize("recipe", MEASURED)
+def test_a_recipe_has_points_of_its_own(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[GemmPoint] = []
+    monkeypatch.setattr(run_module, "compile_candidates", lambda points, *_: compiled.extend(points) or len(points))
+    command = ["tune", "--kernel", "gemm", "--recipe", recipe, "--compile-only", "--artifacts", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert compiled == MEASURED[recipe]() and {one.problem.recipe for one in compiled} == {recipe}
 
 
 def test_records_of_layers_are_no_run_of_gemms(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ..problem import ProblemError
 from ..tuned import GemmEntry, Table
 
 TIMED = (MegaMoeKernel.name, GemmKernel.name)
-TAKEN = ("artifacts", "out", "baseline", "variants", "compile_only")
+TAKEN = ("recipe", "artifacts", "out", "baseline", "variants", "compile_only")
 """Options of a run that GEMMs take, too."""
 
 KernelOption = Annotated[str, typer.Option("--kernel", help=" or ".join(TIMED) + ".", rich_help_panel=PROBLEM)]
@@ -49,9 +49,9 @@ def is_gemm(kernel: str, points: str | None, given: RunOptions) -> bool:
     return True
 
 
-def points_of(text: str | None) -> tuple[GemmPoint, ...]:
-    """Points by parts of their names; all without a text.  Raises `ProblemError`."""
-    return tuple(find_points(text.split(",") if text else []))
+def points_of(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
+    """Points of a recipe by parts of their names; all without a text.  Raises `ProblemError`."""
+    return tuple(find_points(text.split(",") if text else [], recipe))
 
 
 def bench_gemms(points: str | None, given: RunOptions, *, variants: bool, baseline: Path | None = None) -> tuple[Path, bool]:
@@ -61,7 +61,7 @@ def bench_gemms(points: str | None, given: RunOptions, *, variants: bool, baseli
     from ..bench.gemm.run import GemmRun, passed, run_gemms
     from ..bench.host import Host
 
-    run = GemmRun(points_of(points), given.artifacts, given.out, baseline, variants)
+    run = GemmRun(points_of(points, given.recipe), given.artifacts, given.out, baseline, variants)
     host = Host.find()
     from ..bench.gemm.session import table
 
@@ -77,7 +77,7 @@ def tune_gemms(points: str | None, given: RunOptions, compile_only: bool, files:
     from ..bench.gemm.run import compile_candidates
 
     if not files:
-        chosen, has_dsl = points_of(points), dsl_version() is not None
+        chosen, has_dsl = points_of(points, given.recipe), dsl_version() is not None
         if compile_only and not has_dsl:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         if has_dsl:
