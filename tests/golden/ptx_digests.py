@@ -172,7 +172,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
-    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
+    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), 32),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -26,7 +26,7 @@ from megamoe_dsl.sim import Simulator
 from sweep import rarely
 
 MADE = ("splits", "pulls", "pair_rows", "send_pairs", "recv_pairs", "expert_rows")
-OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
+OPTIONS = [(most, sorting) for most in (1, 2, 99) for sorting in (True, False)]  # of neighbouring experts, up to all of a rank
 SHAPES = {
     "six slots of eight experts": (8, 6, 2, 19),
     "as many slots as experts of a rank": (6, 2, 3, 9),
@@ -53,7 +53,7 @@ def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpSymmetric]:
     return ranks
 
 
-def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], saving: bool, sorting: bool) -> None:
+def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], fetched_for: int, sorting: bool) -> None:
     """Against numpy: all pairs sorted by (expert, rank, token) give the rows, those whose tokens travel the lists."""
     local, topk = moe.experts_per_rank, moe.topk
     named = [(e, r, t, s) for r, one in enumerate(idx) for t, row in enumerate(one.tolist()) for s, e in enumerate(row)]
@@ -66,8 +66,8 @@ def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch
     for (e, r, t, s), place in zip(pairs, index, strict=True):
         rows[r][t, s] = first[e] + place
     leads = pairs
-    if saving:
-        owners = pairs[:, 0] // local
+    if fetched_for > 1:
+        owners = pairs[:, 0] // local * local + pairs[:, 0] % local // fetched_for
         _, kept = np.unique(np.stack([owners, pairs[:, 1], pairs[:, 2]]), axis=1, return_index=True)
         leads = pairs[np.sort(kept)]
     if not sorting:
@@ -83,15 +83,15 @@ def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch
             assert (made.send_pairs[owner, len(mine) :] == UNTOUCHED).all()
 
 
-def run(shape: str, idx: Sequence[torch.Tensor], saving: bool, sorting: bool, launches: int = 1, seed: int = 0) -> None:
+def run(shape: str, idx: Sequence[torch.Tensor], most: int, sorting: bool, launches: int = 1, seed: int = 0) -> None:
     """Launches without a pause, and their tables."""
     moe = problem(shape)
     ranks = ranks_with(moe, idx)
-    report = simulate_tables(
-        artifact(RoutingTablesConfig(moe, saving, sorting)), ranks, [len(one) for one in idx], launches=launches, seed=seed
-    )
+    fetched_for = min(most, moe.experts_per_rank)
+    made = artifact(RoutingTablesConfig(moe, fetched_for, sorting))
+    report = simulate_tables(made, ranks, [len(one) for one in idx], launches=launches, seed=seed)
     assert not report.findings and not report.warnings
-    check_tables(moe, ranks, idx, saving, sorting)
+    check_tables(moe, ranks, idx, fetched_for, sorting)
     assert all(one.view("launch_epoch").tolist() == [0, 0, launches] for one in ranks)
 
 
@@ -111,24 +111,24 @@ def routed(draw: st.DrawFn) -> tuple[str, list[torch.Tensor]]:
 
 @settings(max_examples=3, deadline=None)
 @given(routed(), st.sampled_from(OPTIONS), st.integers(0, 3))
-def test_tables_are_numpys(drawn: tuple[str, list[torch.Tensor]], options: tuple[bool, bool], seed: int) -> None:
+def test_tables_are_numpys(drawn: tuple[str, list[torch.Tensor]], options: tuple[int, bool], seed: int) -> None:
     run(*drawn, *options, seed=seed)
 
 
 @pytest.mark.sweep
 @settings(max_examples=30, deadline=None)
 @given(routed(), st.sampled_from(OPTIONS), st.integers(0, 3))
-def test_tables_of_more_examples(drawn: tuple[str, list[torch.Tensor]], options: tuple[bool, bool], seed: int) -> None:
+def test_tables_of_more_examples(drawn: tuple[str, list[torch.Tensor]], options: tuple[int, bool], seed: int) -> None:
     run(*drawn, *options, seed=seed)
 
 
-@pytest.mark.parametrize(("saving", "sorting"), [(True, True), rarely(False, False)])
-def test_launches_without_a_pause(saving: bool, sorting: bool) -> None:
+@pytest.mark.parametrize(("most", "sorting"), [(99, True), rarely(1, False), rarely(2, True)])
+def test_launches_without_a_pause(most: int, sorting: bool) -> None:
     """A rank may be in its next launch while another reads what it was told in this one."""
     shape = "more tokens of a warp than it sorts at a time"
     moe = problem(shape)
     idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), torch.Generator().manual_seed(count), 0.2) for count in (200, 4)]
-    run(shape, idx, saving, sorting, launches=3, seed=5)
+    run(shape, idx, most, sorting, launches=3, seed=5)
 
 
 def test_a_rank_that_stays_away_is_named() -> None:
@@ -139,16 +139,18 @@ def test_a_rank_that_stays_away_is_named() -> None:
         patch.object(Simulator, "run", lambda self, launches: run_all(self, launches[:1])),
         pytest.raises(WatchdogError, match=r"rank 0, SM 0: wait RANK \(rank barrier SPLITS\) exceeded its limit"),
     ):
-        simulate_tables(artifact(RoutingTablesConfig(moe)), ranks, [0, 0], watchdog_ns=10_000)
+        simulate_tables(artifact(RoutingTablesConfig(moe, 1)), ranks, [0, 0], watchdog_ns=10_000)
 
 
 def test_bad_fields_are_named() -> None:
     moe = problem("one slot")
-    with pytest.raises(ConfigError, match=r"token_saving = 1: must be True or False"):
-        RoutingTablesConfig(moe, token_saving=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"token_sorting = 1: must be True or False"):
+        RoutingTablesConfig(moe, 1, token_sorting=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"fetched_for = 4: must be between 1 and 3"):
+        RoutingTablesConfig(moe, 4)
     with pytest.raises(ConfigError, match=r"problem\.num_experts = 1024: must be at most \d+"):
-        RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"))
+        RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"), 1)
     dispatch = DispatchGemmConfig(moe, 64, 64, token_saving=False)
-    assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, token_saving=False)
+    assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, 1)
     with pytest.raises(ProblemError, match=r"artifact = 'DispatchGemmConfig': must be an Artifact of a RoutingTablesConfig"):
         simulate_tables(artifact(dispatch), [], [])

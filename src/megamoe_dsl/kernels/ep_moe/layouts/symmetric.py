@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import lru_cache
 
-from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, Field, Region
+from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, U64, Field, Region
 from ....problem import Problem
 from .pool import pool_rows
 
@@ -32,7 +32,7 @@ class EpBarrier(IntEnum):
     SPLITS = 3
 
 
-PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter")
+PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter")
 """Fields whose first index is an `EpLaunch`."""
 
 
@@ -51,8 +51,9 @@ def symmetric_buffer(problem: Problem) -> Region:
     | launch_epoch  | u32 [3]          | SM 0       | all: launches of a kernel so far |
     | grid_arrivals | u32 [3, 4]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
     | rank_signal   | u32 [3, 4]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
-    | task_counter  | u32 [3]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
-    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
+    | tile_counter  | u32 [3]          | schedulers | schedulers: tiles handed out, beyond the first of each CTA; 0 between launches |
+    | task_counter  | u32 [3]          | communication warps | communication warps: tasks handed out; 0 between launches |
+    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block or expert that are there, of every other launch |
     | x             | e4m3 [T, H]      | host       | dispatch of any rank |
     | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
     | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
@@ -65,7 +66,8 @@ def symmetric_buffer(problem: Problem) -> Region:
     | expert_rows   | i32 [El]         | tables     | scheduler: rows of each local expert |
     | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
-    | results       | bf16 [P, H]      | Linear2    | combine of any rank |
+    | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
+    | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
     """
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
@@ -74,6 +76,7 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("launch_epoch", (launches,), U32),
         Field("grid_arrivals", (launches, barriers), U32),
         Field("rank_signal", (launches, barriers), U32),
+        Field("tile_counter", (launches,), U32),
         Field("task_counter", (launches,), U32),
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
         Field("x", (tokens, hidden), E4M3, ALIGNMENT),
@@ -88,5 +91,6 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
         Field("fc1_acts", (rows, hidden), E4M3, ALIGNMENT),
         Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), F32, ALIGNMENT),
+        Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
     )
