@@ -43,7 +43,7 @@ def test_launches_without_a_pause() -> None:
     ep = simulated(SMALL, case, seed=5)
     ep.store(inputs(case))
     check_combine(ep, case, row_activations(ep, 0), launches=3)
-    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[0, 3]] * 2
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[0, 3, 0]] * 2
 
 
 def test_one_rank_with_several_pieces_of_a_token() -> None:

@@ -44,7 +44,7 @@ def test_launches_without_a_pause() -> None:
     case = random_case(MOE, (12, 7), 4, mask=0.1)
     ep = simulated(SMALL, case, seed=5)
     check_dispatch(ep, case, launches=3)
-    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0]] * 2
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
 def test_one_rank_with_several_tiles_of_an_expert() -> None:
