@@ -2,14 +2,17 @@
 
     python bench/ep_moe.py prepare FOLDER [options]      where the DSL is: compiles the kernels
     python bench/ep_moe.py run FOLDER [options]          on GPUs: torch and cuda-bindings are enough
+    python bench/ep_moe.py table RESULTS                 what each way to compute a layer took, into the table of the GPU (tuned/)
 
 Times are of a launch of `dispatch_grouped_gemm` and of one of `grouped_gemm_combine`, without the activation between them, of the fused
-kernel, and of each of its stages.  `--fields` replaces fields of both kernels' configurations, as in block_n=128,task_tokens=32.
+kernel, and of each of its stages; and of variants of the two kernels, of which `--variants` has a list, as in "combine scatter=off,dispatch
+cluster=1".
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,20 +22,28 @@ from typing import Any
 
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.ep import SMALL, check_bits, ep_configs, ep_point, without_clamp
+from megamoe_dsl.bench.ep import DEFAULTS, SMALL, SWITCHED_OFF, Variant, check_bits, configs_of, entry_of, ep_point, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import heading, result_path, write
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe_stages.family import stage_configs
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.tuned import EpEntry, Table
 
 LIMIT_S = 90.0
 WATCHDOG_MS = 5000
-BITS = "bits"
+BITS = {
+    "bits": DEFAULTS,
+    "bits without pairs": ("dispatch cluster=1", "combine cluster=1"),
+    "bits of a gather": ("dispatch token_saving=off", "combine scatter=off"),
+}
+"""What small cases are computed with."""
 
 
 def fused_config(point: Point, host: Host) -> Sm90Config:
@@ -47,15 +58,15 @@ def work(
     *,
     folder: Path,
     host: Host,
-    fields: dict[str, int],
+    variants: list[Variant],
 ) -> None:
     """A worker process."""
     store, layers = ArtifactStore(folder), CurrentLayer()
     for index, job in enumerate(jobs):
         if isinstance(job, Point):
-            record = ep_point(job, layers.of(job), store, fused_config(job, host), fields, WATCHDOG_MS * 1_000_000)
+            record = ep_point(job, layers.of(job), store, fused_config(job, host), variants, WATCHDOG_MS * 1_000_000)
         else:
-            record = check_bits(rank, store, fields)
+            record = check_bits(rank, store, *(Variant(name).fields for name in BITS[job]))
         report(index, record)
 
 
@@ -63,35 +74,52 @@ def line_of(record: dict[str, Any]) -> str:
     """A record in a line."""
     if "error" in record:
         return f"{record['name']}: FAILED: {record['error']}"
-    if record["name"] == BITS:
+    if record["name"] in BITS:
         equal = record["elements"] - record["unequal"]
-        return f"{equal:,} of {record['elements']:,} elements equal in {record['launches']} launches"
+        return f"{record['name']}: {equal:,} of {record['elements']:,} elements equal in {record['launches']} launches"
     times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
     stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
-    return f"{record['name']}: {times} ({stages}); y {record['difference']:.3f} away from the fused kernel's"
+    alone = f"dispatch alone {record['dispatch_alone_us']['median']:.0f} us"
+    differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
+    return f"{record['name']}: {times}, {alone} ({stages}); y {record['difference']:.3f} away from the fused kernel's{differing}"
+
+
+def write_table(results: Path) -> Path:
+    """Adds the points of a file of results to the table of its GPU; returns the table's path."""
+    read = json.loads(results.read_text())
+    table = Table.read(read["gpu"], kind=EpEntry)
+    for record in read["records"]:
+        if "us" in record:
+            table = table.having(entry_of(record, results.name))
+    return table.write()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run"))
-    parser.add_argument("folder", type=Path, help="of compiled kernels")
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("folder", type=Path, help="of compiled kernels; a JSON file of results for a table")
     parser.add_argument("--preset", default="flash", help="shapes by name")
     parser.add_argument("--experts-per-rank", type=int, help="instead of all")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
     parser.add_argument("--tokens", default="1024,4096,8192", help="per rank")
-    parser.add_argument("--fields", default="", help="of both kernels, as in block_n=128")
+    parser.add_argument("--variants", default=",".join(SWITCHED_OFF), help="kernels with other fields, as in 'combine block_n=128'")
+    parser.add_argument("--only-times", action="store_true", help="without the bits of small cases")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
-    fields = {name: int(value) for name, value in (one.split("=") for one in given.fields.split(",") if one)}
+    if given.what == "table":
+        print(f"wrote {write_table(given.folder)}")
+        return
+    variants = [Variant(name) for name in (*DEFAULTS, *filter(None, given.variants.split(",")))]
     options = RunOptions(preset=given.preset, experts_per_rank=given.experts_per_rank, tokens=given.tokens, ranks=str(SMALL.num_ranks))
     records: list[dict[str, Any]] = []
     try:
         points = points_of(options, given.remote)
         host = Host.typical() if given.what == "prepare" else Host.find()
         if given.what == "prepare":
-            problems = [SMALL, *(point.problem for point in points)]
-            configs = [one for problem in problems for one in ep_configs(problem, host.num_sms, **fields)]
+            configs: list[Any] = [one for point in points for one in configs_of(point, host.num_sms, variants).values()]
+            configs += [Variant(name).config(SMALL, host.num_sms) for names in BITS.values() for name in names]
+            configs += [RoutingTablesConfig.of(one) for one in configs if isinstance(one, DispatchGemmConfig)]
             fused = [fused_config(point, host) for point in points]
             compile_into(given.folder, [*configs, *fused, *(stage for one in fused for stage in stage_configs(one))], given.jobs)
             return
@@ -106,11 +134,13 @@ def main() -> None:
         write(path, head, records)
         print(line_of(records[-1]), flush=True)
 
-    job = partial(work, folder=given.folder, host=host, fields=fields)
+    job = partial(work, folder=given.folder, host=host, variants=variants)
     with tempfile.TemporaryDirectory() as folder:
-        run_jobs(RankWorker(job, SMALL.num_ranks), [BITS, *points], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3)
+        run_jobs(
+            RankWorker(job, SMALL.num_ranks), [*([] if given.only_times else BITS), *points], Path(folder), LIMIT_S, show, WATCHDOG_MS / 1e3
+        )
     print(f"wrote {path}")
-    sys.exit(any("error" in one or one.get("unequal", 0) for one in records))
+    sys.exit(any("error" in one or one.get("unequal", 0) or one.get("differing") for one in records))
 
 
 if __name__ == "__main__":

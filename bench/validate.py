@@ -5,9 +5,10 @@
                                                                                     minutes
 
 silicon     y of tiny layers, fused and in stages, and GEMMs of every kind against the simulator's, to the bit
+ep          the expert-parallel kernels: tables, rows and y to the bit on 1 to 8 ranks of these GPUs, 1000 launches each; on Hopper
 racecheck, memcheck
-            compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantises BF16 tokens, and on those GEMMs,
-            where it is installed
+            compute-sanitizer on one launch of every main loop, of a ring, of stages, of what quantises BF16 tokens, of those GEMMs and
+            of the expert-parallel kernels, where it is installed
 layer       the module: graphs, streams, shared buffers, torch.compile, the watchdog
 engines     SGLang's and vLLM's call sequences on compat.deep_gemm, in CUDA graphs; on Hopper
 time        both presets with what a rank of eight GPUs has, experts and NVLink traffic, beside the baseline if there is one
@@ -164,11 +165,13 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     once = checked("test_silicon.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), on=1, only=first)
     quantise = checked("test_layer_on_gpus.py", "-k", "pre_dispatch_bytes", on=1)
     gemms = checked("test_gemm_on_gpu.py", on=1, only=first)
+    ep_once = checked("test_ep_on_gpus.py", "-k", ONE_LAUNCH, "--watchdog-s", str(SANITIZER_WATCHDOG_S), only=first) if hopper else ()
     soaked = checked("test_soak_on_gpus.py", *soak, "--soak-launches", sizes.launches, "--soak-out", str(out))
     tuned = measured("tuned", ranks[-1], *traffic, "--variants", tokens=sizes.tuned_tokens)
     traced = measured("traced", ranks[-1], *traffic, "--trace")
     timed = measured("kernels", ranks[-1], *traffic, baselines=True)
     host = (host_time("prepare"),), ([*host_time("run"), *beside(recipes[0]), "--out", str(out)],)
+    sanitized = (*once, *quantise, *gemms, *ep_once)
     bits = (*prepared("silicon", only=first), *prepared("gemm", only=first))
     stages = compiled("kernels", ",".join(ranks), "--unfused"), measured("kernels", ranks[-1], "--check", "unfused")
     found = [
@@ -176,7 +179,8 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
         Step("layer", prepared("layer"), checked("test_layer_on_gpus.py", *(["-k", SIMULATED_CHECKS] if simulated else [])), 300),
         *([Step("engines", prepared("engines"), checked("test_engines_on_gpus.py"), 180)] if hopper and not simulated else []),
         *([Step("gpt_oss", prepared("gpt_oss"), checked("test_gpt_oss_on_gpu.py", on=1), 120)] if hopper and not simulated else []),
-        *(Step(tool, (), (*once, *quantise, *gemms), 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
+        *([Step("ep", prepared("ep", only=first), checked("test_ep_on_gpus.py", only=first), 240)] if hopper and not simulated else []),
+        *(Step(tool, (), sanitized, 240, sanitizer(tool)) for tool in ("racecheck", "memcheck") if not simulated),
         Step("time", compiled("kernels", ",".join(ranks)), timed, 300),
         *([] if simulated else [Step("host_time", *host, 240)]),
         Step("unfused", *stages, 400),

@@ -70,7 +70,7 @@ def compiled(config: EpConfig) -> Artifact:
 def crossed(problem: Problem, idx: Sequence[torch.Tensor], *, token_saving: bool) -> tuple[int, int]:
     """Bytes that copies of dispatch and of combine move between simulated ranks whose tokens have these experts."""
     tile: dict[str, int] = {"block_m": 64, "block_n": 64, "num_sms": 2}
-    kernels = DispatchGemmConfig(problem, **tile, token_saving=token_saving), GemmCombineConfig(problem, **tile)
+    kernels = DispatchGemmConfig(problem, **tile, token_saving=token_saving), GemmCombineConfig(problem, **tile, scatter=False)
     weights = [random_weights(problem, rank, seed=0) for rank in range(problem.num_ranks)]
     ep = SimulatedEp(*map(compiled, kernels), weights, race=False)
     drawn = [random_inputs(problem, rank, len(one), seed=0) for rank, one in enumerate(idx)]

@@ -14,6 +14,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
@@ -175,6 +176,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
+    "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), 32),
 }
 """By name: the golden figures' configurations, and some that have other code."""
 

@@ -4,7 +4,7 @@
     python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer
     python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4      the same for Blackwell
 
-There are `soak`, `gemm`, and for Hopper `engines` and `gpt_oss`, too.
+There are `soak`, `gemm`, and for Hopper `engines`, `gpt_oss` and `ep`, too.
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import engine_configs
+import ep_ranks
 import gemm_silicon
 import gpt_oss_layer
 import layer_checks
@@ -35,8 +36,8 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
-WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm")
-HOPPER_ONLY = ("engines", "gpt_oss")
+WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm", "ep")
+HOPPER_ONLY = ("engines", "gpt_oss", "ep")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -47,7 +48,8 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     whole = options.arch == SM90 and not options.small
     gpt_oss = gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu)) if whole else ()
-    chosen = {"layer": layer, "soak": soak, "engines": engines, "gpt_oss": gpt_oss}
+    ep = [config for ranks in ep_ranks.RANKS for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks)]
+    chosen = {"layer": layer, "soak": soak, "engines": engines, "gpt_oss": gpt_oss, "ep": ep}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 
 

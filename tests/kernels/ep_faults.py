@@ -8,14 +8,12 @@ import re
 from gemm_faults import ALONE, ANY, BOXES, COMMIT, COUNT, READ_WAIT, RING, TILES
 from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
 from sm90_faults import (
-    ARRIVE,
     CLEAR,
     EXPECT,
     FENCE_SHARED,
     LOAD,
     NOT_ORDERED,
     PUBLISH,
-    RELEASE,
     ROW_STORE,
     STUCK,
     WAIT,
@@ -30,13 +28,13 @@ from sm90_faults import (
 )
 
 COMMUNICATION = r"setmaxnreg[^;]*;"  # the last one: where the communication warps begin
-TASK = r"st\.shared\.v4\.b32 [^;]*, 1, 0\};"
-END = r"st\.shared\.v4\.b32 [^;]*\{0, 0, 0, 0\};"
+TAKEN = r"atom\.[^;]*\.add\.[^;]*;"
 FETCH = r"cp\.async\.bulk\.shared::cluster\.global[^;]*;"
 GLOBAL_FENCE = r"fence\.proxy\.async\.global;"
 WRITTEN = r"cp\.async\.bulk\.wait_group 0;"
 IN_GPU = r"red\.release\.gpu[^;]*;"
 BETWEEN_RANKS = r"red\.release\.sys[^;]*;"
+SENT = r"st\.global\.v4[^;]*;"
 NAMED = r"barrier\.cta\.sync\.aligned [^;]*;"
 ACQUIRES = r"ld\.acquire\.\w+\.global\.b32 (%r\d+), \[(%rd\d+)\];.*?ld\.acquire\.\w+\.global\.b32 \1, \[\2\];"
 """The first read of a spin and those of its loop."""
@@ -53,14 +51,11 @@ def nearer(match: re.Match[str]) -> str:
 
 
 TASKS = (
-    at("task not published", TASK, 0, gone, ANY),
-    after("task_full not signalled", TASK, 0, ARRIVE, gone, STUCK),
-    before("task_empty not waited for", TASK, 0, WAIT, never, ANY),
-    after("task_full not waited for", COMMUNICATION, -1, WAIT, never, NOT_ORDERED),
-    after("task_empty not signalled", COMMUNICATION, -1, RELEASE, gone, STUCK),
-    at("end of tasks not published", END, 0, gone, ANY),
-    at("counter not set back", COUNT, 0, gone, ANY),
-    at("counter set back twice", COUNT, 0, twice, ANY),
+    at("first task not taken", TAKEN, -2, gone, ANY),
+    at("later task taken twice", TAKEN, -1, twice, ANY),
+    at("counter of tiles not set back", COUNT, 0, gone, ANY),
+    at("counter of tiles set back twice", COUNT, 0, twice, ANY),
+    at("counter of tasks not set back", r"st\.global\.b32[^;]*, 0;", -1, gone, ANY),
 )
 RANKS = (
     at("this rank's arrival dropped, first", BETWEEN_RANKS, 0, gone, STUCK),
@@ -80,7 +75,11 @@ DISPATCH = (
     before("scales not stored", ROW_STORE, 0, r"st\.global\.b32[^;]*;", gone, NOT_ORDERED),
     before("row counted by lanes that have not met", ROW_STORE, 0, WARP_BARRIER, gone, ("race",)),
     after("row counted before it is written", ROW_STORE, 0, WRITTEN, gone, NOT_ORDERED),
-    after("row not counted", ROW_STORE, 0, IN_GPU, gone, STUCK),
+    after("last row not counted", ROW_STORE, 0, IN_GPU, gone, STUCK),
+    at("row not counted", IN_GPU, 0, gone, STUCK),
+    at("row counted before it is written, next one on its way", WRITTEN, 0, gone, NOT_ORDERED),
+    before("row fetched into slots that are still read", FETCH, 0, READ_WAIT, gone, NOT_ORDERED),
+    at("destination not stored", r"st\.global\.b64[^;]*;", 0, gone, ("wrong result",)),
     after("row counted twice", ROW_STORE, 0, IN_GPU, twice, ANY),
     after("row counted without release", ROW_STORE, 0, IN_GPU, swap(".release", ".relaxed"), ("race",)),
     after("row counted within the CTA", ROW_STORE, 0, IN_GPU, lambda match: smaller_scope(match[0]), ("race",)),
@@ -117,11 +116,22 @@ COMBINE = (
     at("READ told within the GPU", BETWEEN_RANKS, -1, lambda match: smaller_scope(match[0]), ("race",)),
     at("READ of ranks waited for without acquire", ACQUIRES, -1, relaxed, ("race",)),
 )
+SCATTER = (
+    at("row not sent", SENT, 0, gone, NOT_ORDERED),
+    before("destination not loaded", SENT, 0, r"ld\.global\.b64[^;]*;", gone, ANY),
+    before("box read before all lanes have written", SENT, 0, WARP_BARRIER, gone, ("race",)),
+    at("rows sent counted without release", IN_GPU, 0, swap(".release", ".relaxed"), ("race",)),
+    before("rows sent counted by warps that have not met", IN_GPU, 0, NAMED, gone, ("race",)),
+    at("ranks told of rows without release", BETWEEN_RANKS, 0, swap(".release", ".relaxed"), ("race",)),
+    at("rows sent summed without proxy fence", GLOBAL_FENCE, 0, gone, ("race",)),
+    at("READ of rows sent told without release", BETWEEN_RANKS, -1, swap(".release", ".relaxed"), ("race",)),
+)
 BOXES_OF_TILES = (*BOXES, before("tiles counted before their boxes are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED))
 OF_ANY = (*RING, *ALONE, *TILES[:2], *WGMMA[1:], *TASKS, *RANKS)  # one wait is the first group's and the last one's
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch") for fault in (*OF_ANY, *DISPATCH)),
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),
+    *((fault, "scatter") for fault in SCATTER),
 )
 SAMPLE = CASES[::12]

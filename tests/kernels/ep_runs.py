@@ -21,7 +21,7 @@ from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, Report, SimError
 
-KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter", "arrivals")
+KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals")
 
 
 def problem(tokens: int = 20, **changes: Any) -> Problem:
@@ -30,7 +30,7 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
     return Problem(**{**fields, "recipe": "fp8xfp8", **changes})
 
 
-def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, int] | None = None, **options: Any) -> SimulatedEp:
+def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:
     """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
     same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
     return SimulatedEp(
@@ -74,13 +74,25 @@ def checked_dispatch(ep: SimulatedEp, case: Case, launches: int = 1, accumulate:
     poison(ep)
     outs, report = ep.dispatch(inputs(case), launches)
     check_report(report)
-    rows = 0
+    rows, wanted = 0, row_destinations(ep, case)
     for rank, (buffers, out) in enumerate(zip(ep.ranks, outs, strict=True)):
-        assert buffers.view("task_counter").tolist() == [0, 0]
+        assert [buffers.view(f"{what}_counter").tolist() for what in ("tile", "task")] == [[0, 0, 0]] * 2
+        assert torch.equal(buffers.view("destinations"), wanted[rank])
         for place, expected in zip(buffers.expert_slices(), linear1_rows(case, rank, accumulate), strict=True):
             assert torch.equal(out[place].view(torch.int16), expected.view(torch.int16))
             rows += len(expected)
     return Checked(rows, report.crossed)
+
+
+def row_destinations(ep: SimulatedEp, case: Case) -> list[torch.Tensor]:
+    """What dispatch says of every rank's rows: where the result goes, and -1 of rows that belong to no expert."""
+    problem, found = ep.problem, [torch.full((pool_rows(ep.problem),), -1) for _ in ep.ranks]
+    for buffers, idx in zip(ep.ranks, case.topk_idx, strict=True):
+        rows, results = buffers.view("pair_rows")[: len(idx)].flatten(), buffers.view("results")
+        for pair in (rows >= 0).nonzero().flatten().tolist():
+            expert = int(idx.flatten()[pair])
+            found[expert // problem.experts_per_rank][rows[pair]] = results[pair].data_ptr()
+    return found
 
 
 def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowActivations]:
@@ -113,12 +125,13 @@ def check_combine(
 def checked_combine(
     ep: SimulatedEp, case: Case, acts: list[RowActivations], launches: int = 1, accumulate: Accumulate = torch.float64
 ) -> Checked:
-    """Launches, after a dispatch of the same case, whose y has the reference's bits, without a finding or a warning."""
-    for buffers in ep.ranks:
+    """Launches, with the tables of the same case, whose y has the reference's bits, without a finding or a warning."""
+    for buffers, destinations in zip(ep.ranks, row_destinations(ep, case), strict=True):
         buffers.view("results").fill_(float("nan"))
+        buffers.view("destinations").copy_(destinations)
     ys, report = ep.combine(acts, [len(idx) for idx in case.topk_idx], launches)
     check_report(report)
-    assert all(buffers.view("task_counter").tolist() == [0, 0] for buffers in ep.ranks)
+    assert all(buffers.view(f"{what}_counter").tolist() == [0, 0, 0] for buffers in ep.ranks for what in ("tile", "task"))
     for y, expected in zip(ys, combined(case, acts, accumulate), strict=True):
         assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
     return Checked(sum(map(len, ys)), report.crossed)

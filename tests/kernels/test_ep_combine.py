@@ -20,11 +20,23 @@ MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=3)
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(128, 256), rarely(128, 64), rarely(64, 64), rarely(64, 256), rarely(128, 128)])
-def test_two_ranks(block_m: int, block_n: int) -> None:
+@pytest.mark.parametrize("scatter", [True, False])
+@pytest.mark.parametrize(
+    ("block_m", "block_n", "cluster"),
+    [
+        (128, 256, 1),
+        rarely(64, 128, 2),
+        rarely(128, 64, 1),
+        rarely(64, 64, 1),
+        rarely(64, 256, 1),
+        rarely(128, 128, 1),
+        rarely(128, 256, 2),
+    ],
+)
+def test_two_ranks(block_m: int, block_n: int, cluster: int, scatter: bool) -> None:
     """Dropped pairs, most tokens for the same few experts; a rank without tokens; all pairs dropped; data that rounds."""
     masked, skewed = random_case(MOE, (20, 9), 1, mask=0.3), random_case(MOE, (0, 20), 2, skew=True)
-    ep = simulated(SMALL.replace(block_m=block_m, block_n=block_n, num_stages=0), masked)
+    ep = simulated(SMALL.replace(block_m=block_m, block_n=block_n, num_stages=0), masked, {"cluster": cluster, "scatter": scatter})
     ep.store(inputs(masked))
     assert check_combine(ep, masked, row_activations(ep, 0)) == 29
     skewed = replace(skewed, weights=masked.weights)
@@ -43,7 +55,7 @@ def test_launches_without_a_pause() -> None:
     ep = simulated(SMALL, case, seed=5)
     ep.store(inputs(case))
     check_combine(ep, case, row_activations(ep, 0), launches=3)
-    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[0, 3]] * 2
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[0, 3, 0]] * 2
 
 
 def test_one_rank_with_several_pieces_of_a_token() -> None:

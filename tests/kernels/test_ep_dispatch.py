@@ -24,10 +24,13 @@ MOE = problem()
 SMALL = DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4)
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(128, 256), rarely(128, 64), rarely(64, 64), rarely(64, 256), rarely(128, 128)])
-def test_two_ranks(block_m: int, block_n: int) -> None:
+@pytest.mark.parametrize(
+    ("block_m", "block_n", "cluster"),
+    [(128, 256, 1), (64, 128, 2), rarely(128, 64, 1), rarely(64, 64, 1), rarely(64, 256, 1), rarely(128, 128, 1), rarely(128, 256, 2)],
+)
+def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
     """Dropped pairs, most tokens for the same few experts; a rank without tokens; all pairs dropped; data that rounds."""
-    config = DispatchGemmConfig(MOE, block_m, block_n, num_sms=2, task_tokens=4)
+    config = DispatchGemmConfig(MOE, block_m, block_n, num_sms=2, cluster=cluster, task_tokens=4)
     masked, skewed = random_case(MOE, (20, 9), 1, mask=0.3), random_case(MOE, (0, 20), 2, skew=True)
     ep = simulated(config, masked)
     assert check_dispatch(ep, masked) > 0
@@ -44,7 +47,7 @@ def test_launches_without_a_pause() -> None:
     case = random_case(MOE, (12, 7), 4, mask=0.1)
     ep = simulated(SMALL, case, seed=5)
     check_dispatch(ep, case, launches=3)
-    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0]] * 2
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
 def test_one_rank_with_several_tiles_of_an_expert() -> None:
@@ -54,17 +57,20 @@ def test_one_rank_with_several_tiles_of_an_expert() -> None:
     assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2), case), case) == 150
 
 
-@pytest.mark.parametrize("token_sorting", [True, False])
-@pytest.mark.parametrize("token_saving", [True, False])
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool) -> None:
+@pytest.mark.parametrize(
+    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
+    [(True, True, False, 0), (False, True, True, 0), (False, False, False, 0), (True, False, True, 2)],
+)
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count."""
     moe = problem(9, num_experts=6, hidden=256)
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    config = DispatchGemmConfig(moe, 64, 64, num_sms=2, token_saving=token_saving, token_sorting=token_sorting)
+    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
+    config = DispatchGemmConfig(moe, 64, 64, num_sms=2, **options)
     ep = simulated(config, case)
-    traffic = Traffic.of(moe, case.topk_idx)
-    assert traffic.tokens < traffic.pairs
-    assert checked_dispatch(ep, case).crossed == moe.hidden * (traffic.tokens if token_saving else traffic.pairs)
+    traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
+    assert traffic.tokens < traffic.pairs or not token_saving
+    assert checked_dispatch(ep, case).crossed == moe.hidden * traffic.tokens
 
 
 def test_a_rank_that_stays_away_is_named() -> None:
@@ -95,7 +101,15 @@ def test_bad_arguments_are_named() -> None:
     ("field", "value"),
     [
         *(("block_m", 96), ("block_n", 96), ("num_sms", 0), ("group_m", 0), ("num_stages", 1), ("num_stages", 99)),
-        *(("token_saving", 1), ("token_sorting", None), ("task_tokens", 0), ("task_tokens", 129), ("problem", None)),
+        *(
+            ("token_saving", 1),
+            ("token_sorting", None),
+            ("block_wise", 0),
+            ("task_tokens", 0),
+            ("task_tokens", 33),
+            ("problem", None),
+            ("cluster", 3),
+        ),
     ],
 )
 def test_bad_fields_are_named(field: str, value: object) -> None:

@@ -32,6 +32,7 @@ class Subject:
 
     dispatches: bool
     case: Case
+    scatter: bool = False
 
 
 @cache
@@ -42,15 +43,18 @@ def subjects() -> dict[str, Subject]:
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
-    """With a short ring; a task of combine has more pieces than there are warps."""
+    """With a short ring; a task of combine has several tokens."""
     tile = {"block_n": 64, "num_stages": 2}
     config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
-    return simulated(config, subject.case, combine={**tile, "task_tokens": 5}, seed=seed, watchdog_ns=WATCHDOG_NS)
+    return simulated(
+        config, subject.case, combine={**tile, "task_tokens": 5, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ from functools import partial
 import dispatch_grouped_gemm_mutants as dispatch
 from mutant import Mutant
 
-COMBINE, SCHEDULER, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "scheduler", "end"))
+COMBINE, SCATTER, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "scatter", "end"))
 RUNS = "tests/kernels/test_ep_combine.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 
@@ -51,12 +51,15 @@ MUTANTS = (
         "Int64(0)",
         (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
     ),
+    mutant("rows past an expert's last are sent too", "off by one", SCATTER, "row + step < tile.valid_m", "row + step <= tile.valid_m"),
+    mutant("all rows of a tile go where its first goes", "wrong base", SCATTER, "tile.row + one)", "tile.row)"),
+    mutant("a row is sent before all lanes have staged it", "missing order", SCATTER, "sums, box)\n        sync_warp()\n", "sums, box)\n"),
     mutant(
-        "loaders are not told of the last tile",
-        "missing order",
-        SCHEDULER,
-        "    if (more != 0) | tasks_first:\n        end_tiles(tiles)\n",
-        "",
+        "results that others have sent are looked for where they were computed",
+        "wrong base",
+        COMBINE,
+        "    if ctx.config.scatter:\n",
+        "    if False:\n",
     ),
     mutant("a launch is not counted", "missing clean-up", END, 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', "pass"),
     mutant(
@@ -68,7 +71,8 @@ ptx_faults = partial(dispatch.ptx_faults, ("combine", "boxes"))
 
 
 def short_simulation(arch: str) -> str | None:
-    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: two launches, then one without a pair."""
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: two launches, then one without a pair, of results that
+    are sent and of results that are fetched."""
     from ep_runs import check_combine, problem, row_activations, sign_of, simulated
     from mega_moe_runs import inputs
 
@@ -80,9 +84,11 @@ def short_simulation(arch: str) -> str | None:
     case, nothing = random_case(moe, (20, 6), 0, mask=0.1, target_expert=1), random_case(moe, (2, 0), 0, mask=1.0)
 
     def check() -> None:
-        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=3), case, watchdog_ns=1_000_000)
-        for one, launches in ((case, 2), (nothing, 1)):
-            ep.store(inputs(one))
-            check_combine(ep, one, row_activations(ep, 0), launches)
+        for scatter in (True, False):
+            config = DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=3)
+            ep = simulated(config, case, {"scatter": scatter}, watchdog_ns=1_000_000)
+            for one, launches in ((case, 2), (nothing, 1)):
+                ep.store(inputs(one))
+                check_combine(ep, one, row_activations(ep, 0), launches)
 
     return sign_of(check)

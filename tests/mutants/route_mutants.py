@@ -13,24 +13,27 @@ def mutant(name: str, kind: str, old: str, new: str) -> Mutant:
     return Mutant(name, kind, FILE, old, new, SORTED, ())
 
 
+def sorting(name: str, kind: str, old: str, new: str) -> Mutant:
+    """One of the sort that it shares with routing_tables."""
+    return Mutant(name, kind, "blocks/block_sort.py", old, new, SORTED, ())
+
+
 MUTANTS = (
-    mutant(
+    sorting(
         "slots of one expert in a warp have one row",
         "off by one",
-        "load_shared_u32(counts + expert * 4) + before",
-        "load_shared_u32(counts + expert * 4)",
+        "load_shared_u32(counts + key * 4) + before",
+        "load_shared_u32(counts + key * 4)",
     ),
-    mutant("an expert's next row is one too low", "off by one", "position + popc(same))", "position + popc(same) - 1)"),
-    mutant(
-        "warps count before all counts are cleared", "missing order", "index * 4, 0)\n    cute.arch.sync_threads()\n", "index * 4, 0)\n"
-    ),
-    mutant(
+    sorting("an expert's next row is one too low", "off by one", "found.place + popc(found.same))", "found.place + popc(found.same) - 1)"),
+    mutant("warps count before all counts are cleared", "missing order", "    cute.arch.sync_threads()\n    lanes", "    lanes"),
+    sorting(
         "rows of experts in warps before are not counted",
         "wrong base",
         "cutlass.select_(warp > one, of_warp, Int32(0))",
         "cutlass.select_(warp > one, Int32(0), Int32(0))",
     ),
-    mutant("a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (expert", "    if (expert"),
+    sorting("a lane counts on before the others have read", "missing order", "    sync_warp()\n    if (key", "    if (key"),
     mutant(
         "an expert that is not there has rows",
         "off by one",

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ..arch import SM90
 from ..artifact.store import ArtifactStore
 from ..cases import Case, random_case
 from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ..kernels.ep_moe.layouts.pool import pool_rows
+from ..kernels.ep_moe.way import Way
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import Problem
 from ..reference import route
 from ..runtime.buffers import Inputs
+from ..runtime.cuda_kernel import CudaKernel
 from ..runtime.ep.buffers import RowActivations
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
+from ..target import Target
+from ..tuned import EpEntry
 from .ep_reference import combined, expert_places, linear1_rows
 from .fusion import time_stages
 from .point import FP8, SEED, Layer, Point
-from .timing import launches_of, synchronize, time_back_to_back
+from .timing import Times, launches_of, synchronize, time_back_to_back
 
 SMALL = Problem(hidden=512, intermediate=256, num_experts=8, topk=3, num_ranks=2, max_tokens_per_rank=40, recipe=FP8)
 BATCHES = ((40, 23), (0, 40), (3, 2), (40, 40))
 LAUNCHES = 200
+VARIANT_REPEATS = 5
+MANY_TOKENS, FEW_LAUNCHES = 8192, 3
+VALUES = {"on": True, "off": False}
+DEFAULTS = ("dispatch", "combine")
+SWITCHED_OFF = (
+    "dispatch token_saving=off",
+    "dispatch saving_experts=0",
+    "dispatch token_sorting=off",
+    "dispatch block_wise=off",
+    "dispatch cluster=1",
+    "dispatch group_m=8",
+    "dispatch task_tokens=2",
+    "dispatch task_tokens=8",
+    "combine scatter=off",
+    "combine cluster=1",
+    "combine group_m=8",
+    "combine task_tokens=2",
+)
+"""Each optimisation on its own, and what else a configuration could be."""
 
 
 def swiglu(rows: torch.Tensor) -> torch.Tensor:
@@ -42,18 +66,36 @@ def without_clamp(problem: Problem) -> Problem:
     return replace(problem, activation_clamp=None)
 
 
-def ep_configs(problem: Problem, num_sms: int, **fields: Any) -> list[EpConfig]:
-    """Of both kernels."""
-    return [kind(without_clamp(problem), num_sms=num_sms, **fields) for kind in (DispatchGemmConfig, GemmCombineConfig)]
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with some fields other than those that are chosen; "dispatch" and "combine" alone are the kernels as they are."""
+
+    name: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """By name."""
+        pairs = (one.split("=") for one in self.name.split()[1:])
+        return {name: VALUES[value] if value in VALUES else int(value) for name, value in pairs}
+
+    @property
+    def dispatches(self) -> bool:
+        """Which of the two kernels it is."""
+        return self.name.split()[0] == "dispatch"
+
+    def config(self, problem: Problem, num_sms: int, **fields: Any) -> EpConfig:
+        """Of a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
+        kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
+        return kind.choose(problem, Target(SM90, num_sms), problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
-def check_bits(rank: int, store: ArtifactStore, fields: dict[str, Any]) -> dict[str, Any]:
+def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
     """Launches on small exact cases whose rows and y have the reference's bits: how many elements there were, and how many differ."""
     elements = unequal = 0
     for number, tokens in enumerate(BATCHES):
         case = random_case(SMALL, tokens, number, mask=0.2, skew=number % 2 == 1)
         own = case.to("cuda").weights[rank]
-        layer = EpMoE(SMALL, own, activation=swiglu, store=store, dispatch=fields, combine=fields)
+        layer = EpMoE(SMALL, own, activation=swiglu, store=store, dispatch=dispatch, combine=combine)
         acts = [draw_activations(case, other) for other in range(SMALL.num_ranks)]
         rows, wanted = linear1_rows(case, rank), combined(case, acts)[rank]
         inputs = Inputs(*(one[rank].cuda() for one in (case.x, case.x_sf, case.topk_idx, case.topk_weights)))
@@ -86,14 +128,32 @@ def draw_activations(case: Case, rank: int) -> RowActivations:
     return RowActivations(values, torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float()))
 
 
+def configs_of(point: Point, num_sms: int, variants: Iterable[Variant]) -> dict[str, EpConfig]:
+    """By the variants' names."""
+    shared = {"saving_experts": as_of_many(point)}
+    problem = without_clamp(point.problem)
+    return {one.name: one.config(problem, num_sms, **(shared if one.dispatches else {})) for one in variants}
+
+
+def as_of_many(point: Point) -> int:
+    """Neighbouring experts of a rank for which a token is fetched once, so that as many rows cross as with so many ranks as would send the
+    point's part of the slots: with token saving two ranks have less traffic than eight.  0: all of them."""
+    if point.remote is None:
+        return 0
+    others = max(1, round(1 / (1 - point.remote)) - 1)
+    return -(-point.problem.experts_per_rank // others)
+
+
 def ep_point(
-    point: Point, layer: Layer, store: ArtifactStore, fused_config: Sm90Config, fields: dict[str, Any], watchdog_ns: int
+    point: Point, layer: Layer, store: ArtifactStore, fused_config: Sm90Config, variants: Sequence[Variant], watchdog_ns: int
 ) -> dict[str, Any]:
-    """Times of the two kernels, beside the fused kernel and its stages on the same tokens; all ranks together."""
+    """Times of the two kernels and of their variants, beside the fused kernel and its stages on the same tokens; all ranks together.
+    Variants of dispatch that ask for other tables are timed after the others."""
     problem, tokens = without_clamp(point.problem), point.tokens
     symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
     fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
-    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, combine=fields, watchdog_ns=watchdog_ns)
+    fields = {"saving_experts": as_of_many(point)}
+    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
     fused.buffers.load(inputs)
     ep.route(inputs)
@@ -104,22 +164,68 @@ def ep_point(
     ep.launch_combine(y)
     fused(other)
     ep.synchronize()
+    rows = rows_of(ep)
     difference = float((y.float() - other.float()).norm() / other.float().norm())
-    candidates: dict[str, Callable[[], None]] = {
-        "dispatch": ep.launch_dispatch,
-        "combine": partial(ep.launch_combine, y),
-        "fused": partial(fused, other),
-        "unfused": partial(unfused, other),
-    }
-    times = time_back_to_back(candidates, launches_of(tokens))
+    wanted = y.clone()
+    candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
+    later: list[tuple[DispatchGemmConfig, str, CudaKernel]] = []
+    differing = []
+    for name, config in configs_of(point, fused_config.num_sms, variants).items():
+        kernel = ep.bind(store.load(config, any_sources=True))
+        if isinstance(config, DispatchGemmConfig):
+            if tables_of(config) != tables_of(ep.dispatch_config):
+                later.append((config, name, kernel))
+                continue
+        else:
+            ep.point_at(kernel, y)
+            y.fill_(float("nan"))
+            kernel.launch()
+            ep.synchronize()
+            differing += [] if torch.equal(y, wanted) else [name]
+        candidates[name] = kernel.launch
+    launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
+    times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
+    for config, name, kernel in later:
+        ep.route(inputs, config)
+        times |= time_back_to_back({name: kernel.launch}, launches, VARIANT_REPEATS)
     record = {
         "point": asdict(point),
-        "fields": fields,
+        "rows": rows,
         "difference": difference,
+        "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
-        "stages_us": time_stages(unfused, other, launches_of(tokens)),
+        "dispatch_alone_us": asdict(alone(ep, inputs, launches)),
+        "stages_us": time_stages(unfused, other, launches),
     }
     candidates.clear()
     symmetric.close()
     ep.symmetric.close()
     return record
+
+
+def entry_of(record: dict[str, Any], results: str) -> EpEntry:
+    """What a point's record says of the ways to compute a layer."""
+    point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
+    problem = point.problem
+    halves = us["dispatch"] + record["stages_us"]["moe_swiglu"] + us["combine"]
+    ways = {Way.FUSED: us["fused"], Way.HALVES: halves, Way.UNFUSED: us["unfused"]}
+    shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
+    return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe)
+
+
+def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:
+    """What routing tables depend on."""
+    return config.fetched_for, config.token_sorting
+
+
+def rows_of(ep: EpMoE) -> dict[str, int]:
+    """Rows that this rank fetches from others, from the present tables, and the pairs of the rows that it has."""
+    fetched = ep.memory.view("recv_pairs").tolist()
+    return {"fetched": sum(fetched) - fetched[ep.symmetric.rank], "pairs": int(ep.memory.view("expert_rows").sum())}
+
+
+def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:
+    """Of dispatch without a tile: no expert has a row."""
+    ep.route(inputs)
+    ep.memory.view("expert_rows").zero_()
+    return time_back_to_back({"dispatch": ep.launch_dispatch}, launches, VARIANT_REPEATS)["dispatch"]

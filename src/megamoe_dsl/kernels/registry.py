@@ -8,7 +8,7 @@ from typing import Any
 from ..arch import ARCHES, Arch
 from ..config_error import ConfigError
 from ..problem import ProblemError
-from .ep_moe.family import EP_KERNELS
+from .ep_moe.family import EP_KERNELS, RoutingTablesKernel
 from .expert_routing.family import RouteKernel, SumKernel, TopExpertsKernel
 from .gather_gemm.family import GatherGemmKernel
 from .gemm.family import GemmKernel
@@ -26,6 +26,7 @@ KERNELS: list[Kernel] = [
     RouteKernel(),
     SumKernel(),
     *STAGES,
+    RoutingTablesKernel(),
     *EP_KERNELS,
 ]
 

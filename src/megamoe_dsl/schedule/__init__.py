@@ -7,7 +7,6 @@ from .grouped import GroupedBlock, GroupedOrder
 from .order import Order
 from .ring import RingOrder
 from .scheduler import Scheduler
-from .tasks import Task, TaskKind, TaskOrder
 
 __all__ = [
     "FC1",
@@ -23,7 +22,4 @@ __all__ = [
     "Order",
     "RingOrder",
     "Scheduler",
-    "Task",
-    "TaskKind",
-    "TaskOrder",
 ]

@@ -1,7 +1,21 @@
 """Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of the rest of the package."""
 
 from .entry import Entry, Share
+from .ep_entry import EpEntry, EpShare
 from .gemm_entry import GemmEntry, GemmShare
-from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_table
+from .table import DEFAULT_GPU, Table, TableError, tuned_gemms, tuned_layers, tuned_table
 
-__all__ = ["DEFAULT_GPU", "Entry", "GemmEntry", "GemmShare", "Share", "Table", "TableError", "tuned_gemms", "tuned_table"]
+__all__ = [
+    "DEFAULT_GPU",
+    "Entry",
+    "EpEntry",
+    "EpShare",
+    "GemmEntry",
+    "GemmShare",
+    "Share",
+    "Table",
+    "TableError",
+    "tuned_gemms",
+    "tuned_layers",
+    "tuned_table",
+]

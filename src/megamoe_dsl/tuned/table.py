@@ -1,4 +1,5 @@
-"""The measured points of one GPU: `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, one entry per line."""
+"""The measured points of one GPU: `<gpu>.json` beside this file, of GEMMs `<gpu>-gemm.json`, of whole layers `<gpu>-ep.json`, one
+entry per line."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from .entry import Entry
+from .ep_entry import EpEntry
 from .gemm_entry import GemmEntry
 
 FOLDER = Path(__file__).parent
@@ -20,7 +22,7 @@ DEFAULT_GPU = "NVIDIA H200"
 REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
 
 
-One = TypeVar("One", bound=Entry | GemmEntry)
+One = TypeVar("One", bound=Entry | GemmEntry | EpEntry)
 
 
 class TableError(ValueError):
@@ -99,3 +101,9 @@ def tuned_table(gpu: str) -> Table[Entry]:
 def tuned_gemms(gpu: str) -> Table[GemmEntry]:
     """The same of GEMMs."""
     return Table.read(gpu, kind=GemmEntry)
+
+
+@lru_cache
+def tuned_layers(gpu: str) -> Table[EpEntry]:
+    """The same of what each way to compute a layer takes."""
+    return Table.read(gpu, kind=EpEntry)

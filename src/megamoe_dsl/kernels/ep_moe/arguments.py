@@ -35,6 +35,18 @@ class GemmCombineArguments:
 
 
 @dataclass(frozen=True)
+class RoutingTablesArguments:
+    """As `DispatchGemmArguments`; num_tokens are this rank's, whose experts are in its symmetric buffer."""
+
+    sym: Int64
+    peers: Int64
+    num_tokens: Int32
+    rank: Int32
+    watchdog: Int64
+    watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
 class DispatchGemmArguments:
     """P = pool rows (layouts/pool.py), El = local experts.
 

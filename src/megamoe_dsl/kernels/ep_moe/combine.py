@@ -1,10 +1,11 @@
 """The communication warps of combine: on every token's rank the sum of its results, each times its top-k weight.
 
-waits     RESULTS: all tiles of all ranks are done; task_full, per task; combine, per piece
-signals   READ, when nothing of other ranks is read any more
+waits     RESULTS: all tiles of all ranks are done; combine, per piece
+signals   READ, when nothing of other ranks is read any more, and no result of this launch is needed
 
-A task is some of this rank's tokens.  A warp handles one piece of a token at a time: TMA gathers its top-k results from the ranks that have
-them into one set of SMEM slots, while the warp sums the piece before it from the other set, in FP32, in ascending slot order.
+A task, of one warp, is some of this rank's tokens.  A warp handles one piece of a token at a time: TMA fetches its top-k results, from the
+ranks that have computed them or from where these have put them (scatter.py), into one set of SMEM slots, while the warp sums the piece
+before it from the other set, in FP32, in ascending slot order.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from .context import EpContext
 from .end import end_launch
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
-from .smem_plan import COMMUNICATION_WARPS
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,13 @@ def combine(ctx: EpContext, group: Group):
     # Part of the rows have been written through the generic proxy.
     fence_async_global()
     plan, tokens = ctx.config.smem.combine, ctx.config.task_tokens
-    warp, lane = group.thread >> 5, cute.arch.lane_idx()
-    loads = Ring.start(plan.sets)
-    task, tasks = next_task(ctx.first_task)
-    while task.valid():
-        first = task.index * tokens
+    warp, lane, total = group.thread >> 5, cute.arch.lane_idx(), count_tasks(ctx)
+    loads, task = Ring.start(plan.sets), next_task(ctx)
+    while task < total:
+        first = task * tokens
         end = minimum(ctx.args.num_tokens, first + tokens) * plan.pieces
-        loads = combine_pieces(ctx, warp, lane, first * plan.pieces + warp, end, loads)
-        task, tasks = next_task(tasks)
+        loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)
+        task = next_task(ctx)
     if lane == 0:
         wait_group_read(0)
     sync_warp()
@@ -82,14 +81,14 @@ def combine(ctx: EpContext, group: Group):
 
 @cute.jit
 def combine_pieces(ctx: EpContext, warp: Int32, lane: Int32, first: Int32, end: Int32, loads: Ring):
-    """A warp's pieces up to `end`, from `first` on; `loads` is the set of its next load, which is returned.  The load of a piece begins
-    before the piece before it is summed."""
+    """Pieces `first` to `end - 1`; `loads` is the set of the warp's next load, which is returned.  The load of a piece begins before the
+    piece before it is summed."""
     plan = ctx.config.smem.combine
     sums = loads
     piece = start_loads(ctx, warp, lane, first, end, loads)
     while piece.index < end:
         loads = loads.next()
-        following = WeightedPiece(piece.index + COMMUNICATION_WARPS, Int32(0), Float32(0.0))
+        following = WeightedPiece(piece.index + 1, Int32(0), Float32(0.0))
         if cutlass.const_expr(plan.sets > 1):
             following = start_loads(ctx, warp, lane, following.index, end, loads)
         wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)
@@ -118,12 +117,18 @@ def start_loads(ctx: EpContext, warp: Int32, lane: Int32, index: Int32, end: Int
             arrive_expect(barrier, popc(mask) * plan.slot_bytes)
         sync_warp()
         if row >= 0:
-            peer = ctx.peer(div(expert, problem.experts_per_rank))
             start = Int64(index - token * plan.pieces) * plan.part_bytes
             place = ctx.shared("combine_slots", warp, loads.index * problem.topk + lane)
-            load_bytes(place, ctx.at_peer(peer, "results", row) + start, plan.part_bytes, barrier)
+            load_bytes(place, result_of(ctx, token, expert, row) + start, plan.part_bytes, barrier)
         sync_warp()
     return WeightedPiece(index, mask, weight)
+
+
+def result_of(ctx: EpContext, token: Int32, expert: Int32, row: Int32) -> Any:
+    """Address of the result of the lane's slot of a token, whose expert has it in this row."""
+    if ctx.config.scatter:
+        return ctx.at("results", token * ctx.config.problem.topk + cute.arch.lane_idx())
+    return ctx.at_peer(ctx.peer(div(expert, ctx.config.problem.experts_per_rank)), "results", row)
 
 
 @cute.jit

@@ -16,15 +16,17 @@ from ..gemm.problem import MASKED, GemmProblem
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
-from ..mega_moe.sm90.smem_plan import pull_chunk
+from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
 TILES = (64, 128)
 COLUMNS = (64, 128, 256)
-PULL_SLOTS = 4
-MOST_TASK_TOKENS = 128
+ROW_ALIGNMENT = 128
+MOST_SLOTS = 4
+MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
+MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 
 
@@ -37,20 +39,21 @@ class EpConfig(ABC):
     group_m     row blocks that the order of tiles takes together
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
-    task_tokens tokens that are handed out together to the communication warps of a CTA
+    cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
+    task_tokens tokens that are handed out together to a communication warp
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
-    cluster: ClassVar[int] = 1
 
     problem: Problem
     block_m: int = 128
     block_n: int = 256
-    group_m: int = 8
+    group_m: int = 16
     num_sms: int = NUM_SMS
     num_stages: int = 0
-    task_tokens: int = 16
+    cluster: int = 1
+    task_tokens: int = 4
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -61,10 +64,11 @@ class EpConfig(ABC):
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "task_tokens")
+        require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")
         require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
         require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
-        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
+        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
@@ -87,9 +91,11 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
+        measured points (docs/ep_moe.md), where the grid has an even number of them."""
         problem.check_num_tokens(num_tokens)
-        return cls(problem, **{"num_sms": target.num_sms, **fields})
+        num_sms = fields.get("num_sms", target.num_sms)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -108,6 +114,8 @@ class EpConfig(ABC):
             self.block_n,
             self.num_sms,
             warpgroups=2,
+            cluster=self.cluster,
+            dealt=True,
             group_m=self.group_m,
             halves=self.block_m == max(TILES),
             num_stages=num_stages,
@@ -160,21 +168,40 @@ class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them.
 
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
+    saving_experts neighbouring experts for which it fetches a token once, where these are not all of the rank: with two ranks, what several
+                   would fetch; 0 for all
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
+    block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
 
     token_saving: bool = True
     token_sorting: bool = True
+    block_wise: bool = True
+    saving_experts: int = 0
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
-        for name in ("token_saving", "token_sorting"):
+        for name in ("token_saving", "token_sorting", "block_wise"):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require_integers(self, "saving_experts")
+        local = self.problem.experts_per_rank
+        require(0 <= self.saving_experts <= local, "saving_experts", self.saving_experts, f"between 0 and {local}, the experts of a rank")
+
+    @property
+    def fetched_for(self) -> int:
+        """Neighbouring experts for which a rank fetches a token once."""
+        return (self.saving_experts or self.problem.experts_per_rank) if self.token_saving else 1
 
     def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
-        """With slots of rows."""
-        chunk = pull_chunk(self.problem.hidden)
-        return DispatchPlan(gemm, chunk, min(PULL_SLOTS, self.problem.hidden // chunk))
+        """With slots for a row of each communication warp."""
+        hidden = self.problem.hidden
+        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if hidden % n == 0)
+        return DispatchPlan(gemm, chunk, min(hidden // chunk, MOST_SLOTS))
+
+    @property
+    def num_arrivals(self) -> int:
+        """Counters of rows: one of each block, or of each expert."""
+        return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
     @property
     def gemm_problem(self) -> GemmProblem:
@@ -184,10 +211,17 @@ class DispatchGemmConfig(EpConfig):
 
 @dataclass(frozen=True)
 class GemmCombineConfig(EpConfig):
-    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
+
+    scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
+             all tiles are done
+    """
+
+    scatter: bool = True
 
     def check_fields(self) -> None:
-        """Nothing is added."""
+        """Raises `ConfigError`."""
+        require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
 
     def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
         """With slots of results."""

@@ -10,27 +10,14 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.rank_place import RankPlace
-from ...device.memory import fence_async_global, load_shared_u32
+from ...device.memory import fence_async_global, load_shared_u32, load_u32
 from ...device.sync import Equals32, spin
-from ...device.tile_queue import TileQueue
 from ...layouts.arith import div
 from ...layouts.region import Region
 from ..gemm.context import GemmContext
 from ..gemm.work_tile import GemmTile
 from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
 from .layouts.watchdog import EpWait
-from .smem_plan import TASKS
-
-TASK_FIELDS = {"work_tiles": "tasks", "work_tile_full_barrier": "task_full_barrier", "work_tile_empty_barrier": "task_empty_barrier"}
-
-
-@dataclass(frozen=True)
-class TaskQueue(TileQueue):
-    """The queue of the communication warps, beside that of tiles."""
-
-    def shared(self, name: str) -> Any:
-        """Shared address of a field of the plan, in this place."""
-        return super().shared(TASK_FIELDS[name])
 
 
 @dataclass(frozen=True)
@@ -70,12 +57,6 @@ class EpContext(RankPlace):
         return self.region.address(base, name, *own, *index)
 
     # --- shared memory
-    @property
-    def first_task(self) -> TaskQueue:
-        """Of the queue of the communication warps."""
-        queue = TileQueue.start(self.config.smem.region, self.smem, TASKS)
-        return TaskQueue(queue.plan, queue.cluster, queue.smem, queue.ring)
-
     def shared(self, name: str, *index: Any) -> Any:
         """Shared address of an element of the SMEM plan."""
         return self.config.smem.region.address(self.smem, name, *index)
@@ -86,10 +67,15 @@ class EpContext(RankPlace):
 
 
 @dataclass(frozen=True)
-class ArrivingGemm(GemmContext):
-    """The GEMM whose rows of A dispatch brings in the same launch, to the symmetric buffer of `ep`."""
+class EpGemm(GemmContext):
+    """The GEMM of the kernel `ep`."""
 
     ep: EpContext
+
+
+@dataclass(frozen=True)
+class ArrivingGemm(EpGemm):
+    """That whose rows of A dispatch brings in the same launch, to the symmetric buffer."""
 
     def wait_rows(self, tile: GemmTile) -> None:
         """Until all rows of the tile's block are there."""
@@ -99,7 +85,10 @@ class ArrivingGemm(GemmContext):
 @cute.jit
 def wait_rows(ctx: EpContext, tile: GemmTile):
     """An acquire: what was written before the counter reached its value is visible after the wait, to TMA too."""
-    block = div(tile.row, ctx.config.block_m)
-    spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, block), tile.valid_m, "gpu"), ctx.watchdog, EpWait.ROWS, block)
+    if cutlass.const_expr(ctx.config.block_wise):
+        index, rows = div(tile.row, ctx.config.block_m), tile.valid_m
+    else:
+        index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))
+    spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, index), rows, "gpu"), ctx.watchdog, EpWait.ROWS, index)
     # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
     fence_async_global()

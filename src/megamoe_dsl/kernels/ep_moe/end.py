@@ -1,4 +1,4 @@
-"""The end of a launch: nobody reads this rank's memory any more, so its owner may write it.
+"""The end of a launch: nobody reads this rank's memory any more, or writes it, so its owner may write it.
 
 waits     READ
 signals   READ, when the CTAs of this rank have read what they need of others
@@ -20,6 +20,8 @@ def end_launch(ctx: EpContext, group: Group):
     arrive(ctx, group, EpBarrier.READ)
     if ctx.sm == 0:
         collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)
+        if group.thread == 0:
+            store_u32(ctx.at("task_counter"), 0)
         signal(ctx, group, EpBarrier.READ)
         await_ranks(ctx, group, EpBarrier.READ, ctx.epoch + 1)
         if group.thread == 0:

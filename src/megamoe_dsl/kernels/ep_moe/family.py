@@ -16,10 +16,11 @@ from ..argument_spec import ArgumentSpec
 from ..gemm.family import GemmKernel
 from ..gemm.maps import GemmMap, map_fields
 from ..kernel import Kernel
-from .arguments import DispatchGemmArguments, GemmCombineArguments
+from .arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
+from .tables_config import RoutingTablesConfig
 
 
 class EpKernel(Kernel):
@@ -122,6 +123,37 @@ class GroupedGemmCombineKernel(EpKernel):
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear2 of the caller's activations."""
         return combine_gemm_arguments(config, args)
+
+
+class RoutingTablesKernel(Kernel):
+    """Where every token goes, and who fetches it, from the experts of all ranks' tokens: what dispatch and combine read."""
+
+    name = "routing_tables"
+    problem = Problem
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {SM90.name: EpConfig.recipes}
+    configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = {SM90.name: RoutingTablesConfig}
+
+    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
+        """The same for every target.  Raises `ConfigError`."""
+        return RoutingTablesConfig.choose(problem, target, num_tokens, **fields)
+
+    def label(self, config: RoutingTablesConfig) -> str:
+        """The kernel, shape, experts, top-k, ranks and most tokens of a rank."""
+        return f"{self.name.replace('_', '-')}-{config.problem.label}"
+
+    def buffers(self, config: RoutingTablesConfig) -> Mapping[str, Region]:
+        """sym: the symmetric buffer of a rank."""
+        return {"sym": symmetric_buffer(config.problem)}
+
+    def launcher(self, config: RoutingTablesConfig) -> Callable[..., Any]:
+        """Imports the DSL."""
+        from .tables import routing_tables
+
+        return routing_tables
+
+    def arguments_type(self, config: RoutingTablesConfig) -> type[RoutingTablesArguments]:
+        """The same for all configurations."""
+        return RoutingTablesArguments
 
 
 EP_KERNELS: tuple[EpKernel, ...] = (DispatchGroupedGemmKernel(), GroupedGemmCombineKernel())

@@ -20,7 +20,7 @@ def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArgument
     """Linear2: results to the symmetric buffer; `args` has the fields of `GemmCombineArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0
-    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in ("results", "task_counter"))
+    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in ("results", "tile_counter"))
     return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
 
 
@@ -28,5 +28,5 @@ def dispatch_gemm_arguments(config: DispatchGemmConfig, args: Any) -> GemmArgume
     """Linear1: rows of the symmetric buffer; `args` has the fields of `DispatchGemmArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0  # where rows of experts lie is in the table that the scheduler makes
-    acts, scales, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "fc1_sf", "task_counter"))
+    acts, scales, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "fc1_sf", "tile_counter"))
     return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)

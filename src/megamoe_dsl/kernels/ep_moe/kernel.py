@@ -4,7 +4,7 @@
 |---|---|---|
 | 0      | token loader            | loader |
 | 1      | weight loader           | loader |
-| 2      | scheduler: tasks, tiles | loader |
+| 2      | scheduler: tiles        | loader |
 | 3      | nothing                 | loader |
 | 4-11   | math, epilogues         | epilogue |
 | 12-15  | communication: dispatch, or combine | dispatch |
@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -22,29 +21,31 @@ from cutlass import GridConstant, Int32
 
 from ...blocks.rank_barrier import Group
 from ...blocks.setup import init_barriers, shared_memory
+from ...device.cluster import sync_cluster
 from ...device.launch import launch
 from ...device.memory import load_u32, store_shared_u32
 from ...device.warp import set_max_registers
 from ..gemm.config import LOADER_WARPS
 from ..gemm.context import GemmContext, GemmMaps
+from ..gemm.epilogue_rows import finish_tile
+from ..gemm.kernel import end_together, rank_in_cluster
 from ..gemm.launch_maps import address, make_map
 from ..gemm.load import load_tokens, load_weights
 from ..gemm.maps import map_fields
 from ..gemm.math import math
 from ..gemm.setup import prefetch_maps
-from . import combine, dispatch
+from . import combine, dispatch, scatter
 from .arguments import DispatchGemmArguments, GemmCombineArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .context import ArrivingGemm, EpContext
+from .context import ArrivingGemm, EpContext, EpGemm
 from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import EpLaunch
-from .scheduler import TasksAfter, TasksBefore, expert_table, fill_table, schedule_tasks
+from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
 THREADS = 32 * COMMUNICATION_WARPS
 COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below
-Kind = type[TasksBefore] | type[TasksAfter]
 
 
 @cute.jit
@@ -57,23 +58,28 @@ def initialise(ctx: EpContext, gemm: GemmContext, warp: Any):
     if (warp == SCHEDULER_WARP) & (cute.arch.lane_idx() == 0):
         # SM 0 counts this launch only when every CTA has said that it has read what it needs of other ranks.
         store_shared_u32(ctx.shared("epoch"), load_u32(ctx.at("launch_epoch")))
-    cute.arch.sync_threads()
+    sync_all(ctx)
 
 
 @cute.jit
-def run_loader_warp(
-    ctx: EpContext, gemm: GemmContext, warp: Any, kind: cutlass.Constexpr[Kind], count: cutlass.Constexpr[Callable[[EpContext], Any]]
-):
-    """One of the four before the math warps; `count` says how many tasks the communication warps have, which with the tiles are in an order
-    of this kind."""
+def sync_all(ctx: EpContext):
+    """All threads of the cluster."""
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        sync_cluster()
+    else:
+        cute.arch.sync_threads()
+
+
+@cute.jit
+def run_loader_warp(ctx: EpContext, gemm: GemmContext, warp: Any):
+    """One of the four before the math warps."""
     set_max_registers(ctx.config.registers.loader, grow=False)
     if warp == TOKENS_WARP:
         load_tokens(gemm)
     elif warp == WEIGHTS_WARP:
         load_weights(gemm)
     elif warp == SCHEDULER_WARP:
-        fill_table(ctx, gemm)
-        schedule_tasks(ctx, gemm, kind.of(ctx.config.gemm, expert_table(gemm), count(ctx)))
+        schedule_tiles(ctx, gemm)
 
 
 def first_communication_warp(config: EpConfig) -> int:
@@ -101,17 +107,17 @@ def dispatch_gemm_kernel(
     warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    # The GEMM's place in the grid and in a cluster is for its own scheduler, which is not here.
-    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, Int32(0), Int32(0), ctx)
+    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_loader_warp(ctx, gemm, warp, TasksBefore, dispatch.count_tasks)
+        run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
         math(gemm, warp - LOADER_WARPS)
     else:
         set_max_registers(config.registers.dispatch, grow=False)
         dispatch.dispatch(ctx, communication_group(config))
+    end_together(gemm)
 
 
 @cute.kernel
@@ -129,17 +135,18 @@ def gemm_combine_kernel(
     warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.COMBINE)
-    gemm = GemmContext(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), Int32(0))
+    gemm = EpGemm(config.gemm, combine_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
-        run_loader_warp(ctx, gemm, warp, TasksAfter, combine.count_tasks)
+        run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
-        math(gemm, warp - LOADER_WARPS)
+        math(gemm, warp - LOADER_WARPS, scatter.finish_tile if config.scatter else finish_tile)
         combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
     else:
         set_max_registers(config.registers.dispatch, grow=False)
         combine.combine(ctx, communication_group(config))
+    end_together(gemm)
 
 
 @cute.jit

@@ -10,10 +10,9 @@ from ...layouts.mbarrier import MBarrier
 from ...layouts.region import U8, U32, U64, Field, Region
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.layouts.combine_plan import CombinePlan
-from .barriers import combine_barrier, pull_barrier, task_barriers
+from .barriers import combine_barrier, pull_barrier
 
 COMMUNICATION_WARPS = 4
-TASKS = 2  # handed out to a CTA that not all of its communication warps have read
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,10 @@ class EpSmemPlan(ABC):
     def slot_barrier(self) -> MBarrier:
         """What says that it is there."""
 
-    @cached_property
-    def own_barriers(self) -> tuple[MBarrier, ...]:
-        """Those of the communication warps."""
-        return (*task_barriers(tasks=TASKS, warps=COMMUNICATION_WARPS), self.slot_barrier)
-
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers."""
-        return (*self.gemm.barriers, *self.own_barriers)
+        return (*self.gemm.barriers, self.slot_barrier)
 
     @property
     def num_bytes(self) -> int:
@@ -49,14 +43,13 @@ class EpSmemPlan(ABC):
 
     @cached_property
     def region(self) -> Region:
-        """Everything; tasks: four words each; epoch: launches before this one."""
+        """Everything; epoch: launches before this one."""
         return Region.stack(
             "smem",
             self.gemm.region,
             self.slots,
-            Field("tasks", (TASKS, 4), U32, 16),
             Field("epoch", (1,), U32),
-            *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.own_barriers),
+            Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64),
         )
 
 

@@ -19,6 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.quantise import PER_LANE, quantise_f32, quantise_ue8m0
 from ...blocks.setup import shared_memory
 from ...device.launch import launch
@@ -27,26 +28,20 @@ from ...device.memory import (
     load_acquire_u32,
     load_constant_u64,
     load_constant_v4,
-    load_shared_u32,
     load_u32,
-    reduce_add_shared,
     reduce_add_u32,
     store_f32,
-    store_shared_u32,
     store_u8,
     store_u32,
     store_v2,
 )
-from ...device.warp import lanes_below, match_lanes, popc, shuffle_up, sync_warp
 from ...layouts.arith import div
 from ...recipe import E2M1, UE8M0, Format
 from ..gemm.problem import SCALE_BLOCK
 from .arguments import RouteArguments
 from .config import WARPS, RouteConfig
 
-LANES = 32
 CHUNK = LANES * PER_LANE
-MASKED = -1
 AT_A_TIME = 8
 """Slots of a lane whose experts are on their way from memory together."""
 
@@ -85,38 +80,24 @@ def store_micro_scaled(form: cutlass.Constexpr[Format], args: RouteArguments, ch
 
 
 def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) -> list[Int32]:
-    """The experts of a lane's next slots, 32 apart, before the last; `MASKED` where there is none.  All are on their way from memory before
+    """The experts of a lane's next slots, 32 apart, before the last; `NO_KEY` where there is none.  All are on their way from memory before
     one is looked at."""
     slots = [slot + LANES * i for i in range(AT_A_TIME)]
     named = [load_constant_u64(args.topk_idx + Int64(cutlass.min(one, last - 1)) * 8) for one in slots]
     found = []
     for one, name in zip(slots, named, strict=True):
         there = (one < last) & (name >= 0) & (name < config.problem.num_experts)
-        found.append(Int32(cutlass.select_(there, Int32(name), Int32(MASKED))))
+        found.append(Int32(cutlass.select_(there, Int32(name), Int32(NO_KEY))))
     return found
-
-
-@cute.jit
-def count_slot(counts: Int32, expert: Int32):
-    """Of the warp whose counts these are."""
-    if expert != MASKED:
-        reduce_add_shared(counts + expert * 4, 1)
 
 
 @cute.jit
 def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, counts: Int32, slot: Int32, last: Int32, expert: Int32):
     """A slot of each lane gets its row, in the lanes' order; `counts` are the next rows of the warp's experts."""
-    same = match_lanes(expert)
-    before, position = popc(same & lanes_below()), Int32(MASKED)
-    if expert != MASKED:
-        position = load_shared_u32(counts + expert * 4) + before
-        store_u32(args.sources + Int64(position) * 4, div(slot, config.problem.topk))
+    found = find_place(counts, expert, lambda place: store_u32(args.sources + Int64(place) * 4, div(slot, config.problem.topk)))
     if slot < last:
-        store_u32(args.positions + Int64(slot) * 4, position)
-    sync_warp()
-    if (expert != MASKED) & (before == 0):
-        store_shared_u32(counts + expert * 4, position + popc(same))
-    sync_warp()
+        store_u32(args.positions + Int64(slot) * 4, found.place)
+    pass_places(counts, expert, found)
 
 
 def sorting_ctas(config: RouteConfig, args: RouteArguments) -> Int32:
@@ -131,8 +112,7 @@ def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, sme
     region, experts = config.region, config.problem.num_experts
     warp, lane, slots = thread // LANES, thread % LANES, args.num_tokens * config.problem.topk
     counts = region.address(smem, "counts", warp)
-    for index in cutlass.range(thread, WARPS * experts, config.num_threads, unroll=1):
-        store_shared_u32(smem + region["counts"].offset + index * 4, 0)
+    clear_counts(smem + region["counts"].offset, WARPS * experts, thread, config.num_threads)
     cute.arch.sync_threads()
     lanes = ctas * (WARPS * LANES)
     each = (slots + (lanes - 1)) // lanes * LANES
@@ -141,7 +121,7 @@ def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, sme
     for start in cutlass.range(first, last, LANES * AT_A_TIME, unroll=1):
         chosen = experts_of(config, args, start + lane, last)
         for i in cutlass.range_constexpr(AT_A_TIME):
-            count_slot(counts, chosen[i])
+            count(counts, chosen[i])
     cute.arch.sync_threads()
     add_up(config, args, smem, thread, cta, ctas)
     cute.arch.sync_threads()
@@ -176,9 +156,9 @@ def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, to
     before, of_all = Int32(0), Int32(0)
     if thread < experts:
         for other in cutlass.range_constexpr(config.sorters):
-            count = load_u32(place + Int64(cutlass.min(Int32(other), ctas - 1) * experts) * 4)
-            before = before + cutlass.select_(cta > other, count, Int32(0))
-            of_all = of_all + cutlass.select_(ctas > other, count, Int32(0))
+            number = load_u32(place + Int64(cutlass.min(Int32(other), ctas - 1) * experts) * 4)
+            before = before + cutlass.select_(cta > other, number, Int32(0))
+            of_all = of_all + cutlass.select_(ctas > other, number, Int32(0))
     return before, of_all
 
 
@@ -186,31 +166,17 @@ def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, to
 def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """Counts of warps become their first rows, and ends of experts are stored: thread e has expert e."""
     region, experts = config.region, config.problem.num_experts
-    warp, lane, total = thread // LANES, thread % LANES, Int32(0)
+    counter, stride, total = region.address(smem, "counts", 0, thread), experts * 4, Int32(0)
     if thread < experts:
-        for one in cutlass.range_constexpr(WARPS):
-            total = total + load_shared_u32(region.address(smem, "counts", one, thread))
+        total = count_of_key(counter, stride, WARPS)
     before, of_all = Int32(0), total
     if ctas > 1:
         before, of_all = of_all_ctas(config, args, total, thread, cta, ctas)
-    end = of_all
-    for step in (1, 2, 4, 8, 16):
-        end = end + shuffle_up(end, step)
-    if lane == LANES - 1:
-        store_shared_u32(region.address(smem, "totals", warp), end)
-    cute.arch.sync_threads()
-    for one in cutlass.range_constexpr(WARPS):
-        of_warp = load_shared_u32(region.address(smem, "totals", one))
-        end = end + cutlass.select_(warp > one, of_warp, Int32(0))
+    end = sum_of_block(of_all, lambda one: region.address(smem, "totals", one), thread, WARPS)
     if thread < experts:
         if cta == 0:
             store_u32(args.ends + Int64(thread) * 4, end)
-        row = end - of_all + before
-        for one in cutlass.range_constexpr(WARPS):
-            place = region.address(smem, "counts", one, thread)
-            count = load_shared_u32(place)
-            store_shared_u32(place, row)
-            row = row + count
+        counts_to_places(counter, stride, WARPS, end - of_all + before)
 
 
 @cute.kernel

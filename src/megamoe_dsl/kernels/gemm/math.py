@@ -1,6 +1,6 @@
 """The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
 
-The next tile is read, and its scales of B are on their way, before the epilogue begins.
+The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
 waits     work_tile_full, per tile; full, per stage
 signals   work_tile_empty and empty, per warp, per tile and per stage
@@ -47,35 +47,30 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
         stage = ctx.of_tile(stage, tile)
         if cutlass.const_expr(ctx.config.halves):
             if ctx.is_half(tile):
-                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, True, finish_rows)
+                stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)
             else:
-                stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False, finish_rows)
+                stage = compute_rows(ctx, tile, scales, me, stage, False, finish_rows)
+            # Read after the branches: where these have the next tile too, the place in the ring is not in uniform registers, and every
+            # wgmma needs its descriptors moved there.
+            tile, tiles = next_tile(tiles)
+            scales = load_scales(ctx, tile, me)
         else:
-            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, False, finish_rows)
+            stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, finish_rows)
     # What TMA still reads is this CTA's.
     wait_group_read(0)
 
 
 @cute.jit
-def compute(
-    ctx: GemmContext,
-    tile: GemmTile,
-    tiles: TileQueue,
-    scales: Any,
-    me: MathThread,
-    stage: Stage,
-    half: cutlass.Constexpr[bool],
-    finish_rows: Callable[..., Any],
-):
+def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
-        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(half))
+        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
         sums, stage = multiply_all(ctx, stage, columns, WeightScales(scales[:1], Boolean(False)))
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
     else:
-        rows = rows_of(ctx.config, me, half)
+        rows = rows_of(ctx.config, me, False)
         sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
@@ -84,6 +79,23 @@ def compute(
         else:
             finish_rows(ctx, tile, rows, sums)
     return stage, following, tiles, scales
+
+
+@cute.jit
+def compute_rows(
+    ctx: GemmContext,
+    tile: GemmTile,
+    scales: Any,
+    me: MathThread,
+    stage: Stage,
+    half: cutlass.Constexpr[bool],
+    finish_rows: Callable[..., Any],
+):
+    """The same of a tile that may be a half one.  The ring's next stage."""
+    rows = rows_of(ctx.config, me, half)
+    sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+    finish_rows(ctx, tile, rows, sums)
+    return stage
 
 
 @cute.jit

@@ -45,20 +45,19 @@ class RowActivations:
         check_tensor(f"{owner}scales", self.scales, torch.float32, (problem.intermediate // SCALE_CHANNELS, rows))
 
 
-class EpBuffers:
-    """`weights` are the local experts', in checkpoint order, which the kernels read as they are; all memory is on their device.
+class EpSymmetric:
+    """The symmetric buffer of one rank.
 
-    sym       the symmetric buffer, uint8; None makes one
+    sym       its memory, uint8; None makes it on `device`
     watchdog  the record; None makes one
     """
 
     def __init__(
-        self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
+        self, problem: Problem, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        self.problem, self.weights, self.region = problem, weights, symmetric_buffer(problem)
-        device = weights.fc1.device
+        self.problem, self.region = problem, symmetric_buffer(problem)
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
-        self.watchdog = new_record(device) if watchdog is None else watchdog
+        self.watchdog = new_record(self.sym.device) if watchdog is None else watchdog
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""
@@ -66,16 +65,21 @@ class EpBuffers:
 
     def store(self, inputs: Inputs, tables: RoutingTables) -> None:
         """What this rank has, and where it goes, for the next launch."""
-        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
-            tensor = getattr(inputs, name)
-            self.view(name)[: len(tensor)].copy_(tensor)
+        self.store_inputs(inputs)
         for name in ("send_pairs", "recv_pairs", "expert_rows"):
             self.view(name).copy_(getattr(tables, name))
         self.view("pair_rows")[: len(tables.pair_rows)].copy_(tables.pair_rows)
 
-    def new_rows(self) -> torch.Tensor:
-        """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
-        return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
+    def store_inputs(self, inputs: Inputs) -> None:
+        """What this rank has, for the tables that are made next."""
+        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
+            tensor = getattr(inputs, name)
+            self.view(name)[: len(tensor)].copy_(tensor)
+
+    def tables(self, num_tokens: int) -> RoutingTables:
+        """Those of the last launch that made them, of so many tokens: views."""
+        views = (self.view(name) for name in ("send_pairs", "recv_pairs", "expert_rows"))
+        return RoutingTables(self.view("pair_rows")[:num_tokens], *views)
 
     def rows_in_use(self) -> int:
         """Up to the last expert's last block, from the present tables; waits for the device."""
@@ -85,6 +89,35 @@ class EpBuffers:
         """Rows of each local expert, from the present tables; waits for the device."""
         rows = self.view("expert_rows").tolist()
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
+
+    def tables_arguments(self, peers: int, num_tokens: int, rank: int, watchdog_ns: int) -> dict[str, int]:
+        """Of `routing_tables`."""
+        return {
+            "sym": self.sym.data_ptr(),
+            "peers": peers,
+            "num_tokens": num_tokens,
+            "rank": rank,
+            "watchdog": self.watchdog.data_ptr(),
+            "watchdog_ns": watchdog_ns,
+        }
+
+    def watchdog_message(self) -> str | None:
+        """What the record says, None when it is empty."""
+        return describe(self.watchdog.tolist())
+
+
+class EpBuffers(EpSymmetric):
+    """The same with the local experts' weights, in checkpoint order, which the kernels read as they are.  All memory is on their device."""
+
+    def __init__(
+        self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
+    ) -> None:
+        super().__init__(problem, sym, watchdog, weights.fc1.device)
+        self.weights = weights
+
+    def new_rows(self) -> torch.Tensor:
+        """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
+        return torch.empty(pool_rows(self.problem), 2 * self.problem.intermediate, dtype=torch.bfloat16, device=self.sym.device)
 
     def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
         """Of `dispatch_grouped_gemm` (kernels/ep_moe/arguments.py)."""
@@ -114,7 +147,3 @@ class EpBuffers:
             "watchdog": self.watchdog.data_ptr(),
             "watchdog_ns": watchdog_ns,
         }
-
-    def watchdog_message(self) -> str | None:
-        """What the record says, None when it is empty."""
-        return describe(self.watchdog.tolist())

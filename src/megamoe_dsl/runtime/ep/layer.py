@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
+from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
+from ...kernels.ep_moe.config import DispatchGemmConfig
 from ...kernels.ep_moe.layouts.pool import pool_rows
 from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.ep_moe.tables_config import RoutingTablesConfig
 from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights, quantize_e4m3_f32
@@ -28,11 +31,10 @@ from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
-from .routing import RoutingTables, Splits
 
 
 class EpMoE(torch.nn.Module):
-    """Two kernels bound to a symmetric buffer, and the caller's activation between them.
+    """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
 
     problem      the layer; its recipe is fp8xfp8
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
@@ -82,13 +84,31 @@ class EpMoE(torch.nn.Module):
             torch.zeros(problem.intermediate // SCALE_CHANNELS, rows, device=device),
         )
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
-        self._dispatch, self._combine = (CudaKernel(store.get(one)) for one in (self.dispatch_config, self.combine_config))
-        peers, rank = self.symmetric.peers.data_ptr(), self.symmetric.rank
-        # Tensor maps are encoded once; a call changes y and its tokens.
-        first = self.memory.dispatch_arguments(self.dispatch_config, peers, self.rows, rank, watchdog_ns)
-        second = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, watchdog_ns)
-        for kernel, arguments in ((self._dispatch, first), (self._combine, second)):
-            kernel.arguments.fill(kernel.artifact.kernel.parameters(kernel.artifact.config, arguments, encode_tensor_map))
+        self.watchdog_ns = watchdog_ns
+        self._tables: dict[RoutingTablesConfig, CudaKernel] = {}
+        self.store = store
+        self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
+        self.tables_for(self.dispatch_config)
+
+    def bind(self, artifact: Artifact) -> CudaKernel:
+        """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""
+        peers, rank, config = self.symmetric.peers.data_ptr(), self.symmetric.rank, artifact.config
+        kernel = CudaKernel(artifact)
+        if isinstance(config, RoutingTablesConfig):
+            arguments = self.memory.tables_arguments(peers, 0, rank, self.watchdog_ns)
+        elif isinstance(config, DispatchGemmConfig):
+            arguments = self.memory.dispatch_arguments(config, peers, self.rows, rank, self.watchdog_ns)
+        else:
+            arguments = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
+        kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
+        return kernel
+
+    def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
+        """What makes the tables that such a dispatch reads, bound once."""
+        config = RoutingTablesConfig.of(dispatch)
+        if config not in self._tables:
+            self._tables[config] = self.bind(self.store.get(config))
+        return self._tables[config]
 
     def forward(
         self,
@@ -121,23 +141,13 @@ class EpMoE(torch.nn.Module):
         self.launch_combine(y)
         return y
 
-    def route(self, inputs: Inputs) -> None:
-        """This rank's tokens and routing tables into the symmetric buffer; ranks exchange their counts."""
-        config, problem = self.dispatch_config, self.problem
-        splits = self._gather(Splits.of(problem, inputs.topk_idx, token_saving=config.token_saving))
-        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
-        self.memory.store(inputs, RoutingTables.of(problem, self.symmetric.rank, inputs.topk_idx, splits, **options))
-
-    def _gather(self, own: Splits) -> Splits:
-        """Of all ranks."""
-        if self.problem.num_ranks == 1:
-            return Splits.stack([own])
-        import torch.distributed as dist
-
-        mine = torch.cat([own.experts, own.ranks])
-        all_of_them = torch.empty(self.problem.num_ranks, len(mine), dtype=mine.dtype, device=mine.device)
-        dist.all_gather_into_tensor(all_of_them, mine, group=self.symmetric.group)
-        return Splits(*all_of_them.split([self.problem.num_experts, self.problem.num_ranks], dim=1))
+    def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None) -> None:
+        """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of
+        another dispatch than the layer's."""
+        kernel = self.tables_for(config or self.dispatch_config)
+        self.memory.store_inputs(inputs)
+        kernel.arguments.values.num_tokens = inputs.num_tokens
+        kernel.launch()
 
     def launch_dispatch(self) -> None:
         """Linear1 of the rows that this rank receives, into `rows`."""
@@ -153,9 +163,13 @@ class EpMoE(torch.nn.Module):
 
     def launch_combine(self, y: torch.Tensor) -> None:
         """Linear2 of `acts`, and every token's sum."""
-        values = self._combine.arguments.values
-        values.y, values.num_tokens = (y if len(y) else self._nowhere).data_ptr(), len(y)
+        self.point_at(self._combine, y)
         self._combine.launch()
+
+    def point_at(self, combine: CudaKernel, y: torch.Tensor) -> None:
+        """So that the launches of a bound combine that follow make y."""
+        values = combine.arguments.values
+        values.y, values.num_tokens = (y if len(y) else self._nowhere).data_ptr(), len(y)
 
     def synchronize(self) -> None:
         """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -115,8 +116,8 @@ class SimulatedEp:
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         config = self.dispatch_kernel.config
-        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, token_saving=config.token_saving) for one in inputs])
-        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, fetched_for=config.fetched_for) for one in inputs])
+        options: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
         for rank, (buffers, one) in enumerate(zip(self.ranks, inputs, strict=True)):
             buffers.store(one, RoutingTables.of(self.problem, rank, one.topk_idx, splits, **options))
 
@@ -134,6 +135,7 @@ class SimulatedEp:
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),
+            cluster=(config.cluster, 1, 1),
             dynamic_smem=kernel.dynamic_smem,
             args=kernel.kernel.parameters(config, arguments),
             rank=rank,

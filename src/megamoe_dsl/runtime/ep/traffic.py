@@ -26,14 +26,14 @@ class Traffic:
     row_bytes: int
 
     @classmethod
-    def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Traffic:
-        """Of all ranks, whose tokens have these experts."""
+    def of(cls, problem: Problem, topk_idx: Sequence[torch.Tensor], fetched_for: int | None = None) -> Traffic:
+        """Of all ranks, whose tokens have these experts; a row is fetched for so many neighbouring experts, by default for a rank's."""
 
-        def crossing(token_saving: bool) -> int:
-            away = (leading_pairs(problem, idx, token_saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
+        def crossing(size: int | None) -> int:
+            away = (leading_pairs(problem, idx, size) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
             return sum(int(pairs.sum()) for pairs in away)
 
-        return cls(crossing(False), crossing(True), problem.hidden + SCALE_BYTES * (problem.hidden // SCALE_CHANNELS))
+        return cls(crossing(1), crossing(fetched_for), problem.hidden + SCALE_BYTES * (problem.hidden // SCALE_CHANNELS))
 
     @property
     def saved(self) -> float:

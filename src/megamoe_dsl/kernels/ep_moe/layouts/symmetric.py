@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import lru_cache
 
-from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, Field, Region
+from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, U64, Field, Region
 from ....problem import Problem
 from .pool import pool_rows
 
@@ -15,22 +15,24 @@ SCALE_CHANNELS = 128
 
 
 class EpLaunch(IntEnum):
-    """The two kernels, which have counters of their own."""
+    """The kernels, which have counters of their own."""
 
     DISPATCH = 0
     COMBINE = 1
+    TABLES = 2
 
 
 class EpBarrier(IntEnum):
     """Where ranks meet in a launch.  INPUTS, of dispatch: the tokens that peers read are there.  RESULTS, of combine: all tiles are done.
-    READ: what peers read of a rank has been read."""
+    READ: what peers read of a rank has been read.  SPLITS, of the tables: what every rank counts is there."""
 
     INPUTS = 0
     RESULTS = 1
     READ = 2
+    SPLITS = 3
 
 
-PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "task_counter")
+PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter")
 """Fields whose first index is an `EpLaunch`."""
 
 
@@ -41,27 +43,31 @@ def send_capacity(problem: Problem) -> int:
 
 @lru_cache
 def symmetric_buffer(problem: Problem) -> Region:
-    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, El = local experts.  A pair is a token and one of its slots,
-    token * K + slot.
+    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, E = experts, El = local ones.
+    A pair is a token and one of its slots, token * K + slot.
 
     | field         | shape            | written by | read by |
     |---|---|---|---|
-    | launch_epoch  | u32 [2]          | SM 0       | all: launches of a kernel so far |
-    | grid_arrivals | u32 [2, 3]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
-    | rank_signal   | u32 [2, 3]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
-    | task_counter  | u32 [2]          | schedulers | schedulers: tasks handed out, beyond the first of each CTA; 0 between launches |
-    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block that are there, of every other launch |
+    | launch_epoch  | u32 [3]          | SM 0       | all: launches of a kernel so far |
+    | grid_arrivals | u32 [3, 4]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
+    | rank_signal   | u32 [3, 4]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
+    | tile_counter  | u32 [3]          | schedulers | schedulers: tiles handed out, beyond the first of each CTA; 0 between launches |
+    | task_counter  | u32 [3]          | communication warps | communication warps: tasks handed out; 0 between launches |
+    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block or expert that are there, of every other launch |
     | x             | e4m3 [T, H]      | host       | dispatch of any rank |
     | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
     | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
     | topk_weights  | f32 [T, K]       | host       | combine |
-    | pair_rows     | i32 [T, K]       | host       | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
-    | send_pairs    | i32 [R, T min(K, El)] | host  | dispatch of rank r: the pairs that it fetches |
-    | recv_pairs    | i32 [R]          | host       | scheduler: how many it fetches of each rank |
-    | expert_rows   | i32 [El]         | host       | scheduler: rows of each local expert |
+    | splits        | i32 [2, R, E]    | tables of rank r | tables: its tokens for each expert, of every other launch |
+    | pulls         | i32 [2, R]       | tables of rank r | tables: how many pairs it has for this rank |
+    | pair_rows     | i32 [T, K]       | tables     | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
+    | send_pairs    | i32 [R, T min(K, El)] | tables | dispatch of rank r: the pairs that it fetches |
+    | recv_pairs    | i32 [R]          | tables     | scheduler: how many it fetches of each rank |
+    | expert_rows   | i32 [El]         | tables     | scheduler: rows of each local expert |
     | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
-    | results       | bf16 [P, H]      | Linear2    | combine of any rank |
+    | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
+    | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
     """
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
@@ -70,17 +76,21 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("launch_epoch", (launches,), U32),
         Field("grid_arrivals", (launches, barriers), U32),
         Field("rank_signal", (launches, barriers), U32),
+        Field("tile_counter", (launches,), U32),
         Field("task_counter", (launches,), U32),
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
         Field("x", (tokens, hidden), E4M3, ALIGNMENT),
         Field("x_sf", (tokens, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
+        Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
+        Field("pulls", (2, problem.num_ranks), I32, ALIGNMENT),
         Field("pair_rows", (tokens, topk), I32, ALIGNMENT),
         Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
         Field("fc1_acts", (rows, hidden), E4M3, ALIGNMENT),
         Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), F32, ALIGNMENT),
+        Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
     )

@@ -15,7 +15,7 @@ class EpWait(IntEnum):
     RANK = 3  # every rank at a rank barrier
 
 
-WHAT = {EpWait.ROWS: "block of rows", EpWait.GRID: "rank barrier", EpWait.RANK: "rank barrier"}
+WHAT = {EpWait.ROWS: "rows of block or expert", EpWait.GRID: "rank barrier", EpWait.RANK: "rank barrier"}
 
 
 def describe(words: list[int]) -> str | None:

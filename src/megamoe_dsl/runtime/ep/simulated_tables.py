@@ -1,0 +1,54 @@
+"""The kernel that makes routing tables on simulated ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...artifact.artifact import Artifact
+from ...kernels.ep_moe.tables_config import RoutingTablesConfig
+from ...problem import ProblemError
+from ...sim import GlobalMemory, Launch, Report, Simulator, load
+from ..simulated import WATCHDOG_NS
+from ..watchdog import naming_the_wait
+from .buffers import EpSymmetric
+
+
+def simulate_tables(
+    artifact: Artifact,
+    ranks: Sequence[EpSymmetric],
+    tokens: Sequence[int],
+    *,
+    launches: int = 1,
+    seed: int = 0,
+    race: bool = True,
+    watchdog_ns: int = WATCHDOG_NS,
+) -> Report:
+    """Launches of `routing_tables` without a pause, on ranks whose symmetric buffers have the experts of so many tokens, and in them then
+    the tables (`EpSymmetric.tables`).  What the simulator saw.
+
+    Raises `ProblemError` for an artifact of another kernel, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a
+    deadlock.
+    """
+    config = artifact.config
+    if not isinstance(config, RoutingTablesConfig):
+        raise ProblemError("artifact", type(config).__name__, "an Artifact of a RoutingTablesConfig")
+    memory, launched = GlobalMemory(), []
+    peers = torch.tensor([rank.sym.data_ptr() for rank in ranks], dtype=torch.int64)
+    memory.add(peers, name="peers", read_only=True)
+    for rank, (buffers, count) in enumerate(zip(ranks, tokens, strict=True)):
+        memory.add(buffers.sym, name="sym", rank=rank)
+        memory.add(buffers.watchdog, name="watchdog", rank=rank)
+        launched.append(
+            Launch(
+                grid=(config.num_sms, 1, 1),
+                block=(config.num_threads, 1, 1),
+                dynamic_smem=artifact.dynamic_smem,
+                args=artifact.kernel.parameters(config, buffers.tables_arguments(peers.data_ptr(), count, rank, watchdog_ns)),
+                rank=rank,
+                program=load(artifact.ptx),
+            )
+        )
+    with naming_the_wait(*ranks):
+        return Simulator(None, memory, seed=seed, race=race).run(launched * launches)

@@ -1,0 +1,52 @@
+"""One measured point of a table of expert-parallel layers: a shape, tokens, and what each way to compute it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+
+class EpShare(NamedTuple):
+    """What a rank's part of a layer is apart from its tokens."""
+
+    hidden: int
+    intermediate: int
+    experts_per_rank: int
+    topk: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class EpEntry:
+    """What was measured with so many tokens of each rank.
+
+    us        microseconds of a call, by way: `fused`, `unfused`, and `halves`, with the unfused layer's SwiGLU between these
+    results   name of the file in bench/results that this comes from
+    """
+
+    SUFFIX: ClassVar[str] = "-ep"
+
+    hidden: int
+    intermediate: int
+    experts_per_rank: int
+    topk: int
+    tokens: int
+    us: Mapping[str, float]
+    results: str
+    recipe: str = "fp8xfp8"
+
+    @property
+    def share(self) -> EpShare:
+        """What was measured, apart from the tokens."""
+        return EpShare(self.hidden, self.intermediate, self.experts_per_rank, self.topk, self.recipe)
+
+    @property
+    def expected(self) -> float:
+        """Tokens of an expert, all ranks together."""
+        return self.tokens * self.topk / self.experts_per_rank
+
+    @property
+    def key(self) -> tuple[EpShare, float]:
+        """What tells entries of a table apart."""
+        return self.share, self.expected

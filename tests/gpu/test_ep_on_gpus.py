@@ -1,0 +1,99 @@
+"""The expert-parallel kernels on GPUs: tables, rows and y are the reference's to the bit, as the simulator's are; a soak; a CUDA graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ep_ranks import RANKS, SETS, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from gpu_options import GpuOptions
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench.ep import draw_activations, swiglu
+from megamoe_dsl.bench.ep_reference import combined, linear1_rows
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.cases import Case
+from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
+from ranks_on_gpus import let_gpus_see_each_other
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def devices(host: Host) -> list[torch.device]:
+    found = [torch.device("cuda", index) for index in range(host.gpus)]
+    let_gpus_see_each_other(found)
+    return found
+
+
+def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -> None:
+    """Every element of a launch, and every entry of its tables."""
+    moe, accumulate = case.problem, torch.float64 if case.exact else "hopper"
+    splits = Splits.stack([Splits.of(moe, idx) for idx in case.topk_idx])
+    ys = combined(case, [draw_activations(case, rank) for rank in range(moe.num_ranks)], accumulate)
+    for rank, (one, found) in enumerate(zip(made, tables, strict=True)):
+        wanted = RoutingTables.of(moe, rank, case.topk_idx[rank], splits)
+        for name in ("pair_rows", "recv_pairs", "expert_rows"):
+            assert torch.equal(getattr(found, name).cpu(), getattr(wanted, name))
+        for owner, count in enumerate(splits.ranks[rank].tolist()):
+            assert torch.equal(found.send_pairs[owner, :count].cpu(), wanted.send_pairs[owner, :count])
+        rows = torch.cat(linear1_rows(case, rank, accumulate))
+        assert torch.equal(one.rows.cpu().view(torch.int16), rows.view(torch.int16))
+        assert torch.equal(one.y.cpu().view(torch.int16), ys[rank].view(torch.int16))
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
+def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
+    """One launch of each kernel on one GPU."""
+    case = routed_case(whole_case(1, exact=exact), 1)
+    wanted = small_configs(options.gpu_sms, len(devices), 1)
+    ranks = ranks_of(case, devices, ArtifactStore(options.kernels), wanted)
+    for rank, one in zip(ranks, inputs_of(case, ranks), strict=True):
+        rank.launch(one, options.watchdog_s * 10**9)
+    synchronize(ranks)
+    count = len(case.x[0])
+    check_reference(case, [Made.of(ranks[0], count)], [ranks[0].buffers.tables(count)])
+
+
+@pytest.mark.parametrize("number", RANKS)
+def test_launches_have_the_references_bits(number: int, options: GpuOptions, devices: list[torch.device]) -> None:
+    """Changing numbers of tokens, uneven routing, dropped pairs, ranks without any: the first launch of each set is compared with the
+    reference, all others with it."""
+    whole = whole_case(number)
+    wanted = small_configs(options.gpu_sms, len(devices), number)
+    ranks = ranks_of(whole, devices, ArtifactStore(options.kernels), wanted)
+    cases = [routed_case(whole, index) for index in range(SETS)]
+    sets, first, watchdog_ns = [inputs_of(case, ranks) for case in cases], [], options.watchdog_s * 10**9
+    for case, inputs in zip(cases, sets, strict=True):
+        for rank, one in zip(ranks, inputs, strict=True):
+            rank.launch(one, watchdog_ns)
+        synchronize(ranks)
+        first.append([Made.of(rank, one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
+        check_reference(case, first[-1], [rank.buffers.tables(one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
+    assert soak(ranks, sets, first, options.soak_launches, watchdog_ns) == 0
+    elements = sum(one.rows.numel() + one.y.numel() for made in first for one in made)
+    print(f"{number} ranks on {min(number, len(devices))} GPUs: {options.soak_launches} launches of {SETS} sets with {elements:,} elements")
+
+
+def test_a_graph_of_the_layer(options: GpuOptions, devices: list[torch.device], tmp_path: Path) -> None:
+    """Tables, dispatch, activation and combine captured once; its replays are as calls are."""
+    case = whole_case(1, exact=False)
+    fields = {name: getattr(small_configs(options.gpu_sms, len(devices), 1)[1], name) for name in ("block_m", "block_n", "task_tokens")}
+    weights = case.to("cuda").weights[0]
+    layer = EpMoE(case.problem, weights, activation=swiglu, store=ArtifactStore(options.kernels), dispatch=fields, combine=fields)
+    x, idx, topk_weights = case.x[0].float().bfloat16().cuda(), case.topk_idx[0].cuda(), case.topk_weights[0].cuda()
+    y = layer(x, idx, topk_weights)  # warms up
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = layer(x, idx, topk_weights, out=y)
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        x.copy_(torch.randn(x.shape, generator=generator))
+        idx.copy_(torch.rand(len(idx), case.problem.num_experts, generator=generator).topk(idx.shape[1]).indices)
+        wanted = layer(x, idx, topk_weights).clone()
+        captured.fill_(float("nan"))
+        graph.replay()
+        layer.synchronize()
+        assert torch.equal(captured.view(torch.int16), wanted.view(torch.int16))

@@ -1,0 +1,156 @@
+"""The kernel that makes routing tables, on simulated ranks: every table is numpy's, race detector on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mega_moe_runs import artifact
+
+from megamoe_dsl.cases.routing import draw_experts
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.layouts.pool import first_rows
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.ep.buffers import EpSymmetric
+from megamoe_dsl.runtime.ep.simulated_tables import simulate_tables
+from megamoe_dsl.runtime.watchdog import WatchdogError
+from megamoe_dsl.sim import Simulator
+from sweep import rarely
+
+MADE = ("splits", "pulls", "pair_rows", "send_pairs", "recv_pairs", "expert_rows")
+OPTIONS = [(most, sorting) for most in (1, 2, 99) for sorting in (True, False)]  # of neighbouring experts, up to all of a rank
+SHAPES = {
+    "six slots of eight experts": (8, 6, 2, 19),
+    "as many slots as experts of a rank": (6, 2, 3, 9),
+    "one slot": (12, 1, 4, 40),
+    "more slots than half a warp": (20, 17, 1, 3),
+    "more tokens of a warp than it sorts at a time": (10, 8, 2, 200),
+}
+UNTOUCHED = -7
+
+
+@cache
+def problem(shape: str) -> Problem:
+    experts, topk, ranks, tokens = SHAPES[shape]
+    return Problem(256, 128, num_experts=experts, topk=topk, num_ranks=ranks, max_tokens_per_rank=tokens, recipe="fp8xfp8")
+
+
+def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpSymmetric]:
+    """Symmetric buffers with these experts; what the kernel makes holds numbers that it must replace."""
+    ranks = [EpSymmetric(moe) for _ in idx]
+    for one, experts in zip(ranks, idx, strict=True):
+        for name in MADE:
+            one.view(name).fill_(UNTOUCHED)
+        one.view("topk_idx")[: len(experts)] = experts
+    return ranks
+
+
+def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], fetched_for: int, sorting: bool) -> None:
+    """Against numpy: all pairs sorted by (expert, rank, token) give the rows, those whose tokens travel the lists."""
+    local, topk = moe.experts_per_rank, moe.topk
+    named = [(e, r, t, s) for r, one in enumerate(idx) for t, row in enumerate(one.tolist()) for s, e in enumerate(row)]
+    pairs = np.array([one for one in named if 0 <= one[0] < moe.num_experts], dtype=np.int64).reshape(-1, 4)
+    pairs = pairs[np.lexsort(pairs.T[::-1])]
+    counts = np.bincount(pairs[:, 0], minlength=moe.num_experts).reshape(moe.num_ranks, local)
+    first = np.array([first_rows(one.tolist())[:-1] for one in counts]).ravel()
+    index = np.arange(len(pairs)) - np.searchsorted(pairs[:, 0], pairs[:, 0])
+    rows = [np.full(tuple(one.shape), -1) for one in idx]
+    for (e, r, t, s), place in zip(pairs, index, strict=True):
+        rows[r][t, s] = first[e] + place
+    leads = pairs
+    if fetched_for > 1:
+        owners = pairs[:, 0] // local * local + pairs[:, 0] % local // fetched_for
+        _, kept = np.unique(np.stack([owners, pairs[:, 1], pairs[:, 2]]), axis=1, return_index=True)
+        leads = pairs[np.sort(kept)]
+    if not sorting:
+        leads = leads[np.lexsort((leads[:, 3], leads[:, 2], leads[:, 1]))]
+    for rank, (buffers, experts) in enumerate(zip(ranks, idx, strict=True)):
+        made = buffers.tables(len(experts))
+        np.testing.assert_array_equal(made.pair_rows, rows[rank])
+        np.testing.assert_array_equal(made.expert_rows, counts[rank])
+        for owner in range(moe.num_ranks):
+            mine = leads[(leads[:, 1] == rank) & (leads[:, 0] // local == owner)]
+            assert ranks[owner].tables(0).recv_pairs[rank] == len(mine)
+            np.testing.assert_array_equal(made.send_pairs[owner, : len(mine)], mine[:, 2] * topk + mine[:, 3])
+            assert (made.send_pairs[owner, len(mine) :] == UNTOUCHED).all()
+
+
+def run(shape: str, idx: Sequence[torch.Tensor], most: int, sorting: bool, launches: int = 1, seed: int = 0) -> None:
+    """Launches without a pause, and their tables."""
+    moe = problem(shape)
+    ranks = ranks_with(moe, idx)
+    fetched_for = min(most, moe.experts_per_rank)
+    made = artifact(RoutingTablesConfig(moe, fetched_for, sorting))
+    report = simulate_tables(made, ranks, [len(one) for one in idx], launches=launches, seed=seed)
+    assert not report.findings and not report.warnings
+    check_tables(moe, ranks, idx, fetched_for, sorting)
+    assert all(one.view("launch_epoch").tolist() == [0, 0, launches] for one in ranks)
+
+
+@st.composite
+def routed(draw: st.DrawFn) -> tuple[str, list[torch.Tensor]]:
+    """A shape, and experts of tokens: of all, of few or of no experts, dropped pairs, what names no expert, ranks without a token."""
+    shape = draw(st.sampled_from(list(SHAPES)))
+    moe, seed, mask = problem(shape), draw(st.integers(0, 1 << 20)), draw(st.sampled_from((0.0, 0.3, 1.0)))
+    generator = torch.Generator().manual_seed(seed)
+    bias = torch.randn(moe.num_experts, generator=generator) * draw(st.sampled_from((0.0, 5.0)))
+    counts = [draw(st.integers(0, moe.max_tokens_per_rank)) for _ in range(moe.num_ranks)]
+    idx = [draw_experts(moe, count, bias, generator, mask) for count in counts]
+    for one in idx:
+        one[one == -1] = draw(st.sampled_from((-1, moe.num_experts, 1 << 40)))
+    return shape, idx
+
+
+@settings(max_examples=3, deadline=None)
+@given(routed(), st.sampled_from(OPTIONS), st.integers(0, 3))
+def test_tables_are_numpys(drawn: tuple[str, list[torch.Tensor]], options: tuple[int, bool], seed: int) -> None:
+    run(*drawn, *options, seed=seed)
+
+
+@pytest.mark.sweep
+@settings(max_examples=30, deadline=None)
+@given(routed(), st.sampled_from(OPTIONS), st.integers(0, 3))
+def test_tables_of_more_examples(drawn: tuple[str, list[torch.Tensor]], options: tuple[int, bool], seed: int) -> None:
+    run(*drawn, *options, seed=seed)
+
+
+@pytest.mark.parametrize(("most", "sorting"), [(99, True), rarely(1, False), rarely(2, True)])
+def test_launches_without_a_pause(most: int, sorting: bool) -> None:
+    """A rank may be in its next launch while another reads what it was told in this one."""
+    shape = "more tokens of a warp than it sorts at a time"
+    moe = problem(shape)
+    idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), torch.Generator().manual_seed(count), 0.2) for count in (200, 4)]
+    run(shape, idx, most, sorting, launches=3, seed=5)
+
+
+def test_a_rank_that_stays_away_is_named() -> None:
+    moe = problem("six slots of eight experts")
+    ranks = ranks_with(moe, [torch.zeros(0, 6, dtype=torch.int64)] * 2)
+    run_all = Simulator.run
+    with (
+        patch.object(Simulator, "run", lambda self, launches: run_all(self, launches[:1])),
+        pytest.raises(WatchdogError, match=r"rank 0, SM 0: wait RANK \(rank barrier SPLITS\) exceeded its limit"),
+    ):
+        simulate_tables(artifact(RoutingTablesConfig(moe, 1)), ranks, [0, 0], watchdog_ns=10_000)
+
+
+def test_bad_fields_are_named() -> None:
+    moe = problem("one slot")
+    with pytest.raises(ConfigError, match=r"token_sorting = 1: must be True or False"):
+        RoutingTablesConfig(moe, 1, token_sorting=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"fetched_for = 4: must be between 1 and 3"):
+        RoutingTablesConfig(moe, 4)
+    with pytest.raises(ConfigError, match=r"problem\.num_experts = 1024: must be at most \d+"):
+        RoutingTablesConfig(Problem(256, 128, num_experts=1024, topk=4, recipe="fp8xfp8"), 1)
+    dispatch = DispatchGemmConfig(moe, 64, 64, token_saving=False)
+    assert RoutingTablesConfig.of(dispatch) == RoutingTablesConfig(moe, 1)
+    with pytest.raises(ProblemError, match=r"artifact = 'DispatchGemmConfig': must be an Artifact of a RoutingTablesConfig"):
+        simulate_tables(artifact(dispatch), [], [])

@@ -1,0 +1,53 @@
+"""The chooser among the ways to compute an expert-parallel layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe import way
+from megamoe_dsl.kernels.ep_moe.way import Way, fastest_way
+from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_layers
+
+SHAPE = (512, 256, 4, 2)
+MOE = Problem(hidden=512, intermediate=256, num_experts=8, topk=2, num_ranks=2, max_tokens_per_rank=4096, recipe="fp8xfp8")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few tokens were fastest unfused, many in halves; another shape fused."""
+    entries = (
+        EpEntry(*SHAPE, 16, {"fused": 3.0, "halves": 2.0, "unfused": 1.0}, "none"),
+        EpEntry(*SHAPE, 1024, {"fused": 3.0, "halves": 1.0, "unfused": 2.0}, "none"),
+        EpEntry(4096, 2048, 32, 6, 1024, {"fused": 1.0, "halves": 2.0, "unfused": 3.0}, "none"),
+    )
+    monkeypatch.setattr(way, "tuned_layers", lambda gpu: Table(gpu, entries if gpu == DEFAULT_GPU else (), EpEntry))
+    yield
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_nearest_point_decides() -> None:
+    assert fastest_way(MOE, 0) == fastest_way(MOE, 100) == Way.UNFUSED
+    assert fastest_way(MOE, 200) == fastest_way(MOE, 4096) == Way.HALVES
+    assert fastest_way(MOE, 16, among=(Way.FUSED, Way.HALVES)) == Way.HALVES
+    assert fastest_way(MOE, 16, among=[Way.FUSED]) == Way.FUSED
+    assert fastest_way(PRESETS["flash"].problem(4096, num_experts=64, num_ranks=2, recipe="fp8xfp8"), 4096) == Way.FUSED
+
+
+@pytest.mark.usefixtures("measured")
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ProblemError, match=r"num_tokens = 4097"):
+        fastest_way(MOE, 4097)
+    with pytest.raises(ConfigError, match=r"among = \(\): must be at least one way"):
+        fastest_way(MOE, 1, among=())
+    with pytest.raises(ConfigError, match=r"gpu = 'NVIDIA X': must be one that was measured"):
+        fastest_way(MOE, 1, gpu="NVIDIA X")
+
+
+def test_the_tables_entries_have_every_way() -> None:
+    entries = tuned_layers(DEFAULT_GPU).entries
+    assert entries and all(set(one.us) == set(Way) and min(one.us.values()) > 0 for one in entries)
