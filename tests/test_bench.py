@@ -79,7 +79,7 @@ BAD = [
     ("--check=unfused --trace", "--check = 'unfused': must be left out with a trace"),
     (f"--out={__file__}", f"--out = {__file__!r}: must be a folder that can be written ("),
     ("--hidden=512", "--intermediate = None: must be given, or taken from a --preset"),
-    ("--hidden=500 --preset=flash", "--hidden = 500: must be a multiple of 256"),
+    ("--hidden=500 --preset=flash", "--hidden = 500: must be a multiple of 32"),
     ("--hidden=512 --intermediate=256 --experts=8 --topk=9", "--topk = 9: must be at most --experts = 8"),
     ("--experts=64 --experts-per-rank=8", "--experts-per-rank = 8: must be left out with --experts"),
 ]

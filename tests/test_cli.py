@@ -73,7 +73,7 @@ def test_help_names_the_tiles_of_the_commands_architectures(command: str, has_sm
     [
         (["inspect", "--preset", "flush"], "--preset = 'flush': must be one of flash, pro"),
         (["inspect", "--hidden", "512"], "--intermediate = None: must be given, or taken from a --preset"),
-        (["inspect", "--preset", "flash", "--hidden", "100"], "--hidden = 100: must be a multiple of 256"),
+        (["inspect", "--preset", "flash", "--hidden", "100"], "--hidden = 100: must be a multiple of 32"),
         (["inspect", "--preset", "flash", "--experts", "255"], "--experts = 255: must be a multiple of --ranks = 8"),
         (["inspect", "--preset", "flash", "--topk", "33"], "--topk = 33: must be at most 32"),
         (["inspect", "--preset", "flash", "--block-m", "48"], "--block-m = 48: must be one of [16, 32, 64, 96, 128, 192]"),

@@ -54,23 +54,15 @@ SHAPES = {
     "qwen3-30b-a3b": (2048, 768, 128, 8),
     "glm-4.5": (5120, 1536, 160, 8),
     "glm-4.5-air": (4096, 1408, 128, 8),
-    "gpt-oss-120b": (3072, 2944, 128, 4),
-    "gpt-oss-20b": (3072, 2944, 32, 4),
+    "gpt-oss-120b": (2880, 2880, 128, 4),
+    "gpt-oss-20b": (2880, 2880, 32, 4),
 }
 """What kernels compute: hidden, intermediate, experts, top-k."""
 
 
-def test_shapes_are_the_published_ones_padded_where_a_kernel_needs_it() -> None:
+def test_shapes_are_the_published_ones() -> None:
     found = {name: one.problem(128) for name, one in PRESETS.items()}
     assert {name: (one.hidden, one.intermediate, one.num_experts, one.topk) for name, one in found.items()} == SHAPES
-    padded = [name for name, one in PRESETS.items() if (one.published_hidden, one.published_intermediate) != SHAPES[name][:2]]
-    assert padded == ["gpt-oss-120b", "gpt-oss-20b"]
-    for name in padded:
-        assert (PRESETS[name].published_hidden, PRESETS[name].published_intermediate) == (2880, 2880)
-        for field, smaller in {"hidden": 3072 - 256, "intermediate": 2944 - 128}.items():
-            assert smaller < 2880, "no smaller multiple would do"
-            with pytest.raises(ProblemError, match=f"{field} = 2880: must be a multiple of"):
-                PRESETS[name].problem(128, **{field: 2880})
 
 
 @pytest.mark.parametrize("command", ["inspect", "simulate", "layout", "export", "bench", "tune"])

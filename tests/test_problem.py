@@ -22,9 +22,9 @@ REJECTED = [
         for value in (0, -8, 1.0, True, "8")
     ),
     *((field, value, "a positive integer") for field in ("num_ranks", "max_tokens_per_rank") for value in (0, -1, 2.0, False, None)),
-    ("hidden", 128, "a multiple of 256"),
-    ("hidden", 2880, "a multiple of 256"),
-    ("intermediate", 64, "a multiple of 128"),
+    ("hidden", 80, "a multiple of 32"),
+    ("hidden", 2880 + 16, "a multiple of 32"),
+    ("intermediate", 48, "a multiple of 32"),
     ("intermediate", 16384 + 128, "at most 16384"),
     ("num_ranks", MAX_RANKS * 2, "at most 128"),
     ("num_experts", 34, "a multiple of num_ranks = 4"),
@@ -61,8 +61,8 @@ def test_topk_is_bounded_by_the_experts():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("hidden", 256),
-        ("intermediate", 128),
+        ("hidden", 32),
+        ("intermediate", 32),
         ("intermediate", 16384),
         ("topk", 32),
         ("num_ranks", 32),

@@ -13,6 +13,7 @@ from .recipe import BF16, COMBINE, RECIPES, Recipe
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
 MAX_INTERMEDIATE = 16384
+CHANNEL_STEP = 32  # of hidden and intermediate: whole UE8M0 scales, and rows of any element that bulk copies can move
 MIN_CLAMP = 2.0**-126  # the smallest normal BF16: a smaller number could be rounded to a clamp of 0
 MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no exponent where a kernel's name carries it
 POOL_GRANULE = 128  # pool rows: a whole number of token blocks of every size
@@ -41,8 +42,8 @@ def integer_between(field: str, value: object, low: int, high: int, allowed: str
 class Problem:
     """One MoE layer over `num_ranks` GPUs: y = sum over top-k of weight * W2[e] @ activation(W1[e] @ x).
 
-    hidden                channels of x and y (multiple of 256: combine gives each of 32 lanes 16-byte vectors, Linear2 tiles have 256 rows)
-    intermediate          channels between the two linears (multiple of 128, at most 16384)
+    hidden                channels of x and y (multiple of 32)
+    intermediate          channels between the two linears (multiple of 32, at most 16384)
     num_experts           over all ranks, a multiple of num_ranks; rank r owns experts [r * experts_per_rank, (r + 1) * experts_per_rank)
     topk                  experts per token, 1 to 32
     num_ranks             GPUs of the NVLink domain, 1 to 128
@@ -82,8 +83,8 @@ class Problem:
             if value is None or value < 1:
                 raise ProblemError(field, getattr(self, field), "a positive integer")
             object.__setattr__(self, field, value)
-        self._require("hidden", self.hidden % 256 == 0, "a multiple of 256")
-        self._require("intermediate", self.intermediate % 128 == 0, "a multiple of 128")
+        for field in ("hidden", "intermediate"):
+            self._require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
         self._require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
         self._require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
         self._require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")

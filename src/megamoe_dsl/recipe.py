@@ -37,6 +37,10 @@ class Format:
         """Of a value, without its scale."""
         return BITS[self.element]
 
+    def scales_of(self, channels: int) -> int:
+        """Scales of a row of so many values; the last one's may be fewer than the others'."""
+        return -(-channels // self.channels)
+
     def row_bytes(self, channels: int) -> int:
         """Of so many values, without their scales."""
         return channels * BITS[self.element] // 8

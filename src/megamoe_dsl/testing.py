@@ -28,7 +28,7 @@ from .kernels.mega_moe.config import MegaMoeConfig
 from .kernels.mega_moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
 from .kernels.mega_moe.sm100.config import Sm100Config, block_ks, store_block_ms, tiers_of
 from .layouts.algebra import IntTuple, Layout, unflatten
-from .problem import MAX_RANKS, MAX_TOPK, Problem
+from .problem import CHANNEL_STEP, MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE
 
 if TYPE_CHECKING:
@@ -47,14 +47,17 @@ def problems(
     max_topk: int = MAX_TOPK,
     max_ranks: int = MAX_RANKS,
     max_tokens: int = 2048,
+    whole_tiles: bool = True,
 ) -> Problem:
-    """Valid problems.  Shrinks to hidden 256, intermediate 128, one expert, top-1, one rank, one token, no clamp."""
+    """Valid problems, of channels that fill `whole_tiles` or of any.  Shrinks to hidden 256 (32), intermediate 128 (32), one expert, top-1,
+    one rank, one token, no clamp."""
     activation, clamp = draw(st.sampled_from((("silu", None), ("silu", 7.0), ("silu", 10.0), ("swigluoai", 7.0), ("situ", None))))
+    hidden_step, intermediate_step = (256, 128) if whole_tiles else (CHANNEL_STEP, CHANNEL_STEP)
     ranks = draw(st.integers(1, max_ranks))
     local = draw(st.integers(1, max_experts_per_rank))
     return Problem(
-        hidden=256 * draw(st.integers(1, max_hidden // 256)),
-        intermediate=128 * draw(st.integers(1, max_intermediate // 128)),
+        hidden=hidden_step * draw(st.integers(1, max_hidden // hidden_step)),
+        intermediate=intermediate_step * draw(st.integers(1, max_intermediate // intermediate_step)),
         num_experts=ranks * local,
         topk=draw(st.integers(1, min(max_topk, ranks * local))),
         num_ranks=ranks,
@@ -98,7 +101,7 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
 
     Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert, two CTAs on their own, and the deepest ring.
     """
-    moe = replace(draw(problems() if problem is None else problem), **draw(formats(Sm90Config.recipes)))
+    moe = replace(draw(problems(whole_tiles=False) if problem is None else problem), **draw(formats(Sm90Config.recipes)))
     block_m = draw(st.sampled_from(tiles_of(moe)))
     num_sms = draw(st.integers(2, max_sms))
     return Sm90Config(

@@ -112,7 +112,7 @@ def test_bf16_weights_are_quantised(tmp_path: Path, recipe: str, ranks: int) -> 
 
 
 def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
-    """As gpt-oss's 2880 are for a kernel that takes multiples of 256 and 128."""
+    """As far as a problem has more of them than are published."""
     hidden, intermediate = 192, 96
     generator = torch.Generator().manual_seed(0)
     fc1 = quantize_e2m1(torch.randn(4, 2 * intermediate, hidden, generator=generator))
@@ -124,6 +124,22 @@ def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
     assert torch.equal(loaded[0], want.flatten(1, 2))
     assert torch.equal(loaded[1][:, :hidden, :intermediate], dequantize_e2m1(*fc2))
     assert not loaded[1][:, hidden:].any() and not loaded[1][:, :, intermediate:].any()
+
+
+def test_channels_that_fill_no_whole_blocks(tmp_path: Path) -> None:
+    """As gpt-oss's 2880: gate and up have blocks of scales of their own."""
+    hidden, intermediate = 320, 192
+    generator = torch.Generator().manual_seed(0)
+    fc1 = quantize_e2m1(torch.randn(4, 2 * intermediate, hidden, generator=generator))
+    fc2 = quantize_e2m1(torch.randn(4, hidden, intermediate, generator=generator))
+    folder = write(tmp_path, gpt_oss(ExpertWeights(*fc1, *fc2)))
+    same = read_experts(Problem(hidden, intermediate, 4, 2, 1, 16), folder, LAYER)
+    assert torch.equal(same.fc1, fc1[0]) and torch.equal(same.fc2_sf, fc2[1])
+    grown = read_experts(Problem(hidden, intermediate, 4, 2, 1, 16, recipe="fp8xfp8"), folder, LAYER, expand=True)
+    assert torch.equal(dequantize_weight_e4m3(grown.fc1, grown.fc1_sf, parts=2), dequantize_e2m1(*fc1))
+    assert torch.equal(dequantize_weight_e4m3(grown.fc2, grown.fc2_sf), dequantize_e2m1(*fc2))
+    with pytest.raises(CheckpointError, match="hidden = 320: must fill the problem's 256 but for less than 256"):
+        read_experts(Problem(256, intermediate, 4, 2, 1, 16), folder, LAYER)
 
 
 def test_biases_are_those_of_the_rows(tmp_path: Path) -> None:

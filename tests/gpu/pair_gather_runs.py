@@ -39,6 +39,7 @@ PAIR_GATHER_RUNS = (
     pair_gather("e2m1", COUNTS, 128, {"recipe": W4A4, "k": 512}, block_k=256, num_stages=2),
     pair_gather("e2m1-narrow", COUNTS, 64, {"recipe": W4A4, "source": "packed"}, block_k=128),
     pair_gather("e4m3", COUNTS, 64, {"recipe": W8A8, "result": "blocked"}, num_stages=2),
+    pair_gather("e4m3-weights", COUNTS, 64, {"recipe": "mxfp8xmxfp8"}, num_stages=3),
     pair_gather("many-experts", MANY, 32, {"n": 64, "k": 128, "result": "blocked"}, dealt=True),
     pair_gather("gate-first", COUNTS, 64, {**GATE_UP, "gate_up": "gate_first"}, num_stages=2, dealt=True),
     pair_gather("up-first", COUNTS, 32, {**GATE_UP, "gate_up": "up_first", "source": "packed", "result": "blocked"}),
@@ -48,4 +49,7 @@ PAIR_GATHER_RUNS = (
     pair_gather("nothing", (0, 0), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
-EVERYTHING = pair_gather("faults-pair-gathered", (20, 0, 70), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2)
+EVERYTHING_OF_PAIRS = pair_gather(
+    "faults-pair-gathered", (20, 0, 90), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2, dealt=True
+)
+"""Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole."""

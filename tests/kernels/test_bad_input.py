@@ -31,8 +31,8 @@ def case():
     ("changes", "field", "allowed"),
     [
         ({"num_experts": 9}, "num_experts", "a multiple of num_ranks = 2"),
-        ({"hidden": 384}, "hidden", "a multiple of 256"),
-        ({"intermediate": 192}, "intermediate", "a multiple of 128"),
+        ({"hidden": 400}, "hidden", "a multiple of 32"),
+        ({"intermediate": 200}, "intermediate", "a multiple of 32"),
         ({"intermediate": 16512}, "intermediate", "at most 16384"),
         ({"topk": 33, "num_experts": 64}, "topk", "at most 32"),
         ({"topk": 9}, "topk", "at most num_experts = 8"),

@@ -7,12 +7,19 @@ from mutant import Mutant
 FOLDER = "kernels/gather_gemm"
 RUNS = ("tests/kernels/test_gather_gemm.py::test_every_row_is_exact",)
 ACTIVATED = ("tests/kernels/test_gather_gemm.py::test_gate_and_up_are_activated_and_quantised",)
+PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact",)
+PAIR_ACTIVATED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
 
 def mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[str, ...] = RUNS) -> Mutant:
     """One of a file of the family's folder."""
     return Mutant(name, kind, f"{FOLDER}/{file}", old, new, nearest, ("sm_90a",))
+
+
+def pair_mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tuple[str, ...] = PAIRS, equivalent: str = "") -> Mutant:
+    """One of SM100's files."""
+    return Mutant(f"SM100: {name}", kind, f"{FOLDER}/sm100/{file}", old, new, nearest, ("sm_100a",), equivalent)
 
 
 MUTANTS = (
@@ -62,6 +69,73 @@ MUTANTS = (
         "        if token <= tile.valid_m:",
         ACTIVATED,
     ),
+    pair_mutant(
+        "a lane gives a list back for its warp, after a warp barrier",
+        "missing order",
+        "gather.py",
+        """    named = [row_of_a(ctx, Int32(word)) for word in words]
+    scaled = [row_of_a(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]
+    release(ctx.barrier("list_empty", lists.index), reduce(cutlass.max, [*named, *scaled]))
+""",
+        """    loaded = [load_shared_u32(ctx.shared("rows", lists.index, row)) for row in scaled_rows(ctx, thread)]
+    cute.arch.sync_warp()
+    if thread % 32 == 0:
+        for _ in range(32):
+            release(ctx.barrier("list_empty", lists.index), Int32(0))
+    named, scaled = ([row_of_a(ctx, Int32(word)) for word in those] for those in (words, loaded))
+""",
+    ),
+    pair_mutant("a list's place is taken twice", "wrong phase", "gather.py", "            lists = lists.next()\n", ""),
+    pair_mutant("a list is read a row further on", "off by one", "list_rows.py", "first + row, ctx", "first + row + 1, ctx"),
+    pair_mutant(
+        "rows beyond a tile's are read from the list",
+        "off by one",
+        "list_rows.py",
+        "row < tile.valid_m",
+        "row <= tile.valid_m",
+        equivalent="a word more is read, of a row that nobody asks for",
+    ),
+    pair_mutant("both CTAs gather the first half of a tile", "wrong base", "gather.py", "ctx.cta_rank * half", "ctx.cta_rank * 0"),
+    pair_mutant(
+        "scales lie in the order of their rows",
+        "wrong base",
+        "gather.py",
+        "[utccp_row(row) * WORD for row",
+        "[row * WORD for row",
+    ),
+    pair_mutant(
+        "a tile's scales are those of its place in D", "wrong base", "context.py", "        return 0\n", "        return tile.row & 127\n"
+    ),
+    pair_mutant("the MMA warp does not wait for copied scales", "missing order", "stage.py", "        self.wait_copied()\n", ""),
+    pair_mutant("copied scales without proxy fence", "missing order", "stage.py", "        fence_async_shared()\n", ""),
+    pair_mutant(
+        "a row past a tile's last is scattered",
+        "off by one",
+        "epilogue.py",
+        "select(own + i < tile.valid_m, tile.row",
+        "select(own + i <= tile.valid_m, tile.row",
+    ),
+    pair_mutant(
+        "a pass is staged while the last is scattered",
+        "missing order",
+        "epilogue.py",
+        "        wait_group_read(0)\n        stage_pass",
+        "        stage_pass",
+    ),
+    pair_mutant(
+        "up first is read as gate first", "wrong base", "gate_up.py", "2 if problem.gate_up == UP_FIRST else 0", "0", PAIR_ACTIVATED
+    ),
+    pair_mutant(
+        "interleaved rows are taken for halves",
+        "wrong base",
+        "gate_up.py",
+        "if problem.gate_up == INTERLEAVED:",
+        "if problem.gate_up == UP_FIRST:",
+        PAIR_ACTIVATED,
+    ),
+    pair_mutant(
+        "a row more than a tile has gets a scale", "off by one", "epilogue.py", "own & (row < tile", "own & (row <= tile", PAIR_ACTIVATED
+    ),
 )
 
 
@@ -69,4 +143,4 @@ def short_simulation(arch: str) -> str | None:
     """What shows that the kernel is wrong, as `kind: text`; None when nothing does: rows gathered into blocks, race detector on."""
     from test_gemm_faults import how_noticed
 
-    return how_noticed(None, "gathered")
+    return how_noticed(None, "gathered" if arch == "sm_90a" else "gathered by a pair")

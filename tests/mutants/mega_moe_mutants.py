@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mega_moe_dispatch_mutants import DISPATCH
+from mega_moe_last_tile_mutants import LAST_TILE_MUTANTS
 from mega_moe_mxfp8_mutants import MXFP8_MUTANTS
 from mega_moe_numerics_mutants import NUMERICS_MUTANTS
 from mega_moe_packed_mutants import PACKED_MUTANTS
@@ -27,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *FP4,
     *RUNTIME,
     *NUMERICS_MUTANTS,
+    *LAST_TILE_MUTANTS,
 )
 
 

@@ -53,8 +53,8 @@ NUMERICS_MUTANTS = (
         "every expert has the first one's biases",
         "wrong base",
         "kernels/mega_moe/bias.py",
-        "Int64(expert) * rows",
-        "Int64(0) * rows",
+        "Int64(expert) * (tiles * TILE_ROWS)",
+        "Int64(0) * (tiles * TILE_ROWS)",
         COLUMNS,
     ),
     numerics_mutant(

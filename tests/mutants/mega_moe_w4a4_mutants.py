@@ -126,7 +126,7 @@ W4A4_MUTANTS = (
         "a byte of a token is pulled for every channel",
         "wrong number",
         "kernels/mega_moe/pull.py",
-        "chunks = problem.formats.activations.row_bytes(problem.hidden) // plan.pull_chunk",
-        "chunks = problem.hidden // plan.pull_chunk",
+        "RowChunks(problem.formats.activations.row_bytes(problem.hidden), ctx",
+        "RowChunks(problem.hidden, ctx",
     ),
 )

@@ -40,8 +40,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a scale lies at its lane's number, not at its block's",
         "wrong base",
         KERNEL,
-        "+ lane // config.lanes_per_scale\n",
-        "+ (lane & 1)\n",
+        "scales = lane // config.lanes_per_scale, 32",
+        "scales = lane & 1, 32",
         BYTES,
     ),
     Mutant(

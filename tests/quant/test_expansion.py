@@ -66,7 +66,7 @@ def test_bad_input() -> None:
     sf[1, 2, 3] = 255
     with pytest.raises(ValueError, match="holds 255"):
         expand_e2m1(packed, sf)
-    with pytest.raises(ValueError, match="multiple of the scale block 128"):
-        expand_e2m1(packed[:, :100], sf[:, :100])
+    with pytest.raises(ValueError, match="multiple of the scale block 32"):
+        expand_e2m1(packed[..., :10], sf[..., :1])
     with pytest.raises(ValueError, match=r"sf: shape"):
         expand_e2m1(packed, sf[..., :1])

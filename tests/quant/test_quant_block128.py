@@ -106,10 +106,10 @@ def test_transform_and_inverse():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: quant.quantize_e4m3_f32(torch.zeros(2, 100)), "x: last dimension 100, allowed: a multiple of the scale block 128"),
+        (lambda: quant.weight_scale_rows(torch.zeros(3, 1), 384, 2), "sf: 3 blocks of rows, allowed: 4 for 384 rows"),
         (lambda: quant.quantize_e4m3_f32(torch.full((1, 128), np.inf)), "x: holds infinities or NaN"),
         (lambda: quant.quantize_e4m3_pow2(torch.zeros(1, 128, dtype=torch.int32)), "x: dtype torch.int32"),
-        (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128)), "w: 64 rows, allowed: a multiple of the scale block 128"),
+        (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128, dtype=torch.int32)), "w: dtype torch.int32"),
         (
             lambda: quant.dequantize_e4m3_f32(torch.zeros(2, 256).to(torch.float8_e4m3fn), torch.zeros(2, 1)),
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",
@@ -136,3 +136,25 @@ def test_what_is_not_looked_for_stays_in_its_block():
     (want, want_sf), (found, found_sf) = quant.quantize_e4m3_f32(x), quant.quantize_e4m3_f32(spoilt, check=False)
     assert torch.equal(e4m3_bytes(found)[:, :128], e4m3_bytes(want)[:, :128]) and torch.equal(e4m3_bytes(found)[0], e4m3_bytes(want)[0])
     assert torch.equal(found_sf[:, 0], want_sf[:, 0]) and found[1, 130].float().isnan()
+
+
+@pytest.mark.parametrize("quantize", [quant.quantize_e4m3_f32, quant.quantize_e4m3_pow2])
+def test_a_last_block_of_fewer_values_is_one_with_zeros(quantize):
+    x = torch.randn(3, 320, generator=torch.Generator().manual_seed(0))
+    codes, sf = quantize(x)
+    filled, filled_sf = quantize(torch.nn.functional.pad(x, (0, 64)))
+    assert torch.equal(codes.view(torch.uint8), filled.view(torch.uint8)[:, :320]) and torch.equal(sf, filled_sf)
+    assert codes.is_contiguous() and sf.shape == (3, 3)
+    assert torch.equal(quant.dequantize_e4m3_f32(codes, sf), quant.dequantize_e4m3_f32(filled, filled_sf)[:, :320])
+
+
+def test_weights_whose_last_blocks_are_smaller():
+    """Two matrices below one another, each with blocks of its own."""
+    gate, up = torch.randn(2, 192, 320, generator=torch.Generator().manual_seed(0))
+    pairs = [quant.quantize_weight_e4m3(one) for one in (gate, up)]
+    codes, sf = (torch.cat(both) for both in zip(*((one.view(torch.uint8), scale) for one, scale in pairs), strict=True))
+    assert sf.shape == (4, 3)
+    whole = quant.dequantize_weight_e4m3(codes.view(torch.float8_e4m3fn), sf, parts=2)
+    for found, one in zip(whole.chunk(2), (gate, up), strict=True):
+        filled = quant.quantize_weight_e4m3(torch.nn.functional.pad(one, (0, 64, 0, 64)))
+        assert torch.equal(found, quant.dequantize_weight_e4m3(*filled)[:192, :320])

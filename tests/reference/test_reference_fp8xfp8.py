@@ -120,7 +120,7 @@ def rough_activate(problem, gate_up, weight):
     return exact * (1 + off * 2.0**-23)
 
 
-def backwards(x, x_sf, w, w_sf, accumulate):
+def backwards(x, x_sf, w, w_sf, accumulate, parts=1):
     """The blocks of K in descending order, tensor-core partial sums."""
     flipped = (t.view(torch.uint8).unflatten(1, (-1, 128)).flip(1).flatten(1).view(FP8) for t in (x, w))
     x, w = flipped
@@ -175,7 +175,7 @@ def test_both_math_modes_agree_on_exact_cases():
     assert same(case.reference().y, accurate.reference().y)
 
 
-def noisy_sum(x, x_sf, w, w_sf, accumulate):
+def noisy_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     """The reference's sums moved at random within the error that the probabilistic bound assumes."""
     total = reference.promoted_matmul(x, x_sf, w, w_sf).double()
     left, right = quant.dequantize_e4m3_f32(x, x_sf), quant.dequantize_weight_e4m3(w, w_sf)

@@ -82,7 +82,7 @@ def test_one_slot_by_hand():
     assert np.array_equal(case.reference().y[0].float().numpy()[0], want)
 
 
-def tensor_core_sum(x, x_sf, w, w_sf, accumulate):
+def tensor_core_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     """Sums 32 products exactly, then truncates the running FP32 sum, as a tensor core may; blocks of K in descending order."""
     left, right = quant.dequantize_e4m3(x, x_sf), quant.dequantize_e2m1(w, w_sf)
     total = torch.zeros(left.shape[0], right.shape[0], dtype=torch.float64)
@@ -94,7 +94,7 @@ def tensor_core_sum(x, x_sf, w, w_sf, accumulate):
     return total.float()
 
 
-def noisy_sum(x, x_sf, w, w_sf, accumulate):
+def noisy_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     """Exact sums moved at random within the FP32 error that the probabilistic bound assumes."""
     left, right = quant.dequantize_e4m3(x, x_sf), quant.dequantize_e2m1(w, w_sf)
     total = left @ right.T

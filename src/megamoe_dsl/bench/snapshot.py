@@ -15,6 +15,7 @@ from ..kernels.mega_moe.config import MegaMoeConfig
 from ..kernels.mega_moe.layouts.combine_row import CombineRow
 from ..kernels.mega_moe.layouts.pool import pool_blocks
 from ..problem import Problem, ProblemError
+from ..quant import blocks_of
 from ..runtime.buffers import RankBuffers
 
 KEY = "token_src_metadata"
@@ -80,7 +81,7 @@ class Snapshot:
         if field in SCALES:
             return self.fields[field][:, self.config.sf_row(*divmod(row, self.config.block_m))].unsqueeze(1).view(torch.uint8)
         found = self.fields[field][row].reshape(-1).view(torch.uint8)
-        return found.view(-1, CHANNELS_PER_WORD) if field.endswith("acts") else found.view(1, -1)
+        return blocks_of(found, CHANNELS_PER_WORD) if field.endswith("acts") else found.view(1, -1)
 
     def rows(self, received: list[int]) -> list[range]:
         """Pool rows of every local expert, which received so many tokens."""
@@ -117,10 +118,9 @@ class Snapshot:
     def results(self) -> torch.Tensor:
         """The combine buffer as bytes, [topk, tokens, blocks of 128 channels, bytes of a block]; scales belong to their block."""
         row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
-        blocks = row.hidden // CHANNELS_PER_WORD
         found = self.fields["combine"].view(torch.uint8)
-        values, rest = found[..., : row.first_scale].unflatten(2, (blocks, -1)), found[..., row.first_scale :]
-        return torch.cat([values, rest[..., :blocks].unsqueeze(3)], 3) if row.scaled else values
+        values, rest = blocks_of(found[..., : row.first_scale], row.value_bytes * CHANNELS_PER_WORD), found[..., row.first_scale :]
+        return torch.cat([values, rest[..., : values.shape[2]].unsqueeze(3)], 3) if row.scaled else values
 
     def _combine_differences(self, wanted: Snapshot, problem: Problem, topk_idx: torch.Tensor) -> Iterator[Difference]:
         mine, theirs = self.results, wanted.results

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from megamoe_dsl.quant import MicroScaling, inverse_scale
+from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale
 from megamoe_dsl.reference.moe import ExpertInputs
 
 FP32_BITS = 24
@@ -32,8 +32,8 @@ def block_factors(shape: tuple[int, ...], generator: torch.Generator) -> torch.T
 
 def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> torch.Tensor:
     """Normal values times a log-normal factor per `block` of the last dimension, unit variance."""
-    factor = block_factors((*shape[:-1], shape[-1] // block), generator)
-    return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)
+    factor = block_factors((*shape[:-1], -(-shape[-1] // block)), generator)
+    return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)[..., : shape[-1]]
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
@@ -49,9 +49,9 @@ def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor
 
 def fragile(values: torch.Tensor, block: int, element: MicroScaling) -> torch.Tensor:
     """Rows of `values` (float32 [n, I]) whose codes or scales change when the values move by a relative 2^-20: bool [n]."""
-    amax = values.abs().unflatten(1, (-1, block)).amax(2)
+    amax = blocks_of(values.abs(), block).amax(2)
     low, high = element.scale_byte(amax * (1 - _MARGIN)), element.scale_byte(amax * (1 + _MARGIN))
-    scaled = values * inverse_scale(low).repeat_interleave(block, dim=1)
+    scaled = values * inverse_scale(low).repeat_interleave(block, dim=1)[:, : values.shape[1]]
     ends = [element.rounded(scaled * factor) for factor in (1 - _MARGIN, 1 + _MARGIN)]
     return (low != high).any(dim=1) | (ends[0] != ends[1]).any(dim=1)
 

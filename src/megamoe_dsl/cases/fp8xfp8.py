@@ -17,6 +17,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
     ExpertWeights,
+    blocks_of,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
     encode_e4m3,
@@ -37,22 +38,27 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[
     return quantize_e4m3_f32(normal((count, problem.hidden), _BLOCK, generator))
 
 
-def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """[count, rows, columns] of variance 1 / columns, the magnitude of each 128 x 128 block its own."""
-    device = generator.device
-    codes = torch.empty(count, rows, columns, dtype=torch.float8_e4m3fn, device=device)
-    sf = torch.empty(count, rows // _BLOCK, columns // _BLOCK, device=device)
+def _normal_matrices(count: int, rows: int, columns: int, generator: torch.Generator, parts: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """[count, parts * rows, columns] of variance 1 / columns, the magnitude of each 128 x 128 block of a part its own."""
+    device, down, across = generator.device, _blocks(rows), _blocks(columns)
+    codes = torch.empty(count, parts, rows, columns, dtype=torch.float8_e4m3fn, device=device)
+    sf = torch.empty(count, parts, down, across, device=device)
     for expert in range(count):
-        factor = block_factors((rows // _BLOCK, columns // _BLOCK), generator) * columns**-0.5
-        w = torch.randn(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK, generator=generator, device=device)
-        codes[expert], sf[expert] = quantize_weight_e4m3(w.mul_(factor[:, None, :, None]).view(rows, columns))
-    return codes, sf
+        factor = block_factors((parts * down, across), generator) * columns**-0.5
+        w = torch.randn(parts * down, _BLOCK, across, _BLOCK, generator=generator, device=device)
+        w = w.mul_(factor[:, None, :, None]).view(parts, down * _BLOCK, across * _BLOCK)
+        codes[expert], sf[expert] = quantize_weight_e4m3(w[:, :rows, :columns])
+    return codes.flatten(1, 2), sf.flatten(1, 2)
+
+
+def _blocks(channels: int) -> int:
+    return -(-channels // _BLOCK)
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights:
     """Normal weights of one rank, of variance 1 / K, drawn expert by expert."""
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
-    return ExpertWeights(*_normal_matrices(el, 2 * i, h, generator), *_normal_matrices(el, h, i, generator))
+    return ExpertWeights(*_normal_matrices(el, i, h, generator, parts=2), *_normal_matrices(el, h, i, generator))
 
 
 def _powers(shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
@@ -65,7 +71,7 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens whose sums in Linear1 are exact (module docstring); shapes as `normal_x`."""
-    sf = _powers((count, problem.hidden // _BLOCK), -_SCALE_STEPS, generator)
+    sf = _powers((count, _blocks(problem.hidden)), -_SCALE_STEPS, generator)
     return _small_integers((count, problem.hidden), generator), sf
 
 
@@ -78,34 +84,39 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
     fc1 = torch.stack([_small_integers((2 * i, h), generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn)
     return ExpertWeights(
         fc1=fc1,
-        fc1_sf=_powers((el, 2 * i // _BLOCK, h // _BLOCK), base, generator),
+        fc1_sf=_powers((el, 2 * _blocks(i), _blocks(h)), base, generator),
         fc2=torch.stack([_sparse_rows(h, i, generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
-        fc2_sf=_powers((el, h // _BLOCK, i // _BLOCK), -11, generator),
+        fc2_sf=_powers((el, _blocks(h), _blocks(i)), -11, generator),
     )
 
 
 def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
     """E4M3 [rows, columns] with one nonzero in each block of 128 columns."""
-    shape, device = (rows, columns // _BLOCK, 1), generator.device
-    place = draw_integers(shape, 0, _BLOCK, generator)
+    shape, device = (rows, _blocks(columns), 1), generator.device
+    place = places_of(shape, columns, generator)
     magnitude = torch.tensor(_L2_VALUES, device=device)[draw_integers(shape, 0, len(_L2_VALUES), generator)]
     sign = 1 - 2 * draw_integers(shape, 0, 2, generator)
-    return encode_e4m3(
-        torch.zeros(rows, columns // _BLOCK, _BLOCK, device=generator.device).scatter_(2, place, magnitude * sign).flatten(1)
-    )
+    filled = torch.zeros(rows, _blocks(columns), _BLOCK, device=device).scatter_(2, place, magnitude * sign)
+    return encode_e4m3(filled.flatten(1)[:, :columns])
+
+
+def places_of(shape: tuple[int, ...], columns: int, generator: torch.Generator) -> torch.Tensor:
+    """int64 [rows, blocks, 1]: a place in each block of 128 columns; the last may have fewer."""
+    place = draw_integers(shape, 0, _BLOCK, generator)
+    place[:, -1] %= columns - (shape[1] - 1) * _BLOCK
+    return place
 
 
 def check_linear1(job: ExpertInputs) -> None:
     """Raises CaseError unless the FP32 sums of Linear1 are exact in any order (partial sums fit 12 bits by construction)."""
     unit = float(job.x_sf.min()) * float(job.fc1_sf.min())
-    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.fc1, job.fc1_sf), unit)
+    assert_sums_exact(job, dequantize_e4m3_f32(job.x, job.x_sf), dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2), unit)
 
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
     """Drop entries of the job's Linear2 rows, in place, until the FP32 sums of every token are exact in any order."""
     codes = job.fc2.to(torch.float64)
-    blocks = codes.unflatten(1, (-1, _BLOCK))
-    place = blocks.abs().argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
+    place = blocks_of(codes, _BLOCK).abs().argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
     weight = codes.gather(1, place)
-    live = thin(place, weight * weight_scale_rows(job.fc2_sf).double(), dequantize_e4m3_f32(acts, acts_sf))
+    live = thin(place, weight * weight_scale_rows(job.fc2_sf, len(codes)).double(), dequantize_e4m3_f32(acts, acts_sf))
     job.fc2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(torch.float8_e4m3fn))

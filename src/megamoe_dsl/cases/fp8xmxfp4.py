@@ -12,12 +12,13 @@ import math
 import torch
 
 from megamoe_dsl.cases.common import assert_sums_exact, draw_integers, normal, thin
-from megamoe_dsl.cases.fp8xfp8 import exact_x, normal_x
+from megamoe_dsl.cases.fp8xfp8 import exact_x, normal_x, places_of
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import (
     FP32_SCALE_BLOCK,
     SCALE_BLOCK,
     ExpertWeights,
+    blocks_of,
     decode_ue8m0,
     dequantize_e2m1,
     dequantize_e4m3_f32,
@@ -54,10 +55,10 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
     # times the smallest weight scale.
     base = 127 + round(math.log2(4.0 / (h**0.5 * 2.6 * 2.9 * 0.29 * 6.5)))
     fc1 = torch.stack([_bytes((2 * i, h // 2), 0, 256, generator) for _ in range(el)])
-    wide = _bytes((el, 2 * i, h // _BLOCK), base, base + _STEPS, generator).repeat_interleave(_BLOCK // SCALE_BLOCK, dim=2)
+    wide = _bytes((el, 2 * i, -(-h // _BLOCK)), base, base + _STEPS, generator).repeat_interleave(_BLOCK // SCALE_BLOCK, dim=2)
     return ExpertWeights(
         fc1=fc1,
-        fc1_sf=wide + _bytes((el, 2 * i, h // SCALE_BLOCK), 0, 2, generator),
+        fc1_sf=wide[..., : h // SCALE_BLOCK] + _bytes((el, 2 * i, h // SCALE_BLOCK), 0, 2, generator),
         fc2=torch.stack([_sparse_rows(h, i, generator) for _ in range(el)]),
         fc2_sf=_bytes((el, h, i // SCALE_BLOCK), 120, 124, generator),
     )
@@ -69,10 +70,10 @@ def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generat
 
 def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
     """Packed E2M1 [rows, columns / 2] with one nonzero in each block of 128 columns."""
-    shape = (rows, columns // _BLOCK, 1)
-    place, code = draw_integers(shape, 0, _BLOCK, generator), _bytes(shape, 1, 8, generator) + 8 * _bytes(shape, 0, 2, generator)
-    zeros = torch.zeros(rows, columns // _BLOCK, _BLOCK, dtype=torch.uint8, device=generator.device)
-    return pack_e2m1(zeros.scatter_(2, place, code).flatten(1))
+    shape = (rows, -(-columns // _BLOCK), 1)
+    place, code = places_of(shape, columns, generator), _bytes(shape, 1, 8, generator) + 8 * _bytes(shape, 0, 2, generator)
+    zeros = torch.zeros(rows, shape[1], _BLOCK, dtype=torch.uint8, device=generator.device)
+    return pack_e2m1(zeros.scatter_(2, place, code).flatten(1)[:, :columns])
 
 
 def check_linear1(job: ExpertInputs) -> None:
@@ -84,7 +85,7 @@ def check_linear1(job: ExpertInputs) -> None:
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
     """Drop entries of the job's Linear2 rows, in place, until the FP32 sums of every token are exact in any order."""
     codes = unpack_e2m1(job.fc2)
-    place = codes.unflatten(1, (-1, _BLOCK)).argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
+    place = blocks_of(codes, _BLOCK).argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
     picked = codes.gather(1, place)
     weight = e2m1_values().to(picked.device)[picked.int()] * decode_ue8m0(job.fc2_sf).gather(1, place // SCALE_BLOCK)
     live = thin(place, weight, dequantize_e4m3_f32(acts, acts_sf))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..presets.shapes import HIDDEN_STEP, INTERMEDIATE_STEP, padded
+from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
 from ..quant import ExpertWeights
 from ..quant.weights import TORCH_DTYPES
@@ -119,9 +119,9 @@ class PublishedExperts:
         """
         layout, wanted = self.layout, problem.formats.weights
         hidden, intermediate = self.shape
-        for field, published, step in (("hidden", hidden, HIDDEN_STEP), ("intermediate", intermediate, INTERMEDIATE_STEP)):
-            if padded(published, step) != getattr(problem, field):
-                raise self._error(f"{field} = {published}: must fill the problem's {getattr(problem, field)}")
+        for field, published, tile in (("hidden", hidden, TILE_ROWS), ("intermediate", intermediate, TILE_ROWS // 2)):
+            if not 0 <= getattr(problem, field) - published < tile:
+                raise self._error(f"{field} = {published}: must fill the problem's {getattr(problem, field)} but for less than {tile}")
         if self.num_experts != problem.num_experts:
             raise self._error(f"{self.num_experts} experts: must be the problem's {problem.num_experts}")
         if not can_convert(layout.format, wanted):
@@ -153,18 +153,17 @@ class PublishedExperts:
         halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]
         if len(halves) == 1:
             halves = _split(*halves[0], interleaved=self.layout.interleaved)
-        gate, up = (_fill(*half, stored, intermediate, hidden) for half in halves)
-        fc1 = torch.cat([gate[0], up[0]]), None if gate[1] is None or up[1] is None else torch.cat([gate[1], up[1]])
-        fc2 = _fill(*self._weight(self.layout.fc2, expert, device), stored, hidden, intermediate)
-        found: list[torch.Tensor] = []
-        for stem, one in ((self.layout.fc1[0], fc1), (self.layout.fc2, fc2)):
+        matrices = [_fill(*half, stored, intermediate, hidden) for half in halves]
+        matrices.append(_fill(*self._weight(self.layout.fc2, expert, device), stored, hidden, intermediate))
+        parts: list[Weight] = []
+        for stem, one in zip((self.layout.fc1[0], self.layout.fc1[-1], self.layout.fc2), matrices, strict=True):
             try:
-                codes, scales = convert(*one, stored, problem.formats.weights)
+                parts.append(convert(*one, stored, problem.formats.weights))
             except ValueError as error:
                 name = self.name(stem, expert)
                 raise CheckpointError(str(error), file=self.checkpoint.files[name], tensor=name) from None
-            assert scales is not None  # every recipe's weights have them
-            found += [codes.unsqueeze(0), scales.unsqueeze(0)]
+        gate, up, fc2 = ([tensor.unsqueeze(0) for tensor in one if tensor is not None] for one in parts)
+        found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
         return ExpertWeights(*found, *(self._biases(expert, problem, device) if problem.biases else ()))
 
     def _biases(self, expert: int, problem: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,7 +229,7 @@ def _columns(stored: Format, k: int) -> int:
 def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:
     """With zeros to [rows, k] values, and scales of 1 for them."""
     codes = _grow(codes, rows, _columns(stored, k), 0)
-    return codes, None if scales is None else _grow(scales, rows // stored.rows, k // stored.channels, _ONE[scales.dtype])
+    return codes, None if scales is None else _grow(scales, -(-rows // stored.rows), stored.scales_of(k), _ONE[scales.dtype])
 
 
 def _grow(values: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tensor:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from ..presets.shapes import HIDDEN_STEP, INTERMEDIATE_STEP, padded
-from ..problem import Problem, integer_between
+from ..layouts.arith import align
+from ..problem import CHANNEL_STEP, Problem, integer_between
 from ..quant import WEIGHT_NAMES
 from .error import CheckpointError
 from .experts import PublishedExperts, find_layers
@@ -60,9 +60,8 @@ class ExpertFile:
 
 def recipe_problem(experts: PublishedExperts, recipe: str) -> Problem:
     """A layer of these experts on one rank.  Raises `ProblemError` for a shape that no layer has."""
-    hidden, intermediate = experts.shape
-    shape = padded(hidden, HIDDEN_STEP), padded(intermediate, INTERMEDIATE_STEP)
-    return Problem(*shape, experts.num_experts, 1, max_tokens_per_rank=1, recipe=recipe)
+    hidden, intermediate = (align(channels, CHANNEL_STEP) for channels in experts.shape)
+    return Problem(hidden, intermediate, experts.num_experts, 1, max_tokens_per_rank=1, recipe=recipe)
 
 
 def convert_checkpoint(

@@ -71,6 +71,11 @@ def reduce_add_shared(address: Any, value: Any) -> None:
 
 
 # --- global, weak
+def load_u8(address: Any) -> Any:
+    """One byte of global memory, as 32 bits."""
+    return emit_to(Int32, "ld.global.u8 {}, [{}];", address)
+
+
 def load_u32(address: Any) -> Any:
     """4 bytes from global memory."""
     return emit_to(Int32, "ld.global.b32 {}, [{}];", address)

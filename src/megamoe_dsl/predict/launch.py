@@ -8,6 +8,7 @@ import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
 from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS, TILE_ROWS
+from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
 from .pool_table import PoolTable
@@ -74,8 +75,8 @@ class KBlocks:
     def of(cls, problem: Problem, block_k: int = BLOCK_K) -> KBlocks:
         """Of a layer, in stages of so many channels."""
         hidden, intermediate = problem.hidden, problem.intermediate
-        n_blocks = 2 * intermediate // TILE_ROWS, hidden // TILE_ROWS
-        return cls(hidden // block_k, intermediate // block_k, *n_blocks, problem.experts_per_rank)
+        n_blocks = ceil_div(2 * intermediate, TILE_ROWS), ceil_div(hidden, TILE_ROWS)
+        return cls(ceil_div(hidden, block_k), ceil_div(intermediate, block_k), *n_blocks, problem.experts_per_rank)
 
     @property
     def of_expert(self) -> int:

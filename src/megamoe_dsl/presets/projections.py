@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..kernels.gemm.problem import PACKED, GemmProblem
+from ..kernels.gemm.problem import PACKED, SCALE_BLOCK, GemmProblem
+from ..layouts.arith import align
 from ..problem import ProblemError
 from .shapes import PRESETS
 
@@ -80,11 +81,12 @@ def shared_expert(model: str, hidden: int, intermediate: int) -> list[Projection
 
 
 def routed_experts() -> list[Projection]:
-    """Of every preset's layer, the experts of one rank."""
+    """Of every preset's layer, the experts of one rank; channels filled up to whole blocks of scales, of which GEMMs take no parts."""
     found = []
     for one in PRESETS.values():
-        found.append(Projection(f"{one.name}/fc1", 2 * one.intermediate, one.hidden, one.experts_per_rank))
-        found.append(Projection(f"{one.name}/fc2", one.hidden, one.intermediate, one.experts_per_rank))
+        hidden, intermediate = (align(channels, SCALE_BLOCK) for channels in (one.hidden, one.intermediate))
+        found.append(Projection(f"{one.name}/fc1", 2 * intermediate, hidden, one.experts_per_rank))
+        found.append(Projection(f"{one.name}/fc2", hidden, intermediate, one.experts_per_rank))
     return found
 
 

@@ -12,44 +12,25 @@ from dataclasses import dataclass
 
 from ..problem import Problem, ProblemError
 
-HIDDEN_STEP, INTERMEDIATE_STEP = 256, 128
-"""What a `Problem` asks hidden and intermediate to be multiples of."""
-
-
-def padded(channels: int, step: int) -> int:
-    """The next multiple."""
-    return -(-channels // step) * step
-
 
 @dataclass(frozen=True)
 class Preset:
     """The MoE layer of one model and the number of ranks it is served on.
 
     source                  repository of the configuration that the numbers are from
-    published_hidden, published_intermediate    channels of the model; `hidden` and `intermediate` are those of the kernel, with zeros in
-                            weights and tokens beyond the published ones where the model's are no multiples of what a kernel takes
+    hidden, intermediate    channels of x and y, and between the two linears
     clamp                   activation clamp of the model, or None
     """
 
     name: str
     model: str
     source: str
-    published_hidden: int
-    published_intermediate: int
+    hidden: int
+    intermediate: int
     num_experts: int
     topk: int
     clamp: float | None = None
     num_ranks: int = 8
-
-    @property
-    def hidden(self) -> int:
-        """Channels of x and y in the kernel."""
-        return padded(self.published_hidden, HIDDEN_STEP)
-
-    @property
-    def intermediate(self) -> int:
-        """Channels between the two linears in the kernel."""
-        return padded(self.published_intermediate, INTERMEDIATE_STEP)
 
     @property
     def experts_per_rank(self) -> int:

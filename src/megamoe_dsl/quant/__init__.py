@@ -20,6 +20,7 @@ from megamoe_dsl.quant.finite import not_finite
 from megamoe_dsl.quant.formats import (
     E4M3_MAX,
     SCALE_BLOCK,
+    blocks_of,
     decode_e4m3,
     decode_ue8m0,
     dequantize_e2m1,
@@ -74,6 +75,7 @@ __all__ = [
     "MicroScaling",
     "PackedWeightsError",
     "TransformedWeights",
+    "blocks_of",
     "checkpoint_layout",
     "decode_e4m3",
     "decode_ue8m0",

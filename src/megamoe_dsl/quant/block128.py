@@ -11,7 +11,7 @@ All functions work on the device of their arguments and give the same bytes on C
 
 import torch
 
-from megamoe_dsl.quant.formats import E4M3_MAX, _require_blocks, _require_dtype, _require_finite, e4m3_scale_byte, encode_e4m3
+from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_finite, blocks_of, e4m3_scale_byte, encode_e4m3
 
 FP32_SCALE_BLOCK = 128
 """Values of K, and rows of weights, that share one FP32 scale; the tensor core's partial sums are promoted to FP32 as often."""
@@ -28,14 +28,18 @@ def _scales(amax: torch.Tensor) -> torch.Tensor:
 def _float_blocks(name: str, x: torch.Tensor, block: int, check: bool = True) -> torch.Tensor:
     if not x.dtype.is_floating_point:
         raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
-    _require_blocks(name, x.shape[-1], block)
     if check:
         _require_finite(name, x)
-    return x.to(torch.float32).unflatten(-1, (-1, block))
+    return blocks_of(x.to(torch.float32), block)
 
 
-def _spread(sf: torch.Tensor, block: int) -> torch.Tensor:
-    return sf.repeat_interleave(block, dim=-1)
+def _joined(blocks: torch.Tensor, values: int) -> torch.Tensor:
+    """So many values of blocks that lie one after another."""
+    return blocks.flatten(-2)[..., :values].contiguous()
+
+
+def _spread(sf: torch.Tensor, block: int, values: int) -> torch.Tensor:
+    return sf.repeat_interleave(block, dim=-1)[..., :values]
 
 
 def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,18 +49,18 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: 
 
     Args:
         x: floating point [..., K], finite; anything but float32 is cast to float32 first.
-        block: values per scale; K must be a multiple.
+        block: values per scale; the last may have fewer.
         check: look for non-finite values, which waits for the device; without, they stay in their block.
 
     Returns:
-        (float8_e4m3fn [..., K], float32 [..., K / block]).
+        (float8_e4m3fn [..., K], float32 [..., ceil(K / block)]).
 
     Raises:
-        ValueError: when K is not a multiple of `block`, x is not floating point, or, with `check`, holds a non-finite value.
+        ValueError: when x is not floating point, or, with `check`, holds a non-finite value.
     """
     blocks = _float_blocks("x", x, block, check)
     sf = _scales(blocks.abs().amax(dim=-1))
-    return encode_e4m3(blocks * sf.reciprocal().unsqueeze(-1)).flatten(-2), sf
+    return _joined(encode_e4m3(blocks * sf.reciprocal().unsqueeze(-1)), x.shape[-1]), sf
 
 
 def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +75,7 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
     byte = e4m3_scale_byte(blocks.abs().amax(dim=-1)).to(torch.int32)
     sf = (byte << _MANTISSA_BITS).view(torch.float32)
     inverse = ((254 - byte) << _MANTISSA_BITS).view(torch.float32)
-    return encode_e4m3(blocks * inverse.unsqueeze(-1)).flatten(-2), sf
+    return _joined(encode_e4m3(blocks * inverse.unsqueeze(-1)), x.shape[-1]), sf
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
@@ -79,7 +83,7 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
 
     Args:
         x: float8_e4m3fn [..., K].
-        sf: float32 [..., K / block].
+        sf: float32 [..., ceil(K / block)].
         block: values per scale.
 
     Returns:
@@ -90,45 +94,53 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
     """
     _require_dtype("x", x, torch.float8_e4m3fn)
     _require_dtype("sf", sf, torch.float32)
-    _require_blocks("x", x.shape[-1], block)
-    expected = (*x.shape[:-1], x.shape[-1] // block)
+    expected = (*x.shape[:-1], -(-x.shape[-1] // block))
     if tuple(sf.shape) != expected:
         raise ValueError(f"sf: shape {tuple(sf.shape)}, allowed: {expected} (one scale per {block} values)")
-    return x.to(torch.float64) * _spread(sf.to(torch.float64), block)
+    return x.to(torch.float64) * _spread(sf.to(torch.float64), block, x.shape[-1])
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise to E4M3 with one FP32 scale per 128 x 128; rounding as `quantize_e4m3_f32`.
+    """Quantise to E4M3 with one FP32 scale per 128 x 128, fewer at the ends; rounding as `quantize_e4m3_f32`.
 
     Args:
-        w: floating point [..., rows, K], finite, both multiples of 128.
+        w: floating point [..., rows, K], finite.
 
     Returns:
-        (float8_e4m3fn [..., rows, K], float32 [..., rows / 128, K / 128]).
+        (float8_e4m3fn [..., rows, K], float32 [..., ceil(rows / 128), ceil(K / 128)]).
 
     Raises:
-        ValueError: on another dtype, sizes that are not multiples, or a non-finite value.
+        ValueError: on another dtype, or a non-finite value.
     """
-    block = FP32_SCALE_BLOCK
-    if w.shape[-2] % block:
-        raise ValueError(f"w: {w.shape[-2]} rows, allowed: a multiple of the scale block {block}")
-    blocks = _float_blocks("w", w, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
+    block, (rows, k) = FP32_SCALE_BLOCK, w.shape[-2:]
+    filled = torch.nn.functional.pad(w, (0, 0, 0, -rows % block)) if rows % block else w
+    blocks = _float_blocks("w", filled, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
     sf = _scales(blocks.abs().amax(dim=(-3, -1)))
     codes = encode_e4m3(blocks * sf.reciprocal()[..., :, None, :, None])
-    return codes.reshape(w.shape), sf
+    return codes.flatten(-4, -3).flatten(-2)[..., :rows, :k].contiguous(), sf
 
 
-def weight_scale_rows(sf: torch.Tensor) -> torch.Tensor:
-    """Scales per 128 x 128 to scales per row: [..., rows / 128, K / 128] to [..., rows, K / 128]."""
-    return sf.repeat_interleave(FP32_SCALE_BLOCK, dim=-2)
+def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tensor:
+    """Scales per 128 x 128 to scales per row: [..., blocks, K / 128] to [..., rows, K / 128].  `parts` matrices lie below one another, each
+    of as many rows and with blocks of its own, of which the last may have fewer rows.
+
+    Raises:
+        ValueError: when these are not the blocks of so many rows.
+    """
+    each, blocks = rows // parts, sf.shape[-2]
+    if blocks != parts * -(-each // FP32_SCALE_BLOCK):
+        raise ValueError(f"sf: {blocks} blocks of rows, allowed: {parts * -(-each // FP32_SCALE_BLOCK)} for {rows} rows")
+    spread = sf.repeat_interleave(FP32_SCALE_BLOCK, dim=-2)
+    return spread if parts * each == spread.shape[-2] else spread.unflatten(-2, (parts, -1))[..., :each, :].flatten(-3, -2)
 
 
-def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
+def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
     """Exact values of E4M3 with FP32 scales per 128 x 128.
 
     Args:
         w: float8_e4m3fn [..., rows, K].
-        sf: float32 [..., rows / 128, K / 128].
+        sf: float32 [..., ceil(rows / 128), ceil(K / 128)], of `parts` matrices as in `weight_scale_rows`.
+        parts: matrices below one another.
 
     Returns:
         float64 [..., rows, K], exact.
@@ -136,4 +148,4 @@ def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: on a wrong dtype or shape.
     """
-    return dequantize_e4m3_f32(w, weight_scale_rows(sf))
+    return dequantize_e4m3_f32(w, weight_scale_rows(sf, w.shape[-2], parts))

@@ -6,6 +6,7 @@ no bit that E4M3 lacks.  Blocks of zeros have any scale.  DeepSeek-V4's own conv
 """
 
 import torch
+from torch.nn.functional import pad
 
 from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
 from megamoe_dsl.quant.formats import SCALE_BLOCK, _require_blocks, _require_scales, e2m1_values, encode_e4m3, unpack_e2m1
@@ -20,11 +21,11 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
     """The same values in E4M3.
 
     Args:
-        packed: uint8 [..., rows, K / 2], low nibble first; rows and K multiples of 128.
+        packed: uint8 [..., rows, K / 2], low nibble first; K a multiple of 32.
         sf: uint8 or float8_e8m0fnu [..., rows, K / 32].
 
     Returns:
-        (float8_e4m3fn [..., rows, K], float32 powers of two [..., rows / 128, K / 128]).
+        (float8_e4m3fn [..., rows, K], float32 powers of two [..., ceil(rows / 128), ceil(K / 128)]).
 
     Raises:
         ValueError: for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and its
@@ -32,10 +33,12 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
     """
     codes = unpack_e2m1(packed)
     block = FP32_SCALE_BLOCK
-    _require_blocks("packed", codes.shape[-1], block)
-    _require_blocks("packed.mT", codes.shape[-2], block)
+    _require_blocks("packed", codes.shape[-1], SCALE_BLOCK)
     _require_scales("sf", codes, sf, SCALE_BLOCK)
-    exponent = sf.view(torch.uint8).to(torch.int32)
+    rows, k = codes.shape[-2:]
+    more = -k % block, -rows % block  # zeros, in the last blocks
+    codes = pad(codes, (0, more[0], 0, more[1]))
+    exponent = pad(sf.view(torch.uint8), (0, more[0] // SCALE_BLOCK, 0, more[1])).to(torch.int32)
     if bool((exponent == 255).any()):
         raise ValueError("sf: holds 255 (UE8M0 NaN), allowed: 0..254")
     values = e2m1_values(torch.float32).to(codes.device)[codes.to(torch.int32)].unflatten(-1, (-1, SCALE_BLOCK))
@@ -56,4 +59,4 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
             f"sf{place}: 2^{here} beside 2^{most} in block {list(at)} of 128 x 128, allowed: scales with which all values are E4M3 numbers "
             f"({count} of {lost.numel()} blocks of {SCALE_BLOCK} have others); keep the weights in E2M1"
         )
-    return found.flatten(-2), torch.ldexp(torch.ones_like(base, dtype=torch.float32), base)
+    return found.flatten(-2)[..., :rows, :k].contiguous(), torch.ldexp(torch.ones_like(base, dtype=torch.float32), base)

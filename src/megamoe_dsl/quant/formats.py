@@ -26,6 +26,12 @@ def _require_blocks(name: str, k: int, block: int) -> None:
         raise ValueError(f"{name}: last dimension {k}, allowed: a multiple of the scale block {block}")
 
 
+def blocks_of(x: torch.Tensor, block: int) -> torch.Tensor:
+    """Blocks of the last dimension that share a scale: [..., K] to [..., ceil(K / block), block], zeros beyond K."""
+    short = -x.shape[-1] % block
+    return (torch.nn.functional.pad(x, (0, short)) if short else x).unflatten(-1, (-1, block))
+
+
 def _require_finite(name: str, tensor: torch.Tensor) -> None:
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name}: holds infinities or NaN, allowed: finite values (no UE8M0 scale exists for them)")

@@ -9,7 +9,7 @@ SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason a
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import torch
 
 from megamoe_dsl.quant.formats import ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
+from megamoe_dsl.quant.whole_tiles import MatrixShape, resize, tiled_shapes, weight_shapes
 from megamoe_dsl.recipe import E2M1, E4M3, F32, UE8M0
 
 if TYPE_CHECKING:
@@ -43,15 +44,16 @@ def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: t
 
 def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of every field of `ExpertWeights` for the recipe of `problem`."""
-    el, h, i, weights = problem.experts_per_rank, problem.hidden, problem.intermediate, problem.formats.weights
+    el, weights = problem.experts_per_rank, problem.formats.weights
     code, scale = TORCH_DTYPES[weights.element], TORCH_DTYPES[weights.scale]
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for name, rows, k in (("fc1", 2 * i, h), ("fc2", h, i)):
-        found[name] = code, (el, rows, k * weights.element_bits // 8)
-        found[f"{name}_sf"] = scale, (el, rows // weights.rows, k // weights.channels)
-    if problem.biases:
-        found |= {"fc1_bias": (torch.float32, (el, 2 * i)), "fc2_bias": (torch.float32, (el, h))}
-    return found
+    biases: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, (parts, rows, k) in weight_shapes(problem).items():
+        found[name] = code, (el, parts * rows, weights.row_bytes(k))
+        found[f"{name}_sf"] = scale, (el, parts * -(-rows // weights.rows), weights.scales_of(k))
+        if problem.biases:
+            biases[f"{name}_bias"] = torch.float32, (el, parts * rows)
+    return found | biases
 
 
 def weight_names(problem: "Problem") -> tuple[str, ...]:
@@ -64,7 +66,7 @@ INDEX_DTYPES = (torch.int64, torch.int32)
 
 
 def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
-    """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, hidden / channels], K-major rows."""
+    """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, ceil(hidden / channels)], K-major rows."""
     activations = problem.formats.activations
     return TORCH_DTYPES[activations.scale], activations.channels
 
@@ -82,8 +84,8 @@ class ExpertWeights:
     fp8xfp4, mxf4xmxf4 and fp8xmxfp4, all uint8:
         fc1 [El, 2I, H/2] packed E2M1, rows [gate | up]; fc1_sf [El, 2I, H/32] UE8M0; fc2 [El, H, I/2] packed E2M1; fc2_sf [El, H, I/32]
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
-    fp8xfp8, float8_e4m3fn with float32 scales:
-        fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2I/128, H/128]; fc2 [El, H, I]; fc2_sf [El, H/128, I/128].
+    fp8xfp8, float8_e4m3fn with float32 scales, of which the last of a row or column may cover fewer than 128:
+        fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2 ceil(I/128), ceil(H/128)]; fc2 [El, H, I]; fc2_sf [El, ceil(H/128), ceil(I/128)].
     With biases fc1_bias [El, 2I], rows [gate | up], and fc2_bias [El, H], float32; bfloat16 is converted, which is exact.
 
     NaN and infinities are not looked for (`finite`); see `runtime.buffers.check_weights`.
@@ -117,6 +119,10 @@ class ExpertWeights:
         """One of them."""
         return self.map(lambda tensor: tensor[index : index + 1])
 
+    def resized(self, problem: "Problem", shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
+        """With matrices of other shapes."""
+        return ExpertWeights(**resize(problem, {name: getattr(self, name) for name in weight_names(problem)}, shapes))
+
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":
         """What `change` makes of every tensor that is there."""
         return ExpertWeights(**{name: change(tensor) for name, tensor in vars(self).items() if tensor is not None})
@@ -124,7 +130,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """Weights of one rank as the kernel reads them.
+    """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (whole_tiles.py).
 
     fp8xfp4 and mxf4xmxf4:
         fc1 uint8 [El, 2I, H/2] packed E2M1, rows alternating 8 gate, 8 up; fc1_sf int32 [El * (H/128), 2I]: expert outermost, then 128
@@ -211,8 +217,9 @@ def order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
 
 
 def rows_sm90(problem: "Problem") -> torch.Tensor:
-    """int64 [2I]: for each row of `order_rows_sm90` the row of [gate | up]."""
-    return order_rows_sm90(torch.arange(2 * problem.intermediate).view(-1, 1)).flatten()
+    """int64 [rows of fc1 in whole tiles]: for each row of `order_rows_sm90` the row of [gate | up]."""
+    parts, rows, _ = tiled_shapes(problem)["fc1"]
+    return order_rows_sm90(torch.arange(parts * rows).view(-1, 1)).flatten()
 
 
 def inverse_order_rows_sm90(w: torch.Tensor) -> torch.Tensor:
@@ -332,7 +339,8 @@ def transform_weights(
     """
     given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, fc1_bias, fc2_bias)
     given.validate(problem)
-    fc1_sf, fc2_sf = given.fc1_sf, given.fc2_sf
+    given = given.resized(problem, tiled_shapes(problem))
+    fc1, fc1_sf, fc2, fc2_sf = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf
     biases: dict[str, torch.Tensor | None] = {}
     if given.fc1_bias is not None:
         rows = given.fc1_bias.unsqueeze(-1)
@@ -367,5 +375,6 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
         rows = weights.fc1_bias.unsqueeze(-1)
         ordered = deinterleave_gate_up(rows) if arch.has_tensor_memory else inverse_order_rows_sm90(rows)
         plain = replace(plain, fc1_bias=ordered.squeeze(-1), fc2_bias=weights.fc2_bias)
+    plain = plain.resized(problem, weight_shapes(problem))
     plain.validate(problem)
     return plain

@@ -44,6 +44,7 @@ from megamoe_dsl.quant import (
     MICRO_SCALING,
     ExpertWeights,
     MicroScaling,
+    blocks_of,
     decode_ue8m0,
     dequantize_e4m3_f32,
     dequantize_weight_e4m3,
@@ -84,7 +85,7 @@ def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rig
 
 def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
     """E of fp8xfp8, by blocks of 128; scales are the same within a block, so the scaled products serve."""
-    blocks = left.shape[1] // FP32_SCALE_BLOCK
+    blocks = -(-left.shape[1] // FP32_SCALE_BLOCK)
     if not rigorous:
         return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
     error = 2 * (blocks + 1) * _UNIT * (left.abs() @ right.abs().T)
@@ -121,13 +122,13 @@ class _Sums:
     def activations(self, x: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
         return dequantize_e4m3_f32(x, sf) if self.promoted else self.element.dequantize(x, sf)
 
-    def weights(self, w: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-        return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf)
+    def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
+        return micro_scaling_of(w).dequantize(w, sf) if sf.dtype == torch.uint8 else dequantize_weight_e4m3(w, sf, parts)
 
-    def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
+    def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted:
-            return scaled_matmul(x, x_sf, w, w_sf, self.accumulate).double()
+            return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
         return self.activations(x, x_sf) @ self.weights(w, w_sf).T
 
     def biased(
@@ -158,11 +159,10 @@ def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor
     """Distance between the dequantised reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
 
     def spread(x: torch.Tensor) -> torch.Tensor:
-        return x.repeat_interleave(block, dim=1)
+        return x.repeat_interleave(block, dim=1)[:, : values.shape[1]]
 
-    blocks = (-1, block)
-    low = element.scale_byte((values.abs() - error).unflatten(1, blocks).amax(2).clamp(min=0).float())
-    high = element.scale_byte((values.abs() + error).unflatten(1, blocks).amax(2).float())
+    low = element.scale_byte(blocks_of(values.abs() - error, block).amax(2).clamp(min=0).float())
+    high = element.scale_byte(blocks_of(values.abs() + error, block).amax(2).float())
     worst = torch.zeros_like(values)
     for byte in (low, high):
         factor, scale = spread(inverse_scale(byte)), spread(decode_ue8m0(byte))
@@ -206,8 +206,8 @@ def error_bound(
     clamp, block = problem.activation_clamp, input_layout(problem)[1]
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
-        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf)
-        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf), total)
+        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
+        total_error = sums.error(sums.activations(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)

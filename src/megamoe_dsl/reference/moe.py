@@ -50,12 +50,12 @@ def check_inputs(
         if len(given) != problem.num_ranks:
             raise ProblemError(f"len({field})", len(given), f"num_ranks = {problem.num_ranks}")
     routing = route(problem, topk_idx)
-    sf_dtype, sf_block = input_layout(problem)
+    sf_dtype, _ = input_layout(problem)
     dtype, width = input_row(problem)
     for rank, idx in enumerate(topk_idx):
         tokens = idx.shape[0]
         _require(f"x[{rank}]", x[rank], dtype, (tokens, width))
-        _require(f"x_sf[{rank}]", ue8m0_bytes(x_sf[rank]), sf_dtype, (tokens, problem.hidden // sf_block))
+        _require(f"x_sf[{rank}]", ue8m0_bytes(x_sf[rank]), sf_dtype, (tokens, problem.formats.activations.scales_of(problem.hidden)))
         _require(f"topk_weights[{rank}]", topk_weights[rank], torch.float32, (tokens, problem.topk))
         weights[rank].validate(problem)
     return routing
@@ -137,10 +137,10 @@ def mega_moe_stages(
     routing = check_inputs(problem, x, x_sf, topk_idx, topk_weights, weights)
     tokens = [idx.shape[0] for idx in topk_idx]
     k, h, i, device = problem.topk, problem.hidden, problem.intermediate, x[0].device
-    sf_dtype, sf_block = input_layout(problem)
+    sf_dtype, _ = input_layout(problem)
     row_bytes = problem.formats.hidden.row_bytes(i)
     acts = [torch.zeros(t, k, row_bytes, dtype=torch.uint8, device=device) for t in tokens]
-    acts_sf = [torch.zeros(t, k, i // sf_block, dtype=sf_dtype, device=device) for t in tokens]
+    acts_sf = [torch.zeros(t, k, problem.formats.hidden.scales_of(i), dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in expert_inputs(problem, routing, x, x_sf, topk_weights, weights):
         gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from megamoe_dsl.quant import FP32_SCALE_BLOCK, SCALE_BLOCK, decode_ue8m0, dequantize_e2m1, weight_scale_rows
+from megamoe_dsl.quant import FP32_SCALE_BLOCK, SCALE_BLOCK, blocks_of, decode_ue8m0, dequantize_e2m1, weight_scale_rows
 
 Accumulate = torch.dtype | Literal["hopper"]
 """How partial sums are formed: exactly (float64), in float32, or as the tensor core does."""
@@ -69,7 +69,7 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
     block = FP32_SCALE_BLOCK
     if accumulate == "hopper":
         # The blocks side by side, and as many tokens at a time as memory allows.
-        left, right = (t.float().unflatten(1, (-1, block)).transpose(0, 1) for t in (x, w))
+        left, right = (blocks_of(t.float(), block).transpose(0, 1) for t in (x, w))
         tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // (w.numel() // block * INSTRUCTION_K))
         yield from torch.cat([hopper_dot(part, right) for part in left.split(tokens, dim=1)], dim=1)
     else:
@@ -78,7 +78,7 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
 
 
 def promoted_matmul(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
     """x @ w^T, its scales applied in FP32: acc = fma(partial, s, acc) over the blocks of 128 of K, ascending, s = x_sf * w_sf rounded to
     FP32.
@@ -92,10 +92,11 @@ def promoted_matmul(
 
     Args:
         x: float8_e4m3fn [n, K].
-        x_sf: float32 [n, K/128].
+        x_sf: float32 [n, ceil(K/128)].
         w: float8_e4m3fn [rows, K]; fp8xmxfp4: uint8 [rows, K/2], packed E2M1.
-        w_sf: float32 [rows/128, K/128]; fp8xmxfp4: uint8 UE8M0 [rows, K/32].
+        w_sf: float32 [ceil(rows/128), ceil(K/128)]; fp8xmxfp4: uint8 UE8M0 [rows, K/32].
         accumulate: how partial sums are formed.
+        parts: matrices that w has below one another, as in `quant.weight_scale_rows`.
 
     Returns:
         float32 [n, rows].
@@ -107,7 +108,7 @@ def promoted_matmul(
         w, w_rows = _over_the_largest_scale(w, w_sf)
     else:
         _check_fp8(x, x_sf, w, w_sf)
-        w_rows = weight_scale_rows(w_sf)
+        w_rows = weight_scale_rows(w_sf, w.shape[0], parts)
     if x.shape[1] != w.shape[1] or tuple(x_sf.shape) != (x.shape[0], w_rows.shape[1]):
         raise ValueError(f"x, x_sf: {tuple(x.shape)}, {tuple(x_sf.shape)}, allowed: K = {w.shape[1]}, and a scale for every 128 of it")
     total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
@@ -119,19 +120,19 @@ def promoted_matmul(
 
 def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """E2M1 weights as float32 over the largest scale of their row and 128 of K, and that scale, float32."""
-    largest = w_sf.unflatten(1, (-1, FP32_SCALE_BLOCK // SCALE_BLOCK)).amax(dim=2)
-    relative = w_sf.to(torch.int32) + 127 - largest.repeat_interleave(FP32_SCALE_BLOCK // SCALE_BLOCK, dim=1).to(torch.int32)
+    each = FP32_SCALE_BLOCK // SCALE_BLOCK
+    largest = blocks_of(w_sf, each).amax(dim=2)
+    relative = w_sf.to(torch.int32) + 127 - largest.repeat_interleave(each, dim=1)[:, : w_sf.shape[1]].to(torch.int32)
     return dequantize_e2m1(w, relative.clamp(min=0).to(torch.uint8)).float(), decode_ue8m0(largest).float()
 
 
 def _check_fp8(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> None:
     """Dtypes and shapes of fp8xfp8.  Raises ValueError."""
-    block = FP32_SCALE_BLOCK
     for name, tensor, dtype, shape in (
         ("x", x, torch.float8_e4m3fn, (x.shape[0], w.shape[1])),
-        ("w", w, torch.float8_e4m3fn, (w_sf.shape[0] * block, w_sf.shape[1] * block)),
+        ("w", w, torch.float8_e4m3fn, tuple(w.shape)),
         ("x_sf", x_sf, torch.float32, (x.shape[0], w_sf.shape[1])),
-        ("w_sf", w_sf, torch.float32, tuple(w_sf.shape)),
+        ("w_sf", w_sf, torch.float32, (w_sf.shape[0], -(-w.shape[1] // FP32_SCALE_BLOCK))),
     ):
         if tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")

@@ -17,23 +17,24 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, dequantize_e4m3, micro_scaling_of, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize_e4m3, micro_scaling_of, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
 
 def scaled_matmul(
-    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64
+    x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
     """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
 
     Args:
         x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
-        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, K/128].
+        x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)].
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
-        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [rows/128, K/128].
+        w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
         accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
             sums as Hopper's tensor core does.
+        parts: matrices that w has below one another, each with blocks of scales of its own.
 
     Returns:
         float32 [n, rows].
@@ -43,7 +44,7 @@ def scaled_matmul(
             another K, or an accumulation that the combination does not have.
     """
     if x_sf.dtype == torch.float32:
-        return promoted_matmul(x, x_sf, w, w_sf, accumulate)
+        return promoted_matmul(x, x_sf, w, w_sf, accumulate, parts)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
     left, right = micro_scaling_of(x).dequantize(x, x_sf), micro_scaling_of(w).dequantize(w, w_sf)
@@ -74,7 +75,7 @@ def linear1(
     Raises:
         ValueError: see `scaled_matmul`.
     """
-    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias)
+    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2), bias)
 
 
 def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None) -> torch.Tensor:
@@ -147,8 +148,8 @@ def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
     form = COMBINE[element]
     if form.scale is None:
         return out
-    codes, sf = quantize_e4m3(out, form.channels)
-    return dequantize_e4m3(codes, sf, form.channels).float()
+    blocks = blocks_of(out, form.channels).flatten(1)
+    return dequantize_e4m3(*quantize_e4m3(blocks, form.channels), form.channels).float()[:, : out.shape[1]]
 
 
 def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:

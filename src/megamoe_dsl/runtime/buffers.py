@@ -112,8 +112,8 @@ class Inputs:
         problem.check_num_tokens(tokens, f"{owner}x.shape[0]")
         dtype, width = input_row(problem)
         check_tensor(f"{owner}x", self.x, dtype, (tokens, width))
-        sf_dtype, channels = input_layout(problem)
-        check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.hidden // channels))
+        sf_dtype, _ = input_layout(problem)
+        check_tensor(f"{owner}x_sf", self.x_sf, sf_dtype, (tokens, problem.formats.activations.scales_of(problem.hidden)))
         check_tensor(f"{owner}topk_idx", self.topk_idx, INDEX_DTYPES, (tokens, problem.topk))
         check_tensor(f"{owner}topk_weights", self.topk_weights, torch.float32, (tokens, problem.topk))
 
@@ -293,7 +293,9 @@ class RankBuffers:
     def store(self, inputs: Inputs) -> None:
         """`load` without the check."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
-            self.view(name)[: inputs.num_tokens] = getattr(inputs, name)
+            rows, given = self.view(name)[: inputs.num_tokens], getattr(inputs, name)
+            rows[:, : given.shape[1]] = given
+            rows[:, given.shape[1] :] = 0  # scales of no channels
 
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""

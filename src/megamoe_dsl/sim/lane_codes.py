@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .lanes import Mask
+from .lanes import Mask, addresses
 
 FULL = 0xFFFFFFFF
 CODE_SHIFT = 34
@@ -69,7 +69,7 @@ def codes_of(bits: int, index: NDArray[np.int64]) -> NDArray[np.int64] | int:
     """The codes, in place, of the locations that lanes `bits` touch: one lane after the other, each with as many."""
     if not bits & (bits - 1):
         return bits.bit_length() - 1 << CODE_SHIFT
-    return _pattern(bits, (index - index[0]).tobytes())
+    return _pattern(bits, addresses(index, -index.item(0)).tobytes())
 
 
 @lru_cache(maxsize=1 << 14)

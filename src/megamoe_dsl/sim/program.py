@@ -185,7 +185,11 @@ class Program:
             else:
                 out += self._segment(segment, masked) + self._call(ins, item, masked)
                 segment = Segment(self.binder, self.live)
+        if len(out) == 1 and (program := lane_program(segment, masked)) is not None:
+            return program
         out += self._segment(segment, masked)
+        if len(out) == 1:  # nothing that anybody reads
+            out.append(" pass")
         namespace = self.binder.names
         exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
         return namespace.pop("unit")  # type: ignore[no-any-return]

@@ -63,7 +63,7 @@ class Race:
         self.places.append(place)
         check_agents(len(self.names) - self.single, lanes=self.single)
         if len(self.names) > self.width:
-            wider = self.width + max(64, self.width // 8)
+            wider = self.width + max(64, self.width // 4)
             self.warps = np.concatenate([self.warps, np.arange(self.width, wider, dtype=np.int32)])
             self.width = wider
         return len(self.names) - 1

@@ -13,6 +13,7 @@ from ...artifact.cache import cache_folder, load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...kernels.mega_moe.config import MegaMoeConfig
 from ...kernels.mega_moe.layouts.symmetric import symmetric_buffer
+from ...kernels.mega_moe.layouts.tile import TILE_ROWS
 from ...kernels.pre_dispatch.config import PreDispatchConfig
 from ...kernels.registry import default_recipe, find_kernel
 from ...presets.compiled import configs_up_to
@@ -53,6 +54,9 @@ class SymmBuffer:
     def __init__(
         self, group: Any, num_experts: int, num_max_tokens_per_rank: int, num_topk: int, hidden: int, intermediate_hidden: int
     ) -> None:
+        for field, value, step in (("hidden", hidden, TILE_ROWS), ("intermediate_hidden", intermediate_hidden, TILE_ROWS // 2)):
+            if value % step:
+                raise ProblemError(field, value, f"a multiple of {step}: weights are given in whole tiles")
         self.group = group
         self.num_experts, self.num_topk = num_experts, num_topk
         self.num_max_tokens_per_rank = num_max_tokens_per_rank

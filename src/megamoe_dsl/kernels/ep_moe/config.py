@@ -14,7 +14,7 @@ from ...target import Target
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
 from ..gemm.smem_plan import GemmSmemPlan
-from ..mega_moe.config import RegisterBudget
+from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
@@ -59,6 +59,7 @@ class EpConfig(ABC):
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
         p = self.problem
         require(p.recipe in self.recipes, "problem.recipe", p.recipe, " or ".join(self.recipes) + f" for {self.arch}")
+        require_whole_tiles(p, "in halves of the layer")
         require(p.pool_rows is None, "problem.pool_rows", p.pool_rows, "None: rows are not used again")
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")

@@ -127,15 +127,8 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     if here:
         store_u64(ctx.at("destinations", places.rows), ctx.at_peer(peer, "results", token * problem.topk + lane))
     sync_warp()
-    destination, num_bytes = ctx.at("fc1_acts", places.rows), config.smem.pull_chunk
-    move_row(
-        ctx,
-        x,
-        lambda offset, place: store_bytes(destination + offset, place, num_bytes),
-        warp,
-        select(here, Int32(0), Int32(1)),
-        moved.uses,
-    )
+    destination, stores = ctx.at("fc1_acts", places.rows), select(here, Int32(0), Int32(1))
+    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, stores, moved.uses)
     return Moved(moved.uses + 1, places.counter)
 
 

@@ -12,13 +12,14 @@ from ...device.memory import load_f32, load_f32x2
 from ...schedule import FC1
 from .arguments import BiasedArguments
 from .context import Context
+from .layouts.tile import TILE_ROWS
 
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
     """Of the bias of a weight row, counted in the order of the weights."""
-    problem, args = ctx.config.problem, cast(BiasedArguments, ctx.args)
-    base, rows = (args.fc1_bias, 2 * problem.intermediate) if phase == FC1 else (args.fc2_bias, problem.hidden)
-    return base + (Int64(expert) * rows + Int64(row)) * 4
+    config, args = ctx.config, cast(BiasedArguments, ctx.args)
+    base, tiles = (args.fc1_bias, config.fc1_n_blocks) if phase == FC1 else (args.fc2_bias, config.fc2_n_blocks)
+    return base + (Int64(expert) * (tiles * TILE_ROWS) + Int64(row)) * 4
 
 
 def weighs_bias(ctx: Context, phase: int) -> bool:

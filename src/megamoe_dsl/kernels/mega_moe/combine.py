@@ -24,7 +24,7 @@ from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
 from ...device.warp import ballot, elect, lowest_bit, popc, shuffle_f32, sync_warp
 from ...layouts.arith import div
 from .context import Context
-from .layouts.combine_plan import CombinePlan
+from .layouts.combine_plan import Y_BYTES, CombinePlan
 from .layouts.combine_vectors import VECTOR, vector_address
 from .routing import expert_of
 
@@ -87,14 +87,16 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
         mask = ballot(chosen)
         barrier = ctx.barrier("combine", warp * plan.sets + loads.index)
         if elect():
-            arrive_expect(barrier, popc(mask) * plan.slot_bytes)
-            start = Int64(index - token * plan.pieces) * plan.part_bytes
+            part = index - token * plan.pieces
+            num_bytes = plan.row.value_bytes * plan.channels(part)
+            arrive_expect(barrier, popc(mask) * (num_bytes + plan.row.scale_bytes))
+            start = Int64(part) * plan.part_bytes
             for slot in cutlass.range_constexpr(problem.topk):
                 if (mask & (1 << slot)) != 0:
                     row = ctx.at("combine", slot, token)
                     source = row + start
                     place = ctx.shared("combine_slots", warp, loads.index * problem.topk + slot)
-                    load_bytes(place, source, plan.part_bytes, barrier)
+                    load_bytes(place, source, num_bytes, barrier)
                     if cutlass.const_expr(plan.row.scaled):
                         load_bytes(place + plan.part_bytes, row + plan.row.first_scale, plan.row.scale_bytes, barrier)
         sync_warp()
@@ -113,29 +115,47 @@ def slot_weight(ctx: Context, lane: Int32, piece: Piece):
     return weight
 
 
-def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, first_scale: Any, weight: Any) -> Sums:
-    """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot, and `first_scale` the byte of a slot
-    that the piece's scales begin with, `weight` that of the lane's slot."""
+def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, channels: Any, first_scale: Any, weight: Any) -> Sums:
+    """The sums with the lowest slot of the mask added; `slots` is the address of the set's first slot, `channels` those of the piece,
+    `first_scale` the byte of a slot that the piece's scales begin with, and `weight` that of the lane's slot."""
     values: list[Any] = []
-    source = slots + sums.slot * ctx.config.smem.combine.slot_bytes
+    plan = ctx.config.smem.combine
+    source = slots + sums.slot * plan.slot_bytes
     factor = shuffle_f32(weight, sums.slot) if ctx.config.problem.weigh_results else None
     for j in range(len(sums.values) // VECTOR):
-        values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, lane, j, first_scale, factor)
+        place, vector = plan.place(lane, j, channels)
+        values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, place, vector, first_scale, factor)
     mask = sums.mask & (sums.mask - 1)
     return Sums(tuple(values), mask, lowest_bit(mask))
+
+
+def part_of(plan: CombinePlan, index: Any) -> Any:
+    """Which of its token's pieces a piece is."""
+    return index - div(index, plan.pieces) * plan.pieces
 
 
 def scales_of(plan: CombinePlan, piece: Piece) -> Any:
     """Byte of a slot that a piece's scales begin with; 0 where results have none."""
     if not plan.row.scaled:
         return 0
-    part = piece.index - div(piece.index, plan.pieces) * plan.pieces
-    return plan.part_bytes + part * (plan.chunk // plan.results.channels)
+    return plan.part_bytes + part_of(plan, piece.index) * (plan.chunk // plan.results.channels)
+
+
+def channels_of(plan: CombinePlan, index: Any) -> Any:
+    """Of a piece."""
+    return plan.chunk if plan.last_chunk == plan.chunk else plan.channels(part_of(plan, index))
 
 
 def piece_address(y: Any, index: Any, num_bytes: int) -> Any:
-    """Of a piece in y, which may have more than 2^31 bytes."""
+    """Of a piece in y, which may have more than 2^31 bytes, where all have as many."""
     return y + Int64(index) * num_bytes
+
+
+def place_in_y(plan: CombinePlan, y: Any, index: Any) -> Any:
+    """Address of a piece of any token."""
+    if plan.last_chunk == plan.chunk:
+        return piece_address(y, index, plan.chunk_bytes)
+    return piece_address(y, div(index, plan.pieces), Y_BYTES * plan.hidden) + part_of(plan, index) * plan.chunk_bytes
 
 
 @cute.jit
@@ -144,9 +164,9 @@ def finish_piece(ctx: Context, warp: Int32, lane: Int32, piece: Piece, load_set:
     problem, plan = ctx.config.problem, ctx.config.smem.combine
     slots = ctx.shared("combine_slots", warp, load_set * problem.topk)
     sums = Sums(tuple(Float32(0.0) for _ in range(plan.chunk // 32)), piece.mask, lowest_bit(piece.mask))
-    first_scale = scales_of(plan, piece)
+    channels, first_scale = channels_of(plan, piece.index), scales_of(plan, piece)
     while sums.mask != 0:
-        sums = add_next(ctx, sums, slots, lane, first_scale, weight)
+        sums = add_next(ctx, sums, slots, lane, channels, first_scale, weight)
     store_sum(ctx, warp, lane, piece.index, sums.values)
 
 
@@ -166,5 +186,5 @@ def store_sum(ctx: Context, warp: Int32, lane: Int32, index: Int32, v: Any):
     fence_async_shared()
     sync_warp()
     if lane == 0:
-        store_bytes(piece_address(ctx.args.y, index, plan.chunk_bytes), out, plan.chunk_bytes)
+        store_bytes(place_in_y(plan, ctx.args.y, index), out, Y_BYTES * channels_of(plan, index))
         commit_group()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_integers
 from ...hardware.operand_tile import BLOCK_K
-from ...layouts.arith import Int, div
+from ...layouts.arith import Int, ceil_div, div
 from ...problem import Problem
 from ...schedule import FusedMoeOrder, RingOrder
 from ...tuned import Entry, Share, tuned_table
@@ -214,13 +214,13 @@ class MegaMoeConfig(ABC):
 
     @property
     def fc1_n_blocks(self) -> int:
-        """256-row tiles of W1 (2 * intermediate rows)."""
-        return 2 * self.problem.intermediate // TILE_ROWS
+        """256-row tiles of W1 (2 * intermediate rows), the last filled up."""
+        return ceil_div(2 * self.problem.intermediate, TILE_ROWS)
 
     @property
     def fc2_n_blocks(self) -> int:
-        """256-row tiles of W2 (hidden rows)."""
-        return self.problem.hidden // TILE_ROWS
+        """256-row tiles of W2 (hidden rows), the last filled up."""
+        return ceil_div(self.problem.hidden, TILE_ROWS)
 
     @property
     def block_k(self) -> int:
@@ -230,12 +230,12 @@ class MegaMoeConfig(ABC):
     @property
     def fc1_k_blocks(self) -> int:
         """Blocks of K of a Linear1 tile (hidden channels)."""
-        return self.problem.hidden // self.block_k
+        return ceil_div(self.problem.hidden, self.block_k)
 
     @property
     def fc2_k_blocks(self) -> int:
         """Blocks of K of a Linear2 tile (intermediate channels)."""
-        return self.problem.intermediate // self.block_k
+        return ceil_div(self.problem.intermediate, self.block_k)
 
     # --- plans
     @property
@@ -252,6 +252,13 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def smem_plan(self, num_stages: int) -> SmemPlan:
         """Of another number of stages."""
+
+
+def require_whole_tiles(problem: Problem, what: str) -> None:
+    """Hidden and intermediate of whole tiles, for kernels that have no place for less.  Raises `ConfigError`."""
+    for field, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
+        value = getattr(problem, field)
+        require(value % step == 0, f"problem.{field}", value, f"a multiple of {step} {what}")
 
 
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:

@@ -27,6 +27,7 @@ from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_wa
 from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from .context import Context
+from .layouts.row_chunks import RowChunks
 from .layouts.tile import DISPATCH_WARPS
 from .ring import wait_rows
 from .table import SharedTable
@@ -34,8 +35,8 @@ from .table import SharedTable
 NO_TOKENS_LEFT = 0x7FFFFFFF
 LANES = 32  # of a warp: so many ranks are one set
 
-Store = Callable[[int, Any], None]
-"""Of a chunk at this offset of a row, from its place in SMEM."""
+Store = Callable[[int, Any, int], None]
+"""Of a chunk at this offset of a row, from its place in SMEM, with so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     row = config.first_row(pool_block) + (cursor.index - m_block * config.block_m)
     sf_row = config.sf_row(pool_block, cursor.index - m_block * config.block_m)
     source_scales = ctx.at_peer(peer, "x_sf", token)
-    words = problem.hidden // CHANNELS_PER_WORD
+    words = ceil_div(problem.hidden, CHANNELS_PER_WORD)
     # All remote loads are issued before the first is used, so that their latencies overlap.
     places = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
     scales = [load_u32(source_scales + Int64(word) * 4) for word in places]
@@ -173,8 +174,8 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
         if lane + 32 * i < words:
             store_u32(ctx.at("fc1_sf", word, sf_row), scales[i])
     sync_warp()
-    destination, num_bytes = ctx.at("fc1_acts", row), config.smem.pull_chunk
-    move_row(ctx, x, lambda offset, place: store_bytes(destination + offset, place, num_bytes), warp, lane, uses)
+    destination = ctx.at("fc1_acts", row)
+    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, lane, uses)
     if lane == 0:
         store_f32(ctx.at("fc1_topk_weights", row), weight)
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
@@ -183,16 +184,22 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     sync_warp()
 
 
+def chunks_of(ctx: Context) -> RowChunks:
+    """Of a token's row."""
+    problem = ctx.config.problem
+    return RowChunks(problem.formats.activations.row_bytes(problem.hidden), ctx.config.smem.pull_chunk)
+
+
 @cute.jit
 def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int], last: cutlass.Constexpr[int]):
     """Starts the loads of chunks `first` to `last - 1` of a row into their slots."""
-    plan = ctx.config.smem
+    plan, row = ctx.config.smem, chunks_of(ctx)
     if elect():
         for chunk in cutlass.range_constexpr(first, last):
             slot = chunk % plan.pull_slots
             barrier = ctx.barrier("pull", warp * plan.pull_slots + slot)
-            arrive_expect(barrier, plan.pull_chunk)
-            load_bytes(ctx.shared("pull", warp, slot), x + chunk * plan.pull_chunk, plan.pull_chunk, barrier)
+            arrive_expect(barrier, row.size(chunk))
+            load_bytes(ctx.shared("pull", warp, slot), x + row.start(chunk), row.size(chunk), barrier)
     sync_warp()
 
 
@@ -200,15 +207,14 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int32, lane: Int32, uses: Int32):
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
     counts the rows that this warp has moved.  Whoever has 0 for `lane` stores, by `store`: each to a place of its own."""
-    plan = ctx.config.smem
-    problem = ctx.config.problem
-    chunks = problem.formats.activations.row_bytes(problem.hidden) // plan.pull_chunk
+    plan, row = ctx.config.smem, chunks_of(ctx)
+    chunks = row.count
     for chunk in cutlass.range_constexpr(chunks):
         slot, turn = chunk % plan.pull_slots, chunk // plan.pull_slots
         turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row
         wait(ctx.barrier("pull", warp * plan.pull_slots + slot), (uses * turns + turn) & 1)
         if lane == 0:
-            store(chunk * plan.pull_chunk, ctx.shared("pull", warp, slot))
+            store(row.start(chunk), ctx.shared("pull", warp, slot), row.size(chunk))
             commit_group()
         if cutlass.const_expr(chunk + plan.pull_slots < chunks):
             if lane == 0:

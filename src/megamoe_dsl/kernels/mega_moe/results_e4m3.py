@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...device import cast
 from ...device.memory import load_shared_u8, load_shared_v2, store_u8, store_u16, store_v2
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_among
+from ...device.where import store_where
 from .layouts.combine_row import CombineRow
 from .layouts.combine_vectors import vector_address
 
@@ -47,9 +48,9 @@ class E4m3Results:
         for mask in (8, 4, 2, 1):
             amax = cast.abs_max_bf16(amax, shuffle_xor_among(members, amax, mask))
         exponent = cast.scale_exponent(cast.larger_of_pair(amax))
-        store_v2(place, *encode(words, exponent))
+        store_where(self.row.holds(first), partial(store_v2, place, *encode(words, exponent)))
         if (lane & (LANES - 1)) == 0:
-            send_scales(self.row, place, first, exponent, 1)
+            store_where(self.row.holds(first), partial(send_scales, self.row, place, first, exponent, 1))
 
     def add(self, sums: Sequence[Any], slot: Any, lane: Any, vector: int, first_scale: Any, weight: Any = None) -> list[Any]:
         """The lane's sums of a vector of the piece in a slot, with the piece's values added, times a weight if there is one; the

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ...config_error import require
-from ..mega_moe.config import RegisterBudget
+from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.sm90.config import Sm90Config, most_columns
 from .config import CombineConfig, DispatchConfig, Fc1Config, Fc2Config, StageConfig, SwigluConfig
 from .smem_plan import Sm90CombinePlan, Sm90DispatchPlan, Sm90LinearPlan, Sm90SwigluPlan
@@ -24,6 +24,7 @@ class Sm90Stage(StageConfig, Sm90Config):
     def check_fields(self) -> None:
         """As of the fused kernel, with a whole pool; no stamps are left, and no warps decode for others.  Raises `ConfigError`."""
         super().check_fields()
+        require_whole_tiles(self.problem, "in stages")
         require(not self.ring_blocks, "problem.pool_rows", self.problem.pool_rows, "None, or enough for any routing, in stages")
         decoding = f"at most {most_columns(self.packed)}: stages decode packed weights in their math warps"
         require(not self.decoded, "block_m", self.block_m, decoding)

@@ -10,10 +10,11 @@ from ...config_error import require, require_integers
 from ...problem import Problem
 from ...shared_experts import SharedExperts
 from ...target import Target
+from ..mega_moe.layouts.symmetric import scale_row
 
 THREADS = 512
 CTAS_PER_SM = 4
-CHUNK = 256  # channels that a warp quantises at a time; every hidden size is a multiple
+CHUNK = 256  # channels that a warp quantises at a time
 PER_LANE = CHUNK // 32
 
 
@@ -63,6 +64,11 @@ class PreDispatchConfig:
     def packed(self) -> bool:
         """Tokens become E2M1, two in a byte."""
         return self.problem.formats.packs_activations
+
+    @property
+    def whole_words(self) -> bool:
+        """Whether a token's scales are whole words of 32 bits, as they are given."""
+        return self.problem.formats.activations.scales_of(self.problem.hidden) == scale_row(self.problem)
 
     @property
     def lanes_per_scale(self) -> int:

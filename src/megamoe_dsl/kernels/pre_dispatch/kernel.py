@@ -5,12 +5,14 @@ Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.qua
 (fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
 tokens leaves them out.
 
-A warp takes 256 channels of a token at a time, 8 a lane; lanes that share a scale reduce its amax by shuffles.
+A warp takes 256 channels of a token at a time, or what is left of it, 8 a lane (chunk.py); lanes that share a scale reduce its amax by
+shuffles.
 waits: nothing; signals: nothing, the mega kernel follows on the same stream.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -19,14 +21,16 @@ from cutlass import Int32, Int64
 
 from ...blocks.quantise import f32_scale, largest_of_lanes, scaled_by
 from ...device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
-from ...device.memory import load_constant_u64, load_constant_v4, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
-from ...hardware.scale_factors import CHANNELS_PER_WORD
-from ...layouts.arith import div
+from ...device.memory import load_constant_u64, load_constant_v4, load_u8, load_u32, store_f32, store_u8, store_u32, store_u64, store_v2
+from ...device.where import store_where
+from ...hardware.scale_factors import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
+from ...layouts.arith import ceil_div, div, minimum
 from ...recipe import UE8M0
-from ..mega_moe.layouts.symmetric import symmetric_buffer
+from ..mega_moe.layouts.symmetric import scale_row, symmetric_buffer
 from ..mega_moe.routing import MASKED
 from .arguments import PreDispatchArguments, QuantisedArguments, SharedArguments
-from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
+from .chunk import Chunk, chunks_of_token
+from .config import CHUNK, THREADS, PreDispatchConfig
 
 WARPS = THREADS // 32
 ONE = 0x3F800000  # the weight of a shared expert, FP32
@@ -36,36 +40,55 @@ ONE = 0x3F800000  # the weight of a shared expert, FP32
 def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
     """256 channels of one token by one warp; `chunk` counts over all tokens."""
     problem = config.problem
-    region = symmetric_buffer(problem, config.arch)
-    channel = Int64(chunk) * CHUNK + lane * PER_LANE  # over all tokens: x has the same shape on both sides
+    region, mine = symmetric_buffer(problem, config.arch), Chunk(config, chunk, lane)
+    channel = mine.channel
     words = load_constant_v4(args.x + channel * 2)
     values = [value for word in words for value in unpack_bf16(word)]
     scale, factor = scale_of(config, largest_of_lanes(values, config.lanes_per_scale))
     scaled = scaled_by(values, factor)
     if cutlass.const_expr(config.packed):
-        store_u32(region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled))
+        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled)))
     else:
-        store_v2(region.address(args.sym, "x") + channel, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]))
+        place = region.address(args.sym, "x") + channel
+        store_where(mine.there, partial(store_v2, place, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])))
     if lane & (config.lanes_per_scale - 1) == 0:
-        index = Int64(chunk) * (32 // config.lanes_per_scale) + lane // config.lanes_per_scale
+        # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
+        scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
+        index, there = mine.place(*scales), mine.has(*scales)
         if cutlass.const_expr(problem.formats.activations.scale == UE8M0):
-            store_u8(region.address(args.sym, "x_sf") + index, scale)
+            store_where(there, partial(store_u8, region.address(args.sym, "x_sf") + index, scale))
         else:
-            store_f32(region.address(args.sym, "x_sf") + index * 4, scale)
+            store_where(there, partial(store_f32, region.address(args.sym, "x_sf") + index * 4, scale))
 
 
 @cute.jit
 def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: QuantisedArguments, chunk: Int32, lane: Int32):
-    """As `quantize_chunk`, of a token that is quantised: 8 channels a lane, and a word of scales per 128 channels."""
-    region = symmetric_buffer(config.problem, config.arch)
-    channel = Int64(chunk) * CHUNK + lane * PER_LANE
+    """As `quantize_chunk`, of a token that is quantised: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
+    them ends within a word."""
+    region, mine = symmetric_buffer(config.problem, config.arch), Chunk(config, chunk, lane)
+    channel = mine.channel
     if cutlass.const_expr(config.packed):
-        store_u32(region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2))
+        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2)))
     else:
-        store_u64(region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel))
-    if lane < CHUNK // CHANNELS_PER_WORD:
-        word = (Int64(chunk) * (CHUNK // CHANNELS_PER_WORD) + lane) * 4
-        store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word))
+        store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
+    if cutlass.const_expr(config.whole_words):
+        words = CHUNK // CHANNELS_PER_WORD
+        if lane < words:
+            places = lane, words, ceil_div(config.problem.hidden, CHANNELS_PER_WORD)
+            word = mine.place(*places) * 4
+            store_where(mine.has(*places), lambda: store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word)))
+    else:
+        copy_scale_bytes(mine, region.address(args.sym, "x_sf"), args.x_sf)
+
+
+@cute.jit
+def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
+    """Of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
+    problem, count = mine.config.problem, CHUNK // CHANNELS_PER_SCALE
+    row, given = scale_row(problem), problem.formats.activations.scales_of(problem.hidden)
+    index = mine.index(mine.lane, count)
+    if (mine.lane < count) & (index < row):
+        store_u8(to + mine.place(mine.lane, count, row), load_u8(source + Int64(mine.token) * given + minimum(index, given - 1)))
 
 
 def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
@@ -113,7 +136,7 @@ def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: SharedArgum
 def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
     """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    chunks = args.num_tokens * (config.problem.hidden // CHUNK)
+    chunks = args.num_tokens * chunks_of_token(config)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
         if cutlass.const_expr(config.quantised):
             copy_chunk(config, args, chunk, thread & 31)

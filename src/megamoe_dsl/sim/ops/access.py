@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
-from ..lanes import Lanes, Mask, put, span, stacked, take, uniform
+from ..lanes import Lanes, Mask, addresses, put, span, stacked, take, uniform
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_RESERVED, Allocation, ByteStore, SharedMemory
 from .common import line_of, shared_target
 
@@ -52,7 +52,7 @@ def resolve(w: WarpLike, space: str, where: NDArray[np.int64], size: int, mask: 
     store, offset, cta = find(w, space, low, size)
     base = low - offset
     if aligned and high - base + size <= store.limit:
-        return [(store, where - base if base else where, slice(None), cta)]
+        return [(store, addresses(where, -base) if base else where, slice(None), cta)]
     groups: dict[int, tuple[ByteStore, list[int], list[int], CtaLike | None]] = {}
     for lane, address in enumerate(where.tolist()):
         store, offset, cta = find(w, space, address, size)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....layouts.arith import Int, ceil_div, div, minimum, select
 from ....recipe import BF16, BITS, COMBINE, Format
 from .combine_row import CombineRow
+from .combine_vectors import LANES, VECTOR
 
-LANE_VECTOR = 8 * 32  # channels that the lanes of a warp hold with one 16-byte vector of BF16 each
+LANE_VECTOR = VECTOR * LANES  # channels that the lanes of a warp hold with one 16-byte vector of BF16 each
 LARGEST_CHUNK = 1024  # channels: 32 FP32 sums a lane; the smaller the pieces, the more warps share the work of few tokens
 BUDGET = 212 * 1024  # bytes of a CTA, less than the tiles have taken there before
 Y_BYTES = BITS[BF16] // 8
@@ -38,14 +40,16 @@ class CombinePlan:
 
     @property
     def chunk(self) -> int:
-        """Channels: the largest equal share of `hidden` that fits."""
+        """Channels: the largest share of `hidden` that fits, all of them equal but for the last where `hidden` is no multiple of 256."""
         return self._largest_chunk(self.sets) or LANE_VECTOR
 
     def _largest_chunk(self, sets: int) -> int:
         """0 when nothing fits."""
         slot = self.budget // self.warps // (sets * self.topk + self.sum_slots)
         fits = (slot - self.row.scale_bytes) // self.row.value_bytes
-        shares = (self.hidden // n for n in range(1, self.hidden // LANE_VECTOR + 1) if self.hidden % (n * LANE_VECTOR) == 0)
+        vectors = ceil_div(self.hidden, LANE_VECTOR)
+        exact = self.hidden % LANE_VECTOR == 0
+        shares = (ceil_div(vectors, n) * LANE_VECTOR for n in range(1, vectors + 1) if vectors % n == 0 or not exact)
         return next((c for c in shares if c <= min(fits, LARGEST_CHUNK)), 0)
 
     @property
@@ -66,7 +70,22 @@ class CombinePlan:
     @property
     def pieces(self) -> int:
         """Of a token."""
-        return self.hidden // self.chunk
+        return ceil_div(self.hidden, self.chunk)
+
+    @property
+    def last_chunk(self) -> int:
+        """Channels of a token's last piece."""
+        return self.hidden - (self.pieces - 1) * self.chunk
+
+    def channels(self, part: Int) -> Int:
+        """Of piece `part` of a token."""
+        return self.chunk if self.last_chunk == self.chunk else select(part == self.pieces - 1, self.last_chunk, self.chunk)
+
+    def place(self, lane: Int, vector: int, channels: Int) -> tuple[Int, int]:
+        """(lane, vector) where a lane finds its vector in a slot that has so many channels of a piece; one that has none reads the last."""
+        if self.last_chunk == self.chunk:
+            return lane, vector
+        return minimum(lane + vector * LANES, div(channels, VECTOR) - 1), 0
 
     @property
     def sum_slots(self) -> int:

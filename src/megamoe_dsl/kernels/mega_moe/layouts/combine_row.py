@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ....layouts.arith import align
+from ....layouts.arith import Int, align
 from ....recipe import Format
+from .tile import TILE_ROWS
 
 LINE = 128  # bytes: a row with scales takes whole lines, so that the values of a tile, 128 bytes or 256, come in whole lines too
 BULK = 16  # bytes: bulk copies move multiples
@@ -23,6 +25,11 @@ class CombineRow:
         """Whether there are scales."""
         return self.format.scale is not None
 
+    def holds(self, byte: Int) -> Any:
+        """Whether this byte of a tile of Linear2, counted in the row, is one of the row's values: rows of weights that fill the last tile
+        up give others.  Python's True where no tile has such."""
+        return True if self.hidden % TILE_ROWS == 0 else byte < self.first_scale
+
     @property
     def value_bytes(self) -> int:
         """Of one value."""
@@ -36,7 +43,7 @@ class CombineRow:
     @property
     def scale_bytes(self) -> int:
         """Of all scales, and what a bulk copy of them moves besides; 0 without scales."""
-        return align(self.hidden // self.format.channels, BULK) if self.scaled else 0
+        return align(self.format.scales_of(self.hidden), BULK) if self.scaled else 0
 
     @property
     def num_bytes(self) -> int:

@@ -17,7 +17,7 @@ from ....config_error import require, require_integer, require_integers
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.scale_factors import SF_ATOM_ROWS, pool_sf_row
-from ....layouts.arith import Int, align
+from ....layouts.arith import Int, align, ceil_div
 from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.pool import is_ring, smallest_block_m, whole_pool
@@ -75,8 +75,9 @@ def choose_tier(problem: Problem, expected: float) -> Tier:
 
 
 def block_ks(problem: Problem) -> tuple[int, ...]:
-    """BLOCK_K that a problem can have: with E2M1 activations also 256, in which both linears' K come out whole."""
-    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and problem.intermediate % (2 * BLOCK_K) == 0 else (BLOCK_K,)
+    """BLOCK_K that a problem can have: with E2M1 activations also 256, if both linears' K come out whole in it."""
+    whole = all(k % (2 * BLOCK_K) == 0 for k in (problem.hidden, problem.intermediate))
+    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and whole else (BLOCK_K,)
 
 
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
     """As many experts as have, with `expected` tokens each, two Linear1 tiles per SM (article 3.2.1.3, where they form a wave).
     With less than one token per expert all experts' Linear1 comes first."""
     local = problem.experts_per_rank
-    tiles = ceil(expected / block_m) * (2 * problem.intermediate // BLOCK_N)
+    tiles = ceil(expected / block_m) * CLUSTER * ceil_div(2 * problem.intermediate, CLUSTER * BLOCK_N)
     return local if expected < 1 else experts_with(IMBALANCE_FACTOR * num_sms, tiles, local)
 
 
@@ -194,7 +195,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     @property
     def fc2_parts(self) -> int:
         """One per 64 intermediate channels, which one CTA of a pair stores."""
-        return self.problem.intermediate // 64
+        return CLUSTER * self.fc1_n_blocks
 
     @property
     def sf_block_m(self) -> int:

@@ -18,6 +18,7 @@ from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
+from ..layouts.tile import TILE_ROWS
 from ..layouts.trace import Activity, Role
 from ..tile_scheduler import next_tile, read_ends
 from ..trace import begin, detail_of, stamp
@@ -59,7 +60,7 @@ def load_weights(ctx: Sm100Context):
         weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
         k_blocks = ctx.k_blocks(block)
         channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        rows = select(block.phase == FC1, Int32(2 * config.problem.intermediate), Int32(config.problem.hidden))
+        rows = select(block.phase == FC1, Int32(config.fc1_n_blocks * TILE_ROWS), Int32(config.fc2_n_blocks * TILE_ROWS))
         row, num_bytes = block.expert * rows + channel, config.smem.weight_transaction
         tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         stage = load.load_weights(stage, tile, k_blocks)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Self
 from ....arch import SM90, Arch
 from ....config_error import require, require_integer, require_integers
 from ....hardware.operand_tile import BLOCK_K
-from ....layouts.arith import Int
+from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
 from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
+from ..layouts.row_chunks import RowChunks
 from ..layouts.tile import WARPS_PER_GROUP
 from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
 
@@ -74,14 +75,14 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
     local = problem.experts_per_rank
     if expected <= block_m or has_long_tiles(problem):
         return local
-    tiles = ceil(expected / block_m) * (2 * problem.intermediate // TILE_ROWS)
+    tiles = ceil(expected / block_m) * ceil_div(2 * problem.intermediate, TILE_ROWS)
     return experts_with(LOOKAHEAD_FILL * num_sms, tiles, local)
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
     """Allowed values of `cluster`.  The two CTAs of a cluster take two consecutive blocks of the schedule, which must be of one expert and
     one phase."""
-    weight_blocks = (2 * problem.intermediate // TILE_ROWS, problem.hidden // TILE_ROWS)
+    weight_blocks = (ceil_div(2 * problem.intermediate, TILE_ROWS), ceil_div(problem.hidden, TILE_ROWS))
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
     return (1, 2) if even and block_m == BLOCK_M[-1] and not has_packed_weights(problem) else (1,)
 
@@ -226,7 +227,7 @@ class Sm90Config(MegaMoeConfig):
     def smem(self) -> Sm90SmemPlan:
         """With as many pull slots as fit beside the ring and as a row has chunks."""
         plan = self.smem_plan(self.num_stages)
-        chunks = plan.hidden // plan.pull_chunk
+        chunks = RowChunks(plan.hidden, plan.pull_chunk).count
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 

@@ -8,7 +8,7 @@ Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier B
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import cutlass
@@ -22,6 +22,7 @@ from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_shared_f32, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.ptx import emit_to
 from ....device.warp import shuffle, sync_warp
+from ....device.where import store_where
 from ..bias import weight_of
 from ..results_e4m3 import joined, send_scales
 from ..ring import free_rows
@@ -114,7 +115,8 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
             row = read_row + step
             if row < valid:
                 value = load_shared_v4(staging + row * ROW_BYTES + (((me.lane ^ row) & 7) << 4))
-                store_v4(destinations[i] + (channel_bytes + part * ROW_BYTES), passing.ordered(value))
+                byte = channel_bytes + part * ROW_BYTES
+                store_where(form.row.holds(byte), partial(store_v4, destinations[i] + byte, passing.ordered(value)))
         sync_warp()
         exponents.append(passing.exponents)
     if cutlass.const_expr(form.row.scaled):
@@ -122,4 +124,5 @@ def finish_fc2(ctx: Sm90Context, tile: WorkTile, me: RowShare, acc: Any):
             # The quad of lanes 4 r to 4 r + 3 has rows r and r + 8.
             scales = shuffle(joined([of_pass[step // 8] for of_pass in exponents]), (read_row + step % 8) * 4)
             if (read_row + step < valid) & ((me.lane & 7) == 0):
-                send_scales(form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
+                send = partial(send_scales, form.row, destinations[i] + channel_bytes, channel_bytes, scales, len(exponents))
+                store_where(form.row.holds(channel_bytes), send)

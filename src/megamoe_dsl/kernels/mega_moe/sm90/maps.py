@@ -12,9 +12,9 @@ from functools import partial
 
 from ....hardware.operand_tile import BLOCK_K
 from ....hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ....layouts.arith import ceil_div
 from ..layouts.symmetric import symmetric_buffer
 from .config import Sm90Config
-from .smem_plan import TILE_ROWS
 
 
 class Sm90Map(IntEnum):
@@ -34,7 +34,7 @@ PHASE_STRIDE = 5 * DESCRIPTOR_BYTES  # from a map of Linear1 to that of Linear2
 
 
 def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """Descriptors in table order.
+    """Descriptors in table order.  Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing.
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name; fc1, fc2: tiles of 256 rows by 128 of K, one after another (quant.tile_sm90, hardware/packed_tile.py)
@@ -47,11 +47,11 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
     def rows(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> TensorMap:
         return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
 
-    def phase(acts: str, sf: str, k: int, n: int, address: int) -> list[TensorMap]:
+    def phase(acts: str, sf: str, k: int, tiles: int, address: int) -> list[TensorMap]:
         words, sf_rows = region[sf].field.shape
         tokens = partial(rows, region.address(sym, acts), k, pool)
         lines = config.weight_lines
-        weights = partial(rows, address, BLOCK_K, experts * (n // TILE_ROWS) * lines * (k // BLOCK_K), swizzle=0 if config.packed else 128)
+        weights = partial(rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, BLOCK_K), swizzle=0 if config.packed else 128)
         return [
             tokens(config.block_m),
             TensorMap(region.address(sym, sf), TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0),
@@ -62,8 +62,8 @@ def tensor_maps(config: Sm90Config, sym: int, weights: Mapping[str, int]) -> lis
 
     fc1_output = partial(rows, region.address(sym, "fc2_acts"), intermediate, pool)
     return [
-        *phase("fc1_acts", "fc1_sf", hidden, 2 * intermediate, weights["fc1"]),
-        *phase("fc2_acts", "fc2_sf", intermediate, hidden, weights["fc2"]),
+        *phase("fc1_acts", "fc1_sf", hidden, config.fc1_n_blocks, weights["fc1"]),
+        *phase("fc2_acts", "fc2_sf", intermediate, config.fc2_n_blocks, weights["fc2"]),
         fc1_output(config.block_m),
         fc1_output(config.part_tokens),
     ]

@@ -131,11 +131,11 @@ def finish_tile(ctx: Sm90Context, tile: WorkTile, me: Share | PackedShare, sums:
 def weight_scales(ctx: Sm90Context, tile: WorkTile, me: Share) -> WeightScales:
     """Two scales per K block.  Linear1: those of the gate rows and of the up rows.  Linear2: those of the tile's first and last 128 rows;
     for a warpgroup that has 128 rows of its own, the scale of these rows twice."""
-    config, problem = ctx.config, ctx.config.problem
+    config = ctx.config
     is_fc1 = tile.phase == FC1
     k_blocks = ctx.k_blocks(tile)
-    row_blocks = select(is_fc1, Int32(2 * problem.intermediate // 128), Int32(problem.hidden // 128))
-    up = problem.intermediate // 128  # from a gate block to its up block
+    row_blocks = select(is_fc1, Int32(2 * config.fc1_n_blocks), Int32(2 * config.fc2_n_blocks))
+    up = config.fc1_n_blocks  # from a gate block to its up block
     own = me.group if me.has_own_weights else 0
     first = tile.expert * row_blocks + select(is_fc1, tile.n_block, tile.n_block * 2 + own)
     address = Int64(cutlass.select_(is_fc1, ctx.args.fc1_sf, ctx.args.fc2_sf))

@@ -27,7 +27,10 @@ def most_columns(packed: bool) -> int:
 
 
 def pull_chunk(hidden: int) -> int:
-    """Bytes of a token row that one bulk copy moves: the largest divisor of `hidden` up to 1024 that is a multiple of 128."""
+    """Bytes of a token row that one bulk copy moves: the largest divisor of `hidden` up to 1024 that is a multiple of 128.  Where `hidden`
+    is no multiple of 256, 1024, and a row's last copy moves what is left."""
+    if hidden % 256:
+        return min(hidden, PULL_CHUNK)
     return next(n for n in range(PULL_CHUNK, 0, -128) if hidden % n == 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from ....config_error import require
 from ....hardware.cta_pair import CLUSTER
-from ...mega_moe.config import RegisterBudget
+from ...mega_moe.config import RegisterBudget, require_whole_tiles
 from ...mega_moe.sm100.config import Sm100Config, choose_registers
 from ..config import CombineConfig, DispatchConfig, Fc1Config, Fc2Config, StageConfig, SwigluConfig
 from .smem_plan import Sm100CombinePlan, Sm100DispatchPlan, Sm100LinearPlan, Sm100SwigluPlan
@@ -22,6 +22,7 @@ class Sm100Stage(StageConfig, Sm100Config):
     def check_fields(self) -> None:
         """As of the fused kernel; no stamps are left.  Raises `ConfigError`."""
         super().check_fields()
+        require_whole_tiles(self.problem, "in stages")
         require(not self.trace, "trace", self.trace, "False: stages leave no stamps")
 
     @classmethod
