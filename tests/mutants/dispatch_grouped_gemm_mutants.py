@@ -66,6 +66,28 @@ MUTANTS = (
         "        pass  # the stores",
     ),
     mutant(
+        "the results of a saved token all go to its first slot",
+        "wrong base",
+        DISPATCH,
+        '"results", token * problem.topk + lane)',
+        '"results", pair)',
+    ),
+    mutant(
+        "tasks go on from those of the launch before",
+        "missing clean-up",
+        "kernels/ep_moe/end.py",
+        '            store_u32(ctx.at("task_counter"), 0)\n',
+        "            pass\n",
+    ),
+    mutant(
+        "both CTAs of a pair hand out tiles",
+        "wrong base",
+        SCHEDULER,
+        "if gemm.cta_rank == 0:",
+        "if gemm.cta_rank >= 0:",
+        (f"{RUNS}::test_two_ranks",),
+    ),
+    mutant(
         "dropped pairs take a row",
         "off by one",
         "runtime/ep/routing.py",
