@@ -7,7 +7,7 @@ from functools import partial
 import dispatch_grouped_gemm_mutants as dispatch
 from mutant import Mutant
 
-COMBINE, SCATTER, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "scatter", "end"))
+COMBINE, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "end"))
 RUNS = "tests/kernels/test_ep_combine.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 
@@ -50,16 +50,6 @@ MUTANTS = (
         "Int64(index - token * plan.pieces)",
         "Int64(0)",
         (f"{RUNS}::test_one_rank_with_several_pieces_of_a_token",),
-    ),
-    mutant("rows past an expert's last are sent too", "off by one", SCATTER, "row + step < tile.valid_m", "row + step <= tile.valid_m"),
-    mutant("all rows of a tile go where its first goes", "wrong base", SCATTER, "tile.row + one)", "tile.row)"),
-    mutant("a row is sent before all lanes have staged it", "missing order", SCATTER, "sums, box)\n        sync_warp()\n", "sums, box)\n"),
-    mutant(
-        "results that others have sent are looked for where they were computed",
-        "wrong base",
-        COMBINE,
-        "    if ctx.config.scatter:\n",
-        "    if False:\n",
     ),
     mutant("a launch is not counted", "missing clean-up", END, 'store_u32(ctx.at("launch_epoch"), ctx.epoch + 1)', "pass"),
     mutant(
