@@ -20,8 +20,8 @@ LAYERS = {
     },
     "qwen3-next": ExpertLayer(2048, 512, 512, 10),
 }
-"""The shapes of presets with all experts on one GPU and SiLU, channels filled up to whole blocks of scales; Qwen3-Next-80B-A3B's numbers are
-those of its public `config.json`."""
+"""The shapes of presets with all experts on one GPU and SiLU, channels filled up to whole blocks of scales; Qwen3-Next-80B-A3B's numbers
+are those of its public `config.json`."""
 MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
 FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})
