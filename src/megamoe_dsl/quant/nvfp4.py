@@ -1,6 +1,6 @@
 """NVFP4: E2M1 with one E4M3 scale, never negative, for every 16 values, and an FP32 factor of the whole matrix.
 
-Source: PTX ISA, tcgen05.mma `kind::mxf4nvf4` (UE4M3 scales of 16 values).  How scales and factor come from values is this package's
+Source: PTX ISA, "tcgen05.mma" (`kind::mxf4nvf4`: UE4M3 scales of 16 values).  How scales and factor come from values is this package's
 choice: the largest scale is the largest that E4M3 has.
 """
 
