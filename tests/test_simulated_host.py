@@ -65,7 +65,7 @@ def test_a_gemms_wrong_bit_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
-    (command, _) = step("time", tmp_path, tmp_path).run
+    command, *_ = step("time", tmp_path, tmp_path).run
     shape = dict(zip(("hidden", "intermediate", "experts", "topk"), (512, 256, 4, 2), strict=True))
     (config,) = compile_artifacts.variants(Point(None, 3, 1, **shape, recipe=RECIPE), {}, validate.SIMULATED_SMS)  # type: ignore[arg-type]
     compile_artifacts.build(tmp_path / "kernels", config)

@@ -136,5 +136,5 @@ def test_an_unknown_step_is_refused() -> None:
     refused = subprocess.run([sys.executable, validate.__file__, "run", "x", "--only", "speed"], capture_output=True, text=True)
     assert (
         refused.returncode == 2
-        and "--only speed: must be one of silicon, layer, engines, gpt_oss, racecheck, memcheck, time" in refused.stderr
+        and "--only speed: must be one of silicon, layer, engines, gpt_oss, ep, racecheck, memcheck, time" in refused.stderr
     )

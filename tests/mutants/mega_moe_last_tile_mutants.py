@@ -8,7 +8,7 @@ LAYOUTS = "kernels/mega_moe/layouts"
 COLUMNS, ROWS, PACKED = (
     f"tests/kernels/test_last_tiles.py::test_on_sm90[{name}]" for name in ("several pieces", "exact rows", "packed rows")
 )
-PIECES = "tests/layouts/test_last_tiles.py::test_pieces_are_the_result_and_no_lane_reads_beyond_one"
+PIECES = "tests/layouts/test_whole_and_last_pieces.py::test_pieces_are_the_result_and_no_lane_reads_beyond_one"
 
 LAST_TILE_MUTANTS = (
     Mutant(

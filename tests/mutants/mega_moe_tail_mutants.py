@@ -62,7 +62,7 @@ TAIL = (
         "a piece of a token begins at the token",
         "wrong base",
         COMBINE,
-        "start = Int64(part) * plan.part_bytes",
+        "start = Int64(index - token * plan.pieces) * plan.part_bytes",
         "start = Int64(0) * plan.part_bytes",
         ("tests/kernels/test_sm90_end_to_end.py::test_more_k_blocks_than_lanes[8-4352-128]",),
     ),

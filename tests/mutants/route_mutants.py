@@ -48,7 +48,7 @@ MUTANTS = (
         'reduce_add_u32(counter, 1, "relaxed", "gpu")',
     ),
     mutant(
-        "slots of a CTA itself lie before it", "off by one", "cutlass.select_(cta > other, count", "cutlass.select_(cta >= other, count"
+        "slots of a CTA itself lie before it", "off by one", "cutlass.select_(cta > other, number", "cutlass.select_(cta >= other, number"
     ),
     mutant("nobody sets the counter back", "off by one", "== 2 * ctas - 1:", "== 2 * ctas:"),
 )

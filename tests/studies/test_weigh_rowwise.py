@@ -154,7 +154,7 @@ def test_the_replaced_kernel_chains_all_of_k(config: Sm90Config, monkeypatch: py
     tokens = config.problem.max_tokens_per_rank
     case = random_case(config.problem, [tokens], seed=4, exact=False)
     want = case.reference("hopper").y[0]
-    monkeypatch.setattr(stages, "scaled_matmul", lambda x, x_sf, w, w_sf, accumulate: reference.hopper_dot(x, w))
+    monkeypatch.setattr(stages, "scaled_matmul", lambda x, x_sf, w, w_sf, accumulate, parts=1: reference.hopper_dot(x, w))
     chained = case.reference("hopper").y[0]
     inputs = [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
     y, report = SimulatedMoE(kernels["inside"], case.weights)(inputs)

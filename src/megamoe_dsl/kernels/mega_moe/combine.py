@@ -87,10 +87,9 @@ def start_loads(ctx: Context, warp: Int32, lane: Int32, index: Int32, total: Int
         mask = ballot(chosen)
         barrier = ctx.barrier("combine", warp * plan.sets + loads.index)
         if elect():
-            part = index - token * plan.pieces
-            num_bytes = plan.row.value_bytes * plan.channels(part)
+            num_bytes = plan.row.value_bytes * channels_of(plan, index)
             arrive_expect(barrier, popc(mask) * (num_bytes + plan.row.scale_bytes))
-            start = Int64(part) * plan.part_bytes
+            start = Int64(index - token * plan.pieces) * plan.part_bytes
             for slot in cutlass.range_constexpr(problem.topk):
                 if (mask & (1 << slot)) != 0:
                     row = ctx.at("combine", slot, token)
