@@ -50,11 +50,12 @@ def test_launches_without_a_pause() -> None:
     assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 0, 0]] * 2
 
 
-def test_one_rank_with_several_tiles_of_an_expert() -> None:
-    """A whole tile, and less than half a tile after it; an expert without rows."""
+@pytest.mark.parametrize("block_wise", [True, False])
+def test_one_rank_with_several_tiles_of_an_expert(block_wise: bool) -> None:
+    """A whole tile, and less than half a tile after it, each waiting for its own rows or for both's; an expert without rows."""
     moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256)
     case = random_case(moe, (150,), 6, target_expert=1)
-    assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2), case), case) == 150
+    assert check_dispatch(simulated(DispatchGemmConfig(moe, 128, 128, num_sms=2, block_wise=block_wise), case), case) == 150
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,11 @@ def subjects() -> dict[str, Subject]:
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
-    """With a short ring; a task of combine has several tokens."""
+    """With a short ring; a task has two tokens, so that a warp has several."""
     tile = {"block_n": 64, "num_stages": 2}
     config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
     return simulated(
-        config, subject.case, combine={**tile, "task_tokens": 5, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
+        config, subject.case, combine={**tile, "task_tokens": 2, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
     )
 
 

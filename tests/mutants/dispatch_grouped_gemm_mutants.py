@@ -44,6 +44,14 @@ MUTANTS = (
         'reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1,',
         'reduce_add_u32(ctx.at("arrivals", 0,',
     ),
+    mutant(
+        "a tile waits for as many rows of its expert as it has",
+        "wrong number",
+        CONTEXT,
+        'index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))',
+        "index, rows = tile.group, tile.valid_m",
+        (f"{RUNS}::test_one_rank_with_several_tiles_of_an_expert[False]",),
+    ),
     mutant("a row is counted before it is written", "missing order", DISPATCH, "        wait_group(0)\n", ""),
     mutant("a row is counted without release", "missing order", DISPATCH, '1, "release", "gpu")', '1, "relaxed", "gpu")'),
     mutant(
