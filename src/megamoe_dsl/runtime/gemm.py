@@ -135,12 +135,12 @@ def recipe_of(a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, factors: tor
     floats are those of SM90.  With factors it is the one that has them.  Raises `ProblemError` for scales that want them."""
     if a_sf.dtype == torch.float8_e4m3fn and factors is None:
         raise ProblemError("factors", None, "given beside UE4M3 scales")
-    fits = [one for one in GEMM_RECIPES if RECIPES[one].weights.factor == (factors is not None)]
-    fits = [one for one in fits if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
+    known = [one for one in GEMM_RECIPES if RECIPES[one].weights.factor == (factors is not None)]
+    fits = [one for one in known if TORCH_DTYPES[RECIPES[one].weights.element] == b.dtype]
     both = [one for one in fits if TORCH_DTYPES[RECIPES[one].activations.element] == a.dtype]
     promoted = a_sf.dtype.is_floating_point and a_sf.dtype not in SCALE_DTYPES
     scaled = [one for one in both if RECIPES[one].promoted == promoted]
-    return next(iter((*scaled, *both, *fits, GEMM_RECIPES[0 if factors is None else -1])))
+    return next(iter((*scaled, *both, *fits, *known)))
 
 
 def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tuple[int, int]:
@@ -174,6 +174,21 @@ def launch(
     device_gemm(problem, a.device)(GemmTensors(a, a_sf, b, b_sf, d, groups, factors))
 
 
+def new_result(
+    a: torch.Tensor,
+    a_sf: torch.Tensor,
+    b: torch.Tensor,
+    b_sf: torch.Tensor,
+    groups: torch.Tensor | None,
+    kind: str,
+    out_dtype: torch.dtype,
+    factors: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """D for these operands, not yet written: what `gemm_op` gives to a tracer."""
+    columns, _ = matrix_of(recipe_of(a, a_sf, b, factors), b, b_sf, kind)
+    return torch.empty(*a.shape[:-1], columns, dtype=out_dtype, device=a.device)
+
+
 @torch.library.custom_op("megamoe_dsl::gemm", mutates_args=())
 def gemm_op(
     a: torch.Tensor,
@@ -186,37 +201,12 @@ def gemm_op(
     factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A new D; rows of no group are not written."""
-    d = new_result(a, a_sf, b, b_sf, kind, out_dtype, factors)
+    d = new_result(a, a_sf, b, b_sf, groups, kind, out_dtype, factors)
     launch(d, a, a_sf, b, b_sf, groups, kind, False, factors)
     return d
 
 
-@gemm_op.register_fake
-def _(
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    groups: torch.Tensor | None,
-    kind: str,
-    out_dtype: torch.dtype,
-    factors: torch.Tensor | None = None,
-) -> torch.Tensor:
-    return new_result(a, a_sf, b, b_sf, kind, out_dtype, factors)
-
-
-def new_result(
-    a: torch.Tensor,
-    a_sf: torch.Tensor,
-    b: torch.Tensor,
-    b_sf: torch.Tensor,
-    kind: str,
-    dtype: torch.dtype,
-    factors: torch.Tensor | None,
-) -> torch.Tensor:
-    """D for these operands, not yet written."""
-    columns, _ = matrix_of(recipe_of(a, a_sf, b, factors), b, b_sf, kind)
-    return torch.empty(*a.shape[:-1], columns, dtype=dtype, device=a.device)
+gemm_op.register_fake(new_result)
 
 
 @torch.library.custom_op("megamoe_dsl::gemm_out", mutates_args=("out",))

@@ -13,6 +13,7 @@ from ....hardware.tensor_map import TensorMapDtype
 from ....layouts.arith import align
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS
 from .config import Sm100GatherConfig
+from .gate_up import gate_up_rows
 
 MAPS = ("tokens", "weights", "sfb", "d")
 """Of every map, in the order of the kernel's parameters."""
@@ -20,8 +21,6 @@ MAPS = ("tokens", "weights", "sfb", "d")
 
 def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFields]:
     """The same; `args` has the fields of `GatherGemmArguments`.  Rows that are gathered or scattered are boxes of one row."""
-    from .gate_up import gate_up_rows  # which imports the DSL, and this module is the registry's
-
     problem, k_block = config.problem, config.k_block
     row_bytes = problem.formats.activations.row_bytes(problem.k)
     box_rows = 1 if problem.gathers else config.block_m // 2
