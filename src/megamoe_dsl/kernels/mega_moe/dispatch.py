@@ -15,7 +15,7 @@ from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
 from .clean import clean_workspace
 from .context import Context
-from .exchange_counts import THREADS, exchange_counts
+from .exchange_counts import exchange_counts
 from .layouts.named_barrier import NamedBarrier
 from .layouts.trace import Activity, Role
 from .pull import pull_tokens
@@ -24,8 +24,8 @@ from .trace import begin, stamp
 
 @cute.jit
 def dispatch(ctx: Context, thread: Int32):
-    """The four dispatch warps."""
-    group = Group(NamedBarrier.DISPATCH, THREADS, thread)
+    """The dispatch warps."""
+    group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.dispatch_warps, thread)
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)
     stamp(ctx, Activity.COUNT)
