@@ -103,7 +103,7 @@ DECODED_FAULTS = (
     at("full by a decode warp less", r"mbarrier\.init[^;]*, 5;", 0, last_number_plus(-1), ANY),
     at("codes_empty by a decode warp less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
     after("a matrix of decoded values not stored", TINY, 0, STORE_FOUR, gone, NOT_ORDERED),
-    before("scale of the tile not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
-    at("exponents of rows not stored", STORE_WORD, 0, gone, NOT_ORDERED),
+    before("exponents of rows not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
+    at("scale of the tile not stored", STORE_WORD, 0, gone, NOT_ORDERED),
     at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),
 )

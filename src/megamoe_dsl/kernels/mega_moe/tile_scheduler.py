@@ -76,7 +76,7 @@ def schedule_tiles(ctx: Context, finish: cutlass.Constexpr[Finish | None] = None
 
 
 @cute.jit
-def publish_tiles(ctx: Context, blocks: Walk, finish: cutlass.Constexpr[Finish | None]):
+def publish_tiles(ctx: Context, blocks: Walk, finish: cutlass.Constexpr[Finish | None] = None):
     """The tiles of a cluster, from its first block on."""
     config, number = ctx.config, first_number(ctx.sm, ctx.config)
     queue, finished = ctx.first_tile, Ring.start(1)

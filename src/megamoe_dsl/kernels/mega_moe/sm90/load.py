@@ -11,6 +11,8 @@ Where weights are decoded one warp loads both, packed tiles into the ring of cod
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
@@ -39,20 +41,23 @@ def load_tokens(ctx: Sm90Context):
         if cutlass.const_expr(ctx.operands_arrive):
             wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
-        stage = load.load_tokens(stage, tokens_of(ctx, tile), ctx.k_blocks(tile))
+        tokens, k_blocks = tokens_of(ctx, tile)
+        stage = load.load_tokens(stage, tokens, k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tiles = next_tile(tiles)
 
 
-def tokens_of(ctx: Sm90Context, tile: WorkTile) -> TokenTile:
-    """A tile's tokens, and their scales."""
-    config = ctx.config
+def tokens_of(ctx: Sm90Context, tile: WorkTile) -> tuple[TokenTile, Any]:
+    """A tile's tokens with their scales, and its K blocks."""
+    config, plan = ctx.config, ctx.config.smem
     half = is_half_tile(ctx, tile)
     maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
     scales = ctx.map(Sm90Map.SFA, tile.phase)
-    return TokenTile(tokens, scales, config.first_row(tile.pool_block), rows, config.smem.token_transaction(rows))
+    row = config.first_row(tile.pool_block)
+    k_blocks = ctx.k_blocks(tile)
+    return TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks
 
 
 @cute.jit
@@ -63,13 +68,14 @@ def load_weights(ctx: Sm90Context):
     stamp(ctx, Activity.WAIT_COUNTS)
     stage = ctx.first_stage
     while tile.valid():
-        stage = load.load_weights(stage, weights_of(ctx, tile), ctx.k_blocks(tile))
+        weights, k_blocks = weights_of(ctx, tile)
+        stage = load.load_weights(stage, weights, k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tiles = next_tile(tiles)
 
 
-def weights_of(ctx: Sm90Context, tile: WorkTile) -> WeightTile:
-    """A tile's weights, FP8 or packed."""
+def weights_of(ctx: Sm90Context, tile: WorkTile) -> tuple[WeightTile, Any]:
+    """A tile's weights, FP8 or packed, and its K blocks."""
     config, lines = ctx.config, ctx.config.weight_lines
     same = tile.same_weights
     maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), lines // config.cluster)
@@ -77,7 +83,7 @@ def weights_of(ctx: Sm90Context, tile: WorkTile) -> WeightTile:
     k_blocks = ctx.k_blocks(tile)
     n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))
     row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
-    return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes)
+    return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes), k_blocks
 
 
 @cute.jit
@@ -89,12 +95,12 @@ def load_operands(ctx: Sm90Context):
     stage = ctx.first_stage
     codes = CodeStage.of(stage)
     while tile.valid():
-        weights, k_blocks = weights_of(ctx, tile), ctx.k_blocks(tile)
+        weights, k_blocks = weights_of(ctx, tile)
         codes = load.load_weights(codes, weights, Int32(1))
         if cutlass.const_expr(ctx.operands_arrive):
             wait_operands(ctx, tile)
         stamp(ctx, Activity.WAIT_TOKENS, detail_of(tile))
-        tokens = tokens_of(ctx, tile)
+        tokens, _ = tokens_of(ctx, tile)
         for k in cutlass.range(k_blocks, unroll=1):
             codes = load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k + 1)
             stage = load.load_tokens(stage, tokens, Int32(1), k)
