@@ -15,6 +15,7 @@ class Role(IntEnum):
     MATH = 3
     MMA = 4
     EPILOGUE = 5
+    COMBINE = 6
 
 
 class Activity(IntEnum):
