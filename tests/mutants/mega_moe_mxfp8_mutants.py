@@ -38,8 +38,8 @@ MXFP8_MUTANTS = (
         "half of the bytes of 8-bit weights are waited for",
         "wrong number",
         "blocks/sm100/pair_stage.py",
-        "self.weight_rows * self.k_block.weight_row_bytes + ",
-        "self.weight_rows * self.k_block.channels // 2 + ",
+        "BLOCK_N * self.k_block.weight_row_bytes + ",
+        "BLOCK_N * self.k_block.channels // 2 + ",
     ),
     mutant(
         "rows of 8-bit weights have the pitch of 4-bit ones",

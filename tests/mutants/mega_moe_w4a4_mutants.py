@@ -96,8 +96,8 @@ W4A4_MUTANTS = (
         "a stage has one word of weight scales",
         "wrong base",
         MMA,
-        "sfb + (word * columns.consumers + atom) * atom_size",
-        "sfb + atom * atom_size",
+        "sfb + word * atom_size",
+        "sfb + 0 * word",
     ),
     mutant(
         "the second word of token scales begins one atom after the first",

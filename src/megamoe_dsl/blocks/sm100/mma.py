@@ -94,7 +94,7 @@ def copy_word(stage: Stage, columns: ScaleColumns, word: int) -> None:
     atom_size = SF_ATOM_BYTES >> 4
     sfb = stage.shared("sfb") >> 4
     for atom in range(columns.consumers):
-        source = tcgen05.descriptor(sfb + (word * columns.consumers + atom) * atom_size, tcgen05.SCALE_HIGH)
+        source = tcgen05.descriptor(sfb + word * atom_size * columns.consumers + atom * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfb + 4 * atom, source)
     sfa = stage.shared("sfa") >> 4
     for atom in range(columns.atoms):

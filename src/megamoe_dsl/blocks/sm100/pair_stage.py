@@ -43,7 +43,7 @@ class PairStage:
     @property
     def weight_transaction(self) -> int:
         """Bytes TMA counts for one CTA's weights and scales: those in memory, whatever their footprint."""
-        return self.weight_rows * self.k_block.weight_row_bytes + self.k_block.words * self.consumers * SF_ATOM_BYTES
+        return self.consumers * (BLOCK_N * self.k_block.weight_row_bytes + self.k_block.words * SF_ATOM_BYTES)
 
     @property
     def token_transaction(self) -> int:
