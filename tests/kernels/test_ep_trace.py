@@ -50,7 +50,7 @@ def test_every_tile_is_stamped_once_by_all_warps_of_a_cta(traced: tuple[Simulate
             ):
                 for activity in activities:
                     stamped = Counter(one.detail for one in spans if (one.role, one.activity) == (role, activity))
-                    assert stamped == {tile: WARPS[role] for tile in tiles}
+                    assert stamped == dict.fromkeys(tiles, WARPS[role])
 
 
 def test_every_task_is_one_warps(traced: tuple[SimulatedEp, Case]) -> None:
