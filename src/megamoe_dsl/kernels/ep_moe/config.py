@@ -141,7 +141,10 @@ class EpConfig(ABC):
     @property
     def math_warps(self) -> int:
         """Warps that multiply."""
-        count: int = self.gemm.math_warps
+        return self._math_warps(self.gemm)
+
+    def _math_warps(self, gemm: Any) -> int:
+        count: int = gemm.math_warps
         return count
 
     @property
@@ -169,7 +172,7 @@ class EpConfig(ABC):
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
         gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
-        warps = LOADER_WARPS + gemm.math_warps + COMMUNICATION_WARPS
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
         return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
