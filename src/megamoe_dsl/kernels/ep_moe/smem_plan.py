@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import U8, U32, U64, Field, Region
+from ..gemm.sm100.smem_plan import PairGemmSmemPlan
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .barriers import combine_barrier, pull_barrier
@@ -20,7 +21,7 @@ class EpSmemPlan(ABC):
     """Byte plan of a CTA's SMEM; `region` has every field, those of the GEMM first, at the same offsets as there.  trace_warps: warps
     that leave stamps."""
 
-    gemm: GemmSmemPlan
+    gemm: GemmSmemPlan | PairGemmSmemPlan
     trace_warps: int = field(default=0, kw_only=True)
 
     @property
