@@ -64,10 +64,10 @@ def prepare_check(folder: Path, check: Check) -> str:
 
     torch.set_num_threads(1)
     store, case = ArtifactStore(folder), check.run.case(exact=check.exact)
-    before = case.tensors.d.clone()
+    before = {name: tensor.clone() for name, tensor in results(case.tensors).items()}
     ends = None if check.must_be_bits else case.ends(exact=False)
     simulate_gemm(store.get(check.run.config), case.tensors, race=False)
-    record = {"tensors": replace(case.tensors, d=before), "results": results(case.tensors), "ends": ends}
+    record = {"tensors": replace(case.tensors, **before), "results": results(case.tensors), "ends": ends}
     write_record(folder / f"{check.name}{SUFFIX}", sources(check), record)
     return f"{check.name}: {case.tensors.d.numel()} elements"
 
@@ -86,9 +86,9 @@ def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
 
 
 def results(tensors: GemmTensors | GatherTensors) -> dict[str, torch.Tensor]:
-    """D, and its scales where it has some."""
-    scales = getattr(tensors, "d_sf", None)
-    return {"d": tensors.d} if scales is None else {"d": tensors.d, "d_sf": scales.contiguous()}
+    """D, and what there is beside it: its scales, gate and up."""
+    beside = {name: getattr(tensors, name, None) for name in ("d_sf", "preactivations")}
+    return {"d": tensors.d, **{name: tensor.contiguous() for name, tensor in beside.items() if tensor is not None}}
 
 
 def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:

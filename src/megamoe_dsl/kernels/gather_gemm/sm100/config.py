@@ -26,6 +26,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        require(not self.problem.preactivations, "problem.preactivations", True, "False on SM100")
         super().__post_init__()
 
     @classmethod
