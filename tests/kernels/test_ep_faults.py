@@ -10,28 +10,38 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+import ep_faults
 import pytest
-from ep_faults import CASES, SAMPLE
+from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
 from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
+from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
+CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
+    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap.  Its formats say on which
+    architecture."""
 
     dispatches: bool
     case: Case
     scatter: bool = False
+
+    @property
+    def arch(self) -> Arch:
+        """SM90 where sums are promoted."""
+        return SM90 if self.case.problem.formats.promoted else SM100
 
 
 @cache
@@ -39,21 +49,24 @@ def subjects() -> dict[str, Subject]:
     """`boxes`: an expert with more rows than a tile, which TMA stores."""
     few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
     tall = problem(40, num_experts=2, topk=1, hidden=256)
+    first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+        "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
+        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
+        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), scatter=True),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    tile = {"block_n": 64, "num_stages": 2}
-    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
-    return simulated(
-        config, subject.case, combine={**tile, "task_tokens": 2, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
-    )
+    kind, block_m, block_n = (DispatchGemmConfig, 64, 64) if subject.arch == SM90 else (Sm100DispatchGemmConfig, 128, 256)
+    both = {"num_stages": 2, "task_tokens": 2}
+    config = kind(subject.case.problem, block_m, block_n, num_sms=2, **both)
+    return simulated(config, subject.case, combine={**both, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache
