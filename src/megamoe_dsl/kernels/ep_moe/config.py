@@ -42,6 +42,7 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
     task_tokens tokens that are handed out together to a communication warp
+    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90
@@ -58,6 +59,7 @@ class EpConfig(ABC):
     num_stages: int = 0
     cluster: int = 1
     task_tokens: int = 4
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -75,6 +77,7 @@ class EpConfig(ABC):
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -138,7 +141,10 @@ class EpConfig(ABC):
     @property
     def math_warps(self) -> int:
         """Warps that multiply."""
-        count: int = self.gemm.math_warps
+        return self._math_warps(self.gemm)
+
+    def _math_warps(self, gemm: Any) -> int:
+        count: int = gemm.math_warps
         return count
 
     @property
@@ -165,7 +171,9 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
-        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+        gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:

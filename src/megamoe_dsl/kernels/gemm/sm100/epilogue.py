@@ -18,7 +18,6 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.sm100.results import ResultPart, store_results
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import store_v4
 from ....device.ring import Ring
@@ -101,11 +100,11 @@ def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable
     config = ctx.config
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
     tile, tiles = next_tile(ctx.first_tile)
-    acc = Ring.start(ACCUMULATORS)
+    acc = Ring.start(config.tmem.accumulators)
     while tile.valid():
         wait(ctx.barrier("acc_full", acc.index), acc.phase)
         fence_after_sync()
-        finish(ctx, tile, acc.index * config.block_m, group, warp, lane)
+        finish(ctx, tile, config.tmem.accumulator(acc.index), group, warp, lane)
         fence_before_sync()
         sync_warp()
         if lane == 0:
