@@ -59,4 +59,6 @@ def test_data_that_rounds_is_left_to_hopper() -> None:
     """Nobody has published the order in which the tensor core of SM100 adds."""
     result = runner.invoke(app, [*PAIRS, "--random"])
     assert result.exit_code == 2
-    assert "--random = True: must be left out with --recipe fp8xfp4: the bits of its sums are not specified" in " ".join(result.output.split())
+    assert "--random = True: must be left out with --recipe fp8xfp4: the bits of its sums are not specified" in " ".join(
+        result.output.split()
+    )

@@ -13,15 +13,12 @@ from functools import cache
 import ep_faults
 import pytest
 from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
-from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated, small_config
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
-from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
 CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
@@ -31,17 +28,11 @@ LAUNCHES = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap.  Its formats say on which
-    architecture."""
+    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
 
     dispatches: bool
     case: Case
     scatter: bool = False
-
-    @property
-    def arch(self) -> Arch:
-        """SM90 where sums are promoted."""
-        return SM90 if self.case.problem.formats.promoted else SM100
 
 
 @cache
@@ -63,10 +54,9 @@ def subjects() -> dict[str, Subject]:
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    kind, block_m, block_n = (DispatchGemmConfig, 64, 64) if subject.arch == SM90 else (Sm100DispatchGemmConfig, 128, 256)
-    both = {"num_stages": 2, "task_tokens": 2}
-    config = kind(subject.case.problem, block_m, block_n, num_sms=2, **both)
-    return simulated(config, subject.case, combine={**both, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS)
+    combine = {"num_stages": 2, "task_tokens": 2, "scatter": subject.scatter}
+    config = small_config(subject.case.problem, num_stages=2)
+    return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache

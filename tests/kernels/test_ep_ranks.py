@@ -8,13 +8,11 @@ from functools import cache
 
 import pytest
 import torch
-from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated
+from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated, small_config
 from mega_moe_runs import artifact
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
@@ -63,9 +61,8 @@ def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float, reci
 
 
 def run_of(ranks: int, case: Case, **fields: bool) -> SimulatedEp:
-    """On two SMs of each rank, of the architecture whose formats they are."""
-    kind, tile = (DispatchGemmConfig, (64, 64)) if case.problem.formats.promoted else (Sm100DispatchGemmConfig, (128, 256))
-    return simulated(kind(case.problem, *tile, num_sms=2, task_tokens=2, **fields), case, seed=ranks)
+    """On two SMs of each rank."""
+    return simulated(small_config(case.problem, **fields), case, seed=ranks)
 
 
 @pytest.mark.parametrize(
