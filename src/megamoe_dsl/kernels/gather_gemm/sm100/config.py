@@ -78,6 +78,11 @@ class Sm100GatherConfig(Sm100GemmConfig):
         return True
 
     @property
+    def shared_rows(self) -> str:
+        """Which rows of a stage two consumers share: of A; empty for one."""
+        return "A" if self.consumers > 1 else ""
+
+    @property
     def row_loader(self) -> str:
         """Who loads rows of A, in words."""
         rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
