@@ -27,8 +27,20 @@ from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
 from sweep import rarely
 
-ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first", "two-consumers-gate-first")
-SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts", "two-consumers", "rows-256"}
+ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first", "two-consumers-gate-first", "two-pairs-gate-first")
+SAMPLE = {
+    "gathered-blocked",
+    "packed-packed",
+    "blocked-blocked",
+    "rows-192",
+    "e2m1",
+    "forty-experts",
+    "two-consumers",
+    "two-pairs-sorted",
+    "interleaved",
+    "e2m1-gate-first",
+    "two-pairs-gate-first",
+}
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
@@ -52,7 +64,7 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name == "gate-first" else name for name in ACTIVATED])
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
     """To the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
@@ -130,7 +142,11 @@ def test_bad_configurations_are_refused() -> None:
         replace(WIDE, consumers=3)
     with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
         replace(WIDE, consumers=2, epilogue_warpgroups=1)
-    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2"):
+    with pytest.raises(ConfigError, match="num_sms = 6: must be a positive multiple of 4"):
+        replace(WIDE, pairs=2, num_sms=6)
+    with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
+        replace(WIDE, pairs=4)
+    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2 and pairs = 1"):
         Sm100GatherConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
 
 

@@ -33,7 +33,7 @@ def issue_mma(ctx: GemmContext):
         tcgen05.fence_after_sync()
         stage = multiply(stage, pair_tile(ctx, tile, acc), Int32(ctx.config.k_blocks))
         if elect():
-            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
+            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index), ctx.own_pair)
         acc = acc.next()
         tile, tiles = next_tile(tiles)
 
