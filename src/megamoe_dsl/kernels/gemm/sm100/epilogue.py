@@ -74,11 +74,19 @@ class ResultsOfTile:
 
 
 @cute.jit
-def store_tile_of(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
-    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D."""
+def store_tile_of(
+    ctx: GemmContext,
+    tile: GemmTile,
+    column: Int32,
+    group: Int32,
+    warp: Int32,
+    lane: Int32,
+    results: cutlass.Constexpr[type[ResultsOfTile]] = ResultsOfTile,
+):
+    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D; or BF16 to where `results` says."""
     config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
     if cutlass.const_expr(config.staged):
-        rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
+        rows = results(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
         staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
         shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
         store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)

@@ -30,6 +30,7 @@ def load_tokens(ctx: GemmContext):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
         atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
