@@ -53,6 +53,12 @@ PAIR_GATHER_RUNS = (
     pair_gather("two-pairs", (300, 0, 9), 256, {"n": 784, "result": "blocked"}, pairs=2, num_sms=8, num_stages=2, dealt=True),
     pair_gather("two-pairs-sorted", COUNTS, 32, {"source": "packed", "n": 528}, pairs=2, num_stages=2),
     pair_gather("two-pairs-gate-first", COUNTS, 64, {**GATE_UP, "n": 1024, "gate_up": "gate_first"}, pairs=2, consumers=2),
+    *(
+        pair_gather(
+            f"stored-{gate_up}", COUNTS, 64, {**GATE_UP, "gate_up": gate_up, "preactivations": True, "result": result}, num_stages=2
+        )
+        for gate_up, result in (("gate_first", "blocked"), ("up_first", "packed"), ("interleaved", "packed"))
+    ),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}

@@ -27,7 +27,7 @@ from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
 from sweep import rarely
 
-ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first", "two-consumers-gate-first", "two-pairs-gate-first")
+ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
 SAMPLE = {
     "gathered-blocked",
     "packed-packed",
@@ -37,9 +37,10 @@ SAMPLE = {
     "forty-experts",
     "two-consumers",
     "two-pairs-sorted",
-    "interleaved",
     "e2m1-gate-first",
     "two-pairs-gate-first",
+    "stored-interleaved",
+    "stored-up_first",
 }
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
@@ -66,13 +67,16 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
-    """To the bit on exact sums; rows of no expert and their scales stay as they were."""
+    """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
     case = run.case(exact=True)
     expected, scales = case.activated()
+    stored = case.preactivations() if run.config.problem.preactivations else None
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
     assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
+    if stored is not None:
+        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
@@ -90,7 +94,15 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, replace(WIDE, consumers=2, num_stages=0), PAIR_GATHER_BY_NAME["packed-blocked"].config])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WIDE,
+        replace(WIDE, consumers=2, num_stages=0),
+        PAIR_GATHER_BY_NAME["stored-interleaved"].config,
+        PAIR_GATHER_BY_NAME["packed-blocked"].config,
+    ],
+)
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)

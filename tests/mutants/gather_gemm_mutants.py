@@ -12,6 +12,7 @@ PAIR_ACTIVATED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activ
 CONSUMERS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-consumers]",)
 TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pairs-sorted]",)
 TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[two-pairs-gate-first]",)
+STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
 
@@ -223,6 +224,23 @@ MUTANTS = (
     pair_mutant("both pairs bring the same sorted rows", "wrong base", "gather.py", "first + ctx.pair * rows", "first", TWO_PAIRS),
     pair_mutant("sums are announced to the first pair", "wrong base", "context.py", "<< (self.cta_rank & 2)", "<< 0", TWO_PAIRS),
     pair_mutant("rows go to both CTAs of a pair", "wrong base", "context.py", "1 | 1 << CLUSTER", "1 | 1 << 1", TWO_PAIRS),
+    pair_mutant("a row more than a tile has is stored", "off by one", "preactivations.py", "if row < tile", "if row <= tile", STORED),
+    pair_mutant(
+        "gate and up are read before they are staged",
+        "missing order",
+        "preactivations.py",
+        "    part.sync_group()\n    own =",
+        "    own =",
+        STORED,
+    ),
+    pair_mutant(
+        "gate and up are stored in each other's columns",
+        "wrong base",
+        "preactivations.py",
+        "select(lane < 8, Int32(0), Int32(problem.n // 2))",
+        "select(lane < 8, Int32(problem.n // 2), Int32(0))",
+        STORED,
+    ),
     pair_mutant("sums of 32 experts are those of 31", "off by one", "tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
     pair_mutant(
         "the first expert of 32 begins where it ends",

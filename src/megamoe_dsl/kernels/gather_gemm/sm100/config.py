@@ -41,7 +41,6 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
-        require(not self.problem.preactivations, "problem.preactivations", True, "False on SM100")
         require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")

@@ -34,6 +34,7 @@ from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_expo
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from .context import PairGatherContext
 from .gate_up import first_gate
+from .preactivations import store_preactivations
 
 ROWS = 4  # of a scatter4
 WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
@@ -82,6 +83,8 @@ def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         sums = load_columns(part.column + first, groups)
+        if cutlass.const_expr(problem.preactivations):
+            store_preactivations(ctx, tile, part, first, sums)
         passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
         share_maxima(maxima, lane, [peaks for _, peaks in passed])
         wait_group_read(0)
