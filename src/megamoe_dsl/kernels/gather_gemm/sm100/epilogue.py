@@ -42,7 +42,7 @@ WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
 
 
 @dataclass(frozen=True)
-class RowsOfTile:
+class ExpertSums:
     """Sums as they are, or times the factor of their expert."""
 
     ctx: PairGatherContext
@@ -68,7 +68,7 @@ def scatter_pass(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first
 @cute.jit
 def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
-    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), RowsOfTile(ctx, load_factor(ctx, tile))
+    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         wait_group_read(0)
         stage_pass(part, rows, write, first)
