@@ -160,11 +160,11 @@ MUTANTS = (
     pair_mutant(
         "a row more than a tile has gets a scale", "off by one", "epilogue.py", "own & (row < tile", "own & (row <= tile", PAIR_ACTIVATED
     ),
-    pair_mutant("sums of 32 experts are those of 31", "off by one", "tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
+    pair_mutant("sums of 32 experts are those of 31", "off by one", "../tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
     pair_mutant(
         "the first expert of 32 begins where it ends",
         "wrong base",
-        "tile_search.py",
+        "../tile_search.py",
         "Int32(cutlass.select_(within > 0, of_run, first))",
         "Int32(of_run)",
     ),

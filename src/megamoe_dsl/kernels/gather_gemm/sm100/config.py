@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integers
 from ....hardware.tmem import TMEM_COLUMNS
-from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...gemm.problem import PACKED, GemmProblem
 from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig
 from ..problem import GatherGemmProblem
+from ..tile_tables import check_rows
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
 
@@ -55,13 +55,8 @@ class Sm100GatherConfig(Sm100GemmConfig):
     def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
         """As of a GEMM of pairs; raises `ConfigError` for more rows than the chosen tile can have."""
         chosen = super().choose(problem, target, rows, **fields)
-        chosen.check_rows(rows)
+        check_rows(chosen, rows)
         return chosen
-
-    def check_rows(self, rows: int) -> None:
-        """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
-        most = (MOST_TILES - self.num_experts) * self.block_m
-        require(rows <= most, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     @property
     def first_epilogue_warp(self) -> int:
