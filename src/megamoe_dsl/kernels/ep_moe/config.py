@@ -19,6 +19,7 @@ from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
@@ -47,6 +48,7 @@ class EpConfig(ABC):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    half: ClassVar[Half]
     tiles: ClassVar[tuple[int, ...]] = TILES
     columns: ClassVar[tuple[int, ...]] = COLUMNS
     clusters: ClassVar[tuple[int, ...]] = (1, 2)
@@ -98,11 +100,12 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
-        measured points (docs/ep_moe.md), where the grid has an even number of them."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, where the grid has an
+        even number of them, and what was faster at a measured point that is near (tuned_fields.py)."""
         problem.check_num_tokens(num_tokens)
         num_sms = fields.get("num_sms", target.num_sms)
-        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
+        tuned = tuned_fields(cls.half, problem, num_tokens, target.gpu)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **tuned, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -191,6 +194,8 @@ class DispatchGemmConfig(EpConfig):
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
 
+    half: ClassVar[Half] = "dispatch"
+
     token_saving: bool = True
     token_sorting: bool = True
     block_wise: bool = True
@@ -234,6 +239,8 @@ class GemmCombineConfig(EpConfig):
     scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
              all tiles are done
     """
+
+    half: ClassVar[Half] = "combine"
 
     scatter: bool = True
 
