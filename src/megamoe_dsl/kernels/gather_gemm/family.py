@@ -18,7 +18,6 @@ from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
 from .sm100.config import Sm100GatherConfig
 from .sm100.maps import MAPS, pair_gather_map_fields
-
 from .tile_tables import check_rows
 
 

@@ -53,8 +53,8 @@ def announce(stage: Stage, behind: cutlass.Constexpr[int]):
 @cute.jit
 def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage, copied: Int32):
     """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scale of row l of every 32; every
-    second four and 32 are this warp's.  Each stage is announced once the next is asked for; `copied`: whether there is one before the first.
-    Returns the ring's next stage."""
+    second four and 32 are this warp's.  Each stage is announced once the next is asked for; `copied`: whether there is one before the
+    first.  Returns the ring's next stage."""
     config, lane = ctx.config, cute.arch.lane_idx()
     warps, first_row = config.gather_warps, ctx.source_row(tile)
     row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW

@@ -32,4 +32,8 @@ class GatherSmemPlan(GemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """What says where rows of experts lie."""
-        return (*super().tables, *tile_tables(self.groups - 1), *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()))
+        return (
+            *super().tables,
+            *tile_tables(self.groups - 1),
+            *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()),
+        )
