@@ -13,7 +13,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
-from megamoe_dsl.kernels.expert_routing.uneven import uneven_fields
+from megamoe_dsl.kernels.expert_routing.uneven import uneven_tile
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32, quantize_weight_e4m3
@@ -144,9 +144,9 @@ def test_layers_of_models_have_configurations(name: str) -> None:
 )
 def test_linear2_has_room_for_what_a_router_deals(rows: int, fields: dict[str, object]) -> None:
     """Of 256 experts, whose rows differ; with few K blocks tiles of many rows are as good as any."""
-    chosen = uneven_fields(LAYERS["deepseek-v3"].fc2, rows)
+    chosen = uneven_tile(LAYERS["deepseek-v3"].fc2, rows)
     assert {name: chosen[name] for name in fields} == fields
-    assert uneven_fields(LAYERS["qwen3-next"].fc2, 163840)["block_m"] == 192
+    assert uneven_tile(LAYERS["qwen3-next"].fc2, 163840)["block_m"] == 192
 
 
 def test_points_are_models_and_tokens() -> None:
