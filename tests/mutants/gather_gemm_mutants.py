@@ -26,11 +26,6 @@ def pair_mutant(name: str, kind: str, file: str, old: str, new: str, nearest: tu
     return Mutant(f"SM100: {name}", kind, f"{FOLDER}/sm100/{file}", old, new, nearest, ("sm_100a",), equivalent)
 
 
-def search_mutant(name: str, kind: str, old: str, new: str) -> Mutant:
-    """One of how both architectures find a tile's expert."""
-    return Mutant(name, kind, f"{FOLDER}/tile_search.py", old, new, (*RUNS, *PAIRS))
-
-
 MUTANTS = (
     mutant("gathered rows are read before the tensor core sees them", "missing order", "context.py", "        fence_async_shared()\n", ""),
     Mutant(
@@ -246,10 +241,11 @@ MUTANTS = (
         "select(lane < 8, Int32(problem.n // 2), Int32(0))",
         STORED,
     ),
-    search_mutant("sums of 32 experts are those of 31", "off by one", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
-    search_mutant(
+    pair_mutant("sums of 32 experts are those of 31", "off by one", "tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
+    pair_mutant(
         "the first expert of 32 begins where it ends",
         "wrong base",
+        "tile_search.py",
         "Int32(cutlass.select_(within > 0, of_run, first))",
         "Int32(of_run)",
     ),

@@ -20,16 +20,6 @@ def copy_word(destination: Any, source: Any, num_bytes: Any) -> None:
     emit("cp.async.ca.shared.global [{}], [{}], 4, {};", destination, source, num_bytes)
 
 
-def commit_copies() -> None:
-    """This thread's copies since the last time are a group."""
-    emit("cp.async.commit_group;")
-
-
-def wait_copied(groups: int) -> None:
-    """Until this thread's copies are done but for those of its last so many groups."""
-    emit(f"cp.async.wait_group {groups};")
-
-
 def arrive_when_copied(barrier: Any) -> None:
     """This thread arrives at an mbarrier once its copies so far are done; its arrival is one of those that the barrier counts."""
     emit("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{}];", barrier)

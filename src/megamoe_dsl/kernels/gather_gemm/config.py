@@ -13,7 +13,6 @@ from ..gemm.config import GemmConfig, GemmRegisters
 from ..gemm.tile import GROUP_ROWS
 from .problem import GATE_FIRST, SORTED_PACKED, UP_FIRST, GatherGemmProblem
 from .smem_plan import GatherSmemPlan
-from .tile_tables import check_rows
 
 GATHER_WARPS = 2
 """Of a CTA; a warp has 8 lanes for the 128 bytes of a row."""
@@ -60,9 +59,7 @@ class GatherGemmConfig(GemmConfig):
         if problem.gate_up:
             warpgroups = 1 if rows <= GROUP_ROWS * problem.num_groups else 2
             estimated = {"block_m": GROUP_ROWS * warpgroups, "block_n": GATE_UP_ROWS, "warpgroups": warpgroups, "dealt": True}
-        chosen = cls(problem, num_sms=target.num_sms, **{**estimated, **fields})
-        check_rows(chosen, rows)
-        return chosen
+        return cls(problem, num_sms=target.num_sms, **{**estimated, **fields})
 
     @property
     def gather_warps(self) -> int:
@@ -90,11 +87,6 @@ class GatherGemmConfig(GemmConfig):
     def staged(self) -> bool:
         """Whether D passes through SMEM: it always does."""
         return True
-
-    @property
-    def idles(self) -> bool:
-        """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
-        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
 
     @property
     def boxes_of_warp(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cutlass import Int64
 
-from ...device.memory import load_shared_u32
-from ..gemm.context import GemmContext
+from ...device.memory import fence_async_shared, load_shared_u32
+from ..gemm.context import GemmContext, GemmStage
 from ..gemm.group_table import GroupTable
 from ..gemm.work_tile import GemmTile
 from .arguments import GatherGemmArguments
@@ -38,10 +38,26 @@ class SortedMaps(GatherMaps):
 
 
 @dataclass(frozen=True)
+class GatheredStage(GemmStage):
+    """A stage whose rows threads have written."""
+
+    def wait_full(self) -> None:
+        """A reader: until the stage is loaded, and the tensor core sees it."""
+        super().wait_full()
+        fence_async_shared()
+
+
+@dataclass(frozen=True)
 class GatherContext(GemmContext):
     """`config` is a `GatherGemmConfig`, or that of SM100."""
 
     args: GatherGemmArguments
+
+    @property
+    def first_read_stage(self) -> GemmStage:
+        """Of the ring, for the math warps."""
+        first = super().first_read_stage
+        return GatheredStage(*(getattr(first, one.name) for one in fields(first))) if self.config.problem.gathers else first
 
     def scale_row(self, first: Any, index: int) -> Any:
         """Row of a matrix B's scales: of gate, then of up, which lie half of B apart."""

@@ -18,7 +18,6 @@ from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
 from .sm100.config import Sm100GatherConfig
 from .sm100.maps import MAPS, pair_gather_map_fields
-from .tile_tables import check_rows
 
 
 class GatherGemmKernel(GemmKernel):
@@ -48,7 +47,8 @@ class GatherGemmKernel(GemmKernel):
         self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
     ) -> tuple[int | bytes, ...]:
         """As of a GEMM.  Raises `ConfigError` for more rows than the kernel counts."""
-        check_rows(config, arguments["m"])
+        if isinstance(config, Sm100GatherConfig):
+            config.check_rows(arguments["m"])
         return super().parameters(config, arguments, encode)
 
     def maps(self, config: BaseGemmConfig, args: Any) -> list[MapFields]:

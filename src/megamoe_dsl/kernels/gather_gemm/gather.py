@@ -15,9 +15,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device.copy_async import VECTOR, commit_copies, copy_vector, copy_word, wait_copied
-from ...device.mbarrier import arrive
-from ...device.memory import fence_async_shared, load_u32
+from ...device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_word
+from ...device.memory import load_u32
 from ...device.stage import Stage
 from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import select
@@ -33,28 +32,16 @@ SCALE_BYTES = 4
 def gather_tokens(ctx: GatherContext, number: Int32):
     """Rows of A and their scales, by the warp with this number among those that gather."""
     tile, tiles = next_tile(ctx.first_tile)
-    stage, copied = ctx.first_stage, Int32(0)
+    stage = ctx.first_stage
     while tile.valid():
-        stage = gather_tile(ctx, tile, number, stage, copied)
-        copied = Int32(1)
+        stage = gather_tile(ctx, tile, number, stage)
         tile, tiles = next_tile(tiles)
-    if copied > 0:
-        announce(stage.previous(), 0)
 
 
 @cute.jit
-def announce(stage: Stage, behind: cutlass.Constexpr[int]):
-    """This thread's copies into a stage are there, for the tensor core too, but for those of the `behind` stages after it."""
-    wait_copied(behind)
-    fence_async_shared()
-    arrive(stage.full)
-
-
-@cute.jit
-def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage, copied: Int32):
+def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage):
     """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scale of row l of every 32; every
-    second four and 32 are this warp's.  Each stage is announced once the next is asked for; `copied`: whether there is one before the
-    first.  Returns the ring's next stage."""
+    second four and 32 are this warp's.  Returns the ring's next stage."""
     config, lane = ctx.config, cute.arch.lane_idx()
     warps, first_row = config.gather_warps, ctx.source_row(tile)
     row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW
@@ -77,9 +64,7 @@ def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage,
                 num_bytes = select(scaled[i] < tile.valid_m, Int32(SCALE_BYTES), Int32(0))
                 source = ctx.args.a_sf + (Int64(scale_sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
                 copy_word(scales + scaled[i] * SCALE_BYTES, source, num_bytes)
-        commit_copies()
-        if k + copied > 0:
-            announce(stage.previous(), 1)
+        arrive_when_copied(stage.full)
         stage = stage.next()
     return stage
 

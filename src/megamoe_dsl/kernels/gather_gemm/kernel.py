@@ -26,6 +26,7 @@ from ..gemm.launch_maps import address, make_map
 from ..gemm.load import load_tokens, load_weights
 from ..gemm.math import math
 from ..gemm.setup import begin, prefetch_maps
+from ..gemm.tile_scheduler import walk_tiles
 from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
 from .context import GatherContext, GatherMaps, SortedMaps
@@ -34,7 +35,6 @@ from .gate_up import gate_and_up
 from .gather import gather_tokens
 from .maps import map_fields
 from .row_table import fill_tables
-from .tile_search import schedule_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 
@@ -50,7 +50,7 @@ def run_loader_warp(ctx: GatherContext, warp: Any):
             load_weights(ctx)
     elif warp == SCHEDULER_WARP:
         fill_tables(ctx)
-        schedule_tiles(ctx)
+        walk_tiles(ctx)
     elif warp == TOKENS_WARP:
         if cutlass.const_expr(gathers):
             gather_tokens(ctx, Int32(0))

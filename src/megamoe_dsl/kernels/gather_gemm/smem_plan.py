@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ...layouts.region import U32, Field
 from ..gemm.smem_plan import GemmSmemPlan
-from .tile_tables import tile_tables
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,4 @@ class GatherSmemPlan(GemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """What says where rows of experts lie."""
-        return (
-            *super().tables,
-            *tile_tables(self.groups - 1),
-            *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()),
-        )
+        return (*super().tables, *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()))

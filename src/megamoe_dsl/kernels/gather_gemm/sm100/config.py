@@ -9,11 +9,11 @@ from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integers
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.tmem import TMEM_COLUMNS
+from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...gemm.problem import PACKED, GemmProblem
 from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig
 from ..problem import GatherGemmProblem
-from ..tile_tables import check_rows
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
 
@@ -59,8 +59,13 @@ class Sm100GatherConfig(Sm100GemmConfig):
     def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
         """As of a GEMM of pairs; raises `ConfigError` for more rows than the chosen tile can have."""
         chosen = super().choose(problem, target, rows, **fields)
-        check_rows(chosen, rows)
+        chosen.check_rows(rows)
         return chosen
+
+    def check_rows(self, rows: int) -> None:
+        """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
+        most = (MOST_TILES - self.num_experts) * self.block_m
+        require(rows <= most, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     @property
     def cluster(self) -> int:

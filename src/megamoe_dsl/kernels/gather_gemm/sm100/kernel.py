@@ -32,7 +32,6 @@ from ...gemm.sm100.load import load_weights
 from ...gemm.sm100.mma import issue_mma
 from ..arguments import GatherGemmArguments
 from ..row_table import fill_tables
-from ..tile_search import schedule_tiles
 from .config import Sm100GatherConfig
 from .context import PairGatherContext, PairGatherMaps
 from .epilogue import finish_tile
@@ -40,6 +39,7 @@ from .gate_up_operand import gate_up_operand
 from .gather import announce_scales, gather_tokens
 from .list_rows import list_rows
 from .maps import MAPS, pair_gather_map_fields
+from .tile_search import schedule_tiles
 
 INDEX_WARP, WEIGHTS_WARP, MMA_WARP, SCHEDULER_WARP = range(LOADER_WARPS)
 

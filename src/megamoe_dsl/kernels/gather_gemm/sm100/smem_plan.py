@@ -7,11 +7,12 @@ from functools import cached_property
 
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ATOM_ROWS
+from ....layouts.arith import align
 from ....layouts.mbarrier import MBarrier
-from ....layouts.region import U32, Field
+from ....layouts.region import U16, U32, Field
+from ....schedule.tile_sums import LANES
 from ...gemm.sm100.smem_plan import PairGemmSmemPlan
 from ...gemm.tile import WARPS_PER_GROUP
-from ..tile_tables import tile_tables
 from .barriers import LISTS, gather_barriers
 from .threads import GATHER_WARPS
 
@@ -49,10 +50,12 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
         """What says where rows of experts lie, and which rows are a tile's."""
         maxima = Field("amax", (self.epilogue_warpgroups, WARPS_PER_GROUP, self.pass_rows), U32, 16)
         lists = Field("rows", (LISTS, self.stage.sfa_atoms * SF_ATOM_ROWS), U32, 16)
+        experts = align(self.groups - 1, LANES)
+        sums = Field("tile_ends", (experts,), U16, 4), Field("run_ends", (experts // LANES,), U16, 4)
         sources = Field("source_rows", (self.groups,), U32, 4)
         return (
             *super().tables,
-            *tile_tables(self.groups - 1),
+            *sums,
             *((maxima,) if self.activates else ()),
             *((sources,) if self.places_rows else ()),
             *((lists,) if self.gathers else ()),
