@@ -24,7 +24,7 @@ from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 
 RANKS = (1, 2, 4, 8)
-TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4}
+TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4, "cluster": 2}
 SETS = 8
 
 
@@ -100,10 +100,12 @@ class EpRank:
             memory.store_inputs(inputs)
             self.rows.fill_(float("nan"))
             self.y.fill_(float("nan"))
+            _, dispatch, combine = (kernel.artifact.config for kernel in self.kernels)
+            y = {"y": self.y.data_ptr()}  # of no tokens, too
             arguments = (
                 memory.tables_arguments(peers, count, rank, watchdog_ns),
-                memory.dispatch_arguments(self.kernels[1].artifact.config, peers, self.rows, rank, watchdog_ns),
-                memory.combine_arguments(peers, self.acts, self.y[:count], rank, watchdog_ns) | {"y": self.y.data_ptr()},
+                memory.dispatch_arguments(dispatch, peers, self.rows, rank, watchdog_ns),
+                memory.combine_arguments(combine, peers, self.acts, self.y[:count], rank, watchdog_ns) | y,
             )
             for kernel, one in zip(self.kernels, arguments, strict=True):
                 kernel(kernel.artifact.kernel.parameters(kernel.artifact.config, one, encode_tensor_map))

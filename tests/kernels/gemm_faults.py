@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
+from decoding_faults import BLOCKS, DECODED_FAULTS, DECODING_FAULTS, IN_PARTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
-from pair_gather_faults import PAIR_GATHER_FAULTS
+from pair_gather_faults import PAIR_GATHER_FAULTS, TWO_PAIRS_FAULTS
 from pair_gemm_faults import PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
@@ -41,7 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, SPLIT, SWAPPED, Run, artifact, groups
-from pair_gather_runs import EVERYTHING_OF_PAIRS
+from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
@@ -73,6 +73,7 @@ SUBJECTS = {
     "CTA pair": Subject(SUBJECT),
     "gathered": Subject(EVERYTHING_GATHERED, launches=1),
     "gathered by a pair": Subject(EVERYTHING_OF_PAIRS, launches=1),
+    "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
@@ -140,11 +141,12 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
-    *((fault, "decoding") for fault in (*DECODING_FAULTS, *RING, *ALONE, *LOOP)),
-    *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP)),
+    *((fault, "decoding") for fault in (*DECODING_FAULTS, *BLOCKS, *RING, *ALONE, *LOOP, *IN_PARTS)),
+    *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP, *IN_PARTS)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),
+    *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
 )
 
 

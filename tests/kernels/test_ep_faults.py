@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+import ep_faults
 import pytest
-from ep_faults import CASES, SAMPLE
-from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
+from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated, small_config
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
-from first_finding import assert_noticed
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
-SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
+CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
@@ -40,21 +40,23 @@ def subjects() -> dict[str, Subject]:
     """`boxes`: an expert with more rows than a tile, which TMA stores."""
     few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
     tall = problem(40, num_experts=2, topk=1, hidden=256)
+    first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+        "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
+        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
+        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), scatter=True),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    tile = {"block_n": 64, "num_stages": 2}
-    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
-    return simulated(
-        config, subject.case, combine={**tile, "task_tokens": 2, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
-    )
+    combine = {"num_stages": 2, "task_tokens": 2, "scatter": subject.scatter}
+    config = small_config(subject.case.problem, num_stages=2)
+    return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache
@@ -77,10 +79,6 @@ def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None
     return sign_of(lambda: check_combine(ep, case, row_activations(ep, seed), LAUNCHES))
 
 
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 @pytest.mark.parametrize("name", subjects())
 def test_the_kernel_itself_shows_no_sign(name: str) -> None:
     assert how_noticed(None, name) is None
@@ -88,19 +86,11 @@ def test_the_kernel_itself_shows_no_sign(name: str) -> None:
 
 @pytest.mark.parametrize("name", subjects())
 def test_faults_are_different(name: str) -> None:
-    """Every fault finds its place, and no two make the same PTX."""
     faults = [fault for fault, its in CASES if its == name]
-    made = {fault.apply(ptx_of(name)) for fault in faults}
-    assert len(made) == len(faults) >= 5 and ptx_of(name) not in made
+    assert_faults_are_different(faults, ptx_of(name))
+    assert len(faults) >= 5
 
 
-@pytest.mark.parametrize(("fault", "name"), SAMPLE, ids=name_of)
-def test_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    tried = (how_noticed(fault, name, seed) for seed in SEEDS)
-    assert_noticed(fault.signs, lambda: next((sign for sign in tried if sign is not None), None))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "name"), [one for one in CASES if one not in SAMPLE], ids=name_of)
-def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    test_fault_is_noticed(fault, name)
+@each_fault(CASES, SAMPLE)
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    assert_fault_is_noticed(how_noticed, fault, subject)

@@ -13,6 +13,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
+from megamoe_dsl.kernels.expert_routing.uneven import uneven_tile
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32, quantize_weight_e4m3
@@ -101,6 +102,21 @@ def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
     assert torch.equal(y, reference(call))
 
 
+def test_gate_and_up_are_stored_by_expert() -> None:
+    drawn = call_of(replace(LAYER, gate_up="up_first", preactivations=True), 5)
+    call = replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16())
+    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), 5)]
+    assert not any(report.findings for report in simulate_experts(artifacts, call)[1])
+    metadata, (x_q, x_sf) = router_metadata(call.topk_idx, 8), quantize_e4m3_f32(call.x.float())
+    expected = torch.full_like(call.preactivations, 7.0)
+    own = metadata.sources.long().split(metadata.counts.tolist())
+    sums = [scaled_matmul(x_q[rows], x_sf[rows], call.weights.w1[e], call.weights.w1_sf[e], "hopper") for e, rows in enumerate(own)]
+    expected[: len(metadata.sources)] = torch.cat(sums).bfloat16()
+    assert torch.equal(call.preactivations, expected)
+    with pytest.raises(ProblemError, match="preactivations = None: must be a tensor where the layer stores"):
+        drawn.check()
+
+
 def test_registers_are_enough_for_most_experts() -> None:
     for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), SumConfig(RoutingProblem(7168, 1024, 10), 132)):
         compiled = artifact(config)
@@ -115,6 +131,22 @@ def test_layers_of_models_have_configurations(name: str) -> None:
         route, fc1, fc2, total = LAYERS[name].configs(Target.typical("sm_90a"), tokens)
         assert (fc1.problem.n // 2, fc1.problem.k) == (fc2.problem.k, fc2.problem.n) and route.num_sms == total.num_sms
         assert fc1.num_stages >= 4 and find_kernel("gather_gemm").dynamic_smem(fc1) <= fc1.arch.smem_bytes
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields"),
+    [
+        (512, {"block_m": 16, "swap_ab": True}),
+        (2048, {"block_m": 16, "swap_ab": True}),
+        (8192, {"block_m": 48, "swap_ab": True}),
+        (32768, {"block_m": 128, "halves": True}),
+    ],
+)
+def test_linear2_has_room_for_what_a_router_deals(rows: int, fields: dict[str, object]) -> None:
+    """Of 256 experts, whose rows differ; with few K blocks tiles of many rows are as good as any."""
+    chosen = uneven_tile(LAYERS["deepseek-v3"].fc2, rows)
+    assert {name: chosen[name] for name in fields} == fields
+    assert uneven_tile(LAYERS["qwen3-next"].fc2, 163840)["block_m"] == 192
 
 
 def test_points_are_models_and_tokens() -> None:

@@ -27,8 +27,21 @@ from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
 from sweep import rarely
 
-ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first")
-SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts"}
+ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
+SAMPLE = {
+    "gathered-blocked",
+    "packed-packed",
+    "blocked-blocked",
+    "rows-192",
+    "nvfp4",
+    "forty-experts",
+    "two-consumers",
+    "two-pairs-sorted",
+    "e2m1-gate-first",
+    "two-pairs-gate-first",
+    "stored-interleaved",
+    "stored-up_first",
+}
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
@@ -47,20 +60,23 @@ def test_every_row_is_exact(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=True, launches=2 if name in ("gathered-blocked", "many-experts") else 1)
 
 
-@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow")])
+@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow"), rarely("nvfp4")])
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name == "gate-first" else name for name in ACTIVATED])
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
-    """To the bit on exact sums; rows of no expert and their scales stay as they were."""
+    """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
     case = run.case(exact=True)
     expected, scales = case.activated()
+    stored = case.preactivations() if run.config.problem.preactivations else None
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
     assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
+    if stored is not None:
+        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
@@ -78,13 +94,32 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, PAIR_GATHER_BY_NAME["packed-blocked"].config])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WIDE,
+        replace(WIDE, consumers=2, num_stages=0),
+        PAIR_GATHER_BY_NAME["stored-interleaved"].config,
+        PAIR_GATHER_BY_NAME["packed-blocked"].config,
+    ],
+)
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
     assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
     assert compiled.overtaken_loads == []
     assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize(
+    ("block_m", "consumers", "tiles", "columns"), [(64, 1, 2, 256), (64, 2, 2, 512), (192, 1, 2, 512), (128, 2, 1, 512), (256, 1, 1, 512)]
+)
+def test_tensor_memory_has_sums_of_two_tiles_where_they_fit(block_m: int, consumers: int, tiles: int, columns: int) -> None:
+    """Beside the scales; a stage's weights lie in shared memory once for each consumer."""
+    config = replace(WIDE, block_m=block_m, consumers=consumers, num_stages=0)
+    assert (config.tmem.accumulators, config.tmem.allocated, config.block_n) == (tiles, columns, 256 * consumers)
+    assert config.stage.weight_bytes == consumers * 128 * 128 and config.num_stages >= 4
+    assert config.smem.region.size <= config.arch.smem_bytes
 
 
 @pytest.mark.parametrize("experts", [1, 128, 512, 1024])
@@ -99,7 +134,9 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
 
 
 def test_bad_configurations_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
+    with pytest.raises(
+        ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 for sm_100a"
+    ):
         Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
     with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
         Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
@@ -111,8 +148,22 @@ def test_bad_configurations_are_refused() -> None:
         )
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first", output="e4m3", recipe="mxf4xmxf4")
-    with pytest.raises(ConfigError, match="block_m = 256: must be one of"):
-        replace(WIDE, block_m=256)
+    with pytest.raises(ConfigError, match=r"block_m = 96: must be one of \[32, 64, 128, 192, 256\]"):
+        replace(WIDE, block_m=96)
+    with pytest.raises(ConfigError, match="block_m = 256: must be at most 192 with consumers = 2: tensor memory has 512 columns"):
+        replace(WIDE, block_m=256, consumers=2, num_stages=0)
+    with pytest.raises(ConfigError, match="consumers = 3: must be 1 or 2"):
+        replace(WIDE, consumers=3)
+    with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
+        replace(WIDE, consumers=2, epilogue_warpgroups=1)
+    with pytest.raises(ConfigError, match=r"problem\.gate_up = 'up_first': must be empty with nvfp4xnvfp4"):
+        Sm100GatherConfig(GatherGemmProblem(512, 256, gate_up="up_first", output="e2m1", recipe="nvfp4xnvfp4"), 64)
+    with pytest.raises(ConfigError, match="num_sms = 6: must be a positive multiple of 4"):
+        replace(WIDE, pairs=2, num_sms=6)
+    with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
+        replace(WIDE, pairs=4)
+    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2 and pairs = 1"):
+        Sm100GatherConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +181,20 @@ def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor], mes
     tensors: GatherTensors = replace(gather_case(problem, (70, 0, 1, 130)).tensors, **changes)
     with pytest.raises(ProblemError, match=message):
         tensors.check(problem)
+
+
+def test_factors_come_with_the_formats_that_have_them() -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=2, recipe="nvfp4xnvfp4")
+    t = gather_case(problem, (3, 0)).tensors
+    with pytest.raises(ProblemError, match="factors = None: must be a float32 tensor"):
+        replace(t, factors=None).check(problem)
+    with pytest.raises(ProblemError, match=r"factors.shape = \(3,\): must be \(2,\)"):
+        replace(t, factors=torch.ones(3)).check(problem)
+    with pytest.raises(ProblemError, match=r"a_sf\.dtype = torch\.uint8: must be torch\.float8_e4m3fn"):
+        replace(t, a_sf=t.a_sf.view(torch.uint8)).check(problem)
+    other = GatherGemmProblem(256, 256, num_groups=2, recipe="fp8xfp4")
+    with pytest.raises(ProblemError, match="factors = 'a tensor': must be None with fp8xfp4"):
+        replace(gather_case(other, (3, 0)).tensors, factors=torch.ones(2)).check(other)
 
 
 def test_scales_of_gate_and_up_come_in_their_order() -> None:

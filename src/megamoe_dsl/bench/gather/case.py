@@ -10,14 +10,14 @@ import torch
 from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
-from ...problem import Problem
+from ...problem import Problem, ProblemError
 from ...quant.weights import TORCH_DTYPES
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
 from ...runtime.gemm_scales import gate_up_words, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
-from ..gemm.case import UNTOUCHED, GemmCase, drawing_of, gemm_case
+from ..gemm.case import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
 NAN_BYTE = 255
 """UE8M0's."""
@@ -45,11 +45,33 @@ class GatherCase:
         scales[self.placed] = d_sf
         return found, scales
 
+    def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
+        """Gate and up as they are stored, in the columns of B's rows, likewise."""
+        assert self.tensors.preactivations is not None
+        found = self.tensors.preactivations.clone()
+        found[self.placed] = self.packed.reference(accumulate)
+        return found
+
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
         low, high = (self.tensors.d.clone() for _ in range(2))
         low[self.placed], high[self.placed] = self.packed.ends(exact=exact)
         return low, high
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, by name, with `ends`; of gate and up codes and their scales, and gate and up where they are stored.
+        Raises `ProblemError` where it would not know their bits: of normal numbers whose sums are not promoted."""
+        if not self.problem.gate_up:
+            return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
+        if not (exact or self.problem.formats.promoted):
+            raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
+        accumulate: Accumulate = torch.float64 if exact else "hopper"
+        codes, scales = self.activated(accumulate)
+        assert self.tensors.d_sf is not None
+        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8)), "scales of D": (self.tensors.d_sf, scales)}
+        if self.tensors.preactivations is not None:
+            found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
+        return {name: (written, expected, expected) for name, (written, expected) in found.items()}
 
     def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
@@ -77,6 +99,16 @@ def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
     return torch.tensor([row for expert in range(len(counts)) for row in rows.rows(expert)], dtype=torch.long), rows.num_rows
 
 
+def as_integers(values: torch.Tensor) -> torch.Tensor:
+    """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
+    return values.view({1: torch.uint8, 4: torch.int32}[values.element_size()])
+
+
+def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """These rows, in this order."""
+    return as_integers(values)[rows].view(values.dtype)
+
+
 def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GatherCase:
     """Operands drawn for `counts` rows of each expert; `exact` as of `gemm_case`.  Raises `ProblemError` as that does.
 
@@ -92,19 +124,19 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         tokens = len(t.a) // TOKENS_PER_ROW + 1
         sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
         a, a_sf = drawing_of(of_rows, exact)(of_rows, tokens, generator)[:2]
-        own: GemmTensors = replace(t, a=a.view(torch.uint8)[sources].view(t.a.dtype), a_sf=a_sf[sources])
+        own: GemmTensors = replace(t, a=rows_of(a, sources), a_sf=rows_of(a_sf, sources))
         packed = replace(packed, tensors=own)
     if problem.source == SORTED_BLOCKED:
         placed, num_rows = rows_in(problem.source, counts)
         a = torch.full((num_rows, t.a.shape[1]), 0x7F, dtype=torch.uint8)
         a[placed] = t.a.view(torch.uint8)
-        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), torch.nan if problem.formats.promoted else NAN_BYTE)
+        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), NAN_BYTE if t.a_sf.dtype == torch.uint8 else torch.nan)
         a_sf = a_sf.to(t.a_sf.dtype)
-        a_sf[placed] = t.a_sf
+        as_integers(a_sf)[placed] = as_integers(t.a_sf)
     placed, num_rows = rows_in(problem.result, counts)
     if not problem.gate_up:
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
-        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources), packed, placed)
+        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
     hidden, b_sf = problem.formats.hidden, t.b_sf
     d = torch.full((num_rows, hidden.row_bytes(problem.d_columns)), UNTOUCHED).to(TORCH_DTYPES[hidden.element])
     d_sf = torch.full((num_rows, problem.d_columns // hidden.channels), UNTOUCHED)
@@ -112,4 +144,5 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         d_sf = scales_by_column(d_sf)
     else:
         b_sf, d_sf = gate_up_words(b_sf, problem.gate_up), d_sf.to(torch.uint8)
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf), packed, placed)
+    stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored), packed, placed)

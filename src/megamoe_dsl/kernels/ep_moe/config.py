@@ -9,15 +9,17 @@ from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
+from ...layouts.arith import Int
 from ...problem import Problem
 from ...target import Target
+from ..gemm.base_config import BaseGemmConfig
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
-from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
@@ -41,10 +43,15 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
     task_tokens tokens that are handed out together to a communication warp
+    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    half: ClassVar[Half]
+    tiles: ClassVar[tuple[int, ...]] = TILES
+    columns: ClassVar[tuple[int, ...]] = COLUMNS
+    clusters: ClassVar[tuple[int, ...]] = (1, 2)
 
     problem: Problem
     block_m: int = 128
@@ -54,6 +61,7 @@ class EpConfig(ABC):
     num_stages: int = 0
     cluster: int = 1
     task_tokens: int = 4
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -65,12 +73,13 @@ class EpConfig(ABC):
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
         require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")
-        require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
-        require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
-        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
+        require(self.block_n in self.columns, "block_n", self.block_n, f"one of {list(self.columns)}")
+        require(self.cluster in self.clusters, "cluster", self.cluster, " or ".join(map(str, self.clusters)))
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -91,11 +100,12 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
-        measured points (docs/ep_moe.md), where the grid has an even number of them."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, where the grid has an
+        even number of them, and what was faster at a measured point that is near (tuned_fields.py)."""
         problem.check_num_tokens(num_tokens)
         num_sms = fields.get("num_sms", target.num_sms)
-        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
+        tuned = tuned_fields(cls.half, problem, num_tokens, target.gpu)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **tuned, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -103,11 +113,11 @@ class EpConfig(ABC):
 
     # --- the GEMM
     @cached_property
-    def gemm(self) -> GemmConfig:
+    def gemm(self) -> Any:
         """As its roles know it."""
         return self._gemm(self.num_stages)
 
-    def _gemm(self, num_stages: int) -> GemmConfig:
+    def _gemm(self, num_stages: int) -> BaseGemmConfig:
         return GemmConfig(
             self.gemm_problem,
             self.block_m,
@@ -121,6 +131,10 @@ class EpConfig(ABC):
             num_stages=num_stages,
         )
 
+    def scale_row(self, row: Int) -> Int:
+        """Where a row's scales lie among those of all."""
+        return row
+
     # --- threads and registers
     @property
     def num_clusters(self) -> int:
@@ -130,7 +144,11 @@ class EpConfig(ABC):
     @property
     def math_warps(self) -> int:
         """Warps that multiply."""
-        return self.gemm.math_warps
+        return self._math_warps(self.gemm)
+
+    def _math_warps(self, gemm: Any) -> int:
+        count: int = gemm.math_warps
+        return count
 
     @property
     def num_threads(self) -> int:
@@ -156,10 +174,12 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
-        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+        gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
-    def plan_of(self, gemm: GemmSmemPlan) -> EpSmemPlan:
+    def plan_of(self, gemm: Any) -> EpSmemPlan:
         """With what the kernel's communication warps add to its GEMM's."""
 
 
@@ -173,6 +193,8 @@ class DispatchGemmConfig(EpConfig):
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
+
+    half: ClassVar[Half] = "dispatch"
 
     token_saving: bool = True
     token_sorting: bool = True
@@ -192,11 +214,11 @@ class DispatchGemmConfig(EpConfig):
         """Neighbouring experts for which a rank fetches a token once."""
         return (self.saving_experts or self.problem.experts_per_rank) if self.token_saving else 1
 
-    def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
+    def plan_of(self, gemm: Any) -> DispatchPlan:
         """With slots for a row of each communication warp."""
-        hidden = self.problem.hidden
-        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if hidden % n == 0)
-        return DispatchPlan(gemm, chunk, min(hidden // chunk, MOST_SLOTS))
+        row = self.problem.formats.activations.row_bytes(self.problem.hidden)
+        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
+        return DispatchPlan(gemm, chunk, min(row // chunk, MOST_SLOTS))
 
     @property
     def num_arrivals(self) -> int:
@@ -206,7 +228,8 @@ class DispatchGemmConfig(EpConfig):
     @property
     def gemm_problem(self) -> GemmProblem:
         """Linear1: gate and up of every row."""
-        return GemmProblem(2 * self.problem.intermediate, self.problem.hidden, MASKED, self.problem.experts_per_rank)
+        p = self.problem
+        return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
 
 
 @dataclass(frozen=True)
@@ -217,17 +240,20 @@ class GemmCombineConfig(EpConfig):
              all tiles are done
     """
 
+    half: ClassVar[Half] = "combine"
+
     scatter: bool = True
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
         require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
 
-    def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
+    def plan_of(self, gemm: Any) -> CombineSmemPlan:
         """With slots of results."""
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
     @property
     def gemm_problem(self) -> GemmProblem:
         """Linear2 of every row."""
-        return GemmProblem(self.problem.hidden, self.problem.intermediate, MASKED, self.problem.experts_per_rank)
+        p = self.problem
+        return GemmProblem(p.hidden, p.intermediate, MASKED, p.experts_per_rank, recipe=p.recipe)

@@ -28,3 +28,23 @@ class GatherGemmArguments(GemmArguments):
     d_sf_ld: Int32
     a_rows: Int32
     d_rows: Int32
+
+
+@dataclass(frozen=True)
+class FactoredGatherArguments(GatherGemmArguments):
+    """In number formats with a factor of a whole matrix.
+
+    factors   f32 [num_groups], what the sums of each expert's rows are multiplied with
+    """
+
+    factors: Int64
+
+
+@dataclass(frozen=True)
+class StoringArguments(GatherGemmArguments):
+    """Of a GEMM that stores gate and up, too.
+
+    preactivations   bf16 [d_rows, n]
+    """
+
+    preactivations: Int64

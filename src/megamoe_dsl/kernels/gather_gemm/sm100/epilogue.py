@@ -4,7 +4,8 @@ waits     work_tile_full and acc_full, per tile
 signals   work_tile_empty and acc_empty of the even CTA, per tile
 
 Rows lie wherever the result's layout says, and those of a tile end anywhere: scatter4 takes a row of D for each row, and leaves out those
-that D does not have, so that no row of the expert after a tile's is touched.  Two warpgroups take alternate passes of a tile.
+that D does not have, so that no row of the expert after a tile's is touched.  Two warpgroups take alternate passes of a tile, or each has a
+consumer's.
 """
 
 from __future__ import annotations
@@ -23,29 +24,33 @@ from ....device import cast
 from ....device.memory import fence_async_shared, store_u8
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, scatter_rows, wait_group_read
-from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ...gemm.sm100.config import PASS_ROWS
 from ...gemm.sm100.epilogue import FIRST_BARRIER
+from ...gemm.sm100.factor import load_factor, with_factor
 from ...gemm.tile import WARPS_PER_GROUP
 from ...gemm.work_tile import GemmTile
 from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from .context import PairGatherContext
 from .gate_up import first_gate
+from .preactivations import store_preactivations
 
 ROWS = 4  # of a scatter4
 WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
 
 
 @dataclass(frozen=True)
-class PlainRows:
-    """Sums as they are."""
+class ExpertSums:
+    """Sums as they are, or times the factor of their expert."""
+
+    ctx: PairGatherContext
+    factor: Any
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """The same."""
-        return sums
+        """Rounded once."""
+        return with_factor(self.ctx, sums, self.factor)
 
 
 @cute.jit
@@ -63,10 +68,10 @@ def scatter_pass(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first
 @cute.jit
 def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
-    write = write_address(part.staging, part.warp, part.lane, PASS_ROWS)
+    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         wait_group_read(0)
-        stage_pass(part, PlainRows(), write, first)
+        stage_pass(part, rows, write, first)
         fence_async_shared()
         part.sync_group()
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS))
@@ -82,6 +87,8 @@ def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         sums = load_columns(part.column + first, groups)
+        if cutlass.const_expr(problem.preactivations):
+            store_preactivations(ctx, tile, part, first, sums)
         passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
         share_maxima(maxima, lane, [peaks for _, peaks in passed])
         wait_group_read(0)
@@ -117,7 +124,10 @@ def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
 
 @cute.jit
 def finish_tile(ctx: PairGatherContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
-    """A warp's part of a tile; its sums begin at TMEM column `column`."""
-    n_block, every = tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.epilogue_warpgroups
-    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
+    """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
+    config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    n_block = tile.n_block * config.cluster + ctx.cta_rank
+    if cutlass.const_expr(config.consumers > 1):
+        n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
+    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
     finish_of(ctx)(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))
