@@ -62,7 +62,11 @@ def test_tile_of_decoded_weights_fits_the_chip() -> None:
     """512 threads: nothing is on the stack but what the few threads of dispatch have of 384 experts, once, which no loop touches."""
     config = Sm90Config.choose(PRESETS["pro"].problem(8192, recipe="fp8xmxfp4"), 128, block_m=128, num_sms=132)
     artifact = compile_kernel(config)
-    assert config.num_threads == 512 and config.num_threads * artifact.resources.registers <= REGISTER_FILE and config.smem.num_bytes <= SMEM_BYTES
+    assert (
+        config.num_threads == 512
+        and config.num_threads * artifact.resources.registers <= REGISTER_FILE
+        and config.smem.num_bytes <= SMEM_BYTES
+    )
     assert (config.num_stages, config.swap_ab, artifact.overtaken_loads) == (PACKED_STAGES[128], False, [])
     for use in register_use(artifact.kernel.registers(config), artifact.listing):
         assert use.used <= use.budget and use.stack_loads <= (16 if use.group in ("dispatch", "loader") else 0)

@@ -37,16 +37,16 @@ ONES = 0x7F7F7F7F
 class DecodedShare(RowShare):
     """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale.
 
-    place  of what it loads of a stage's tokens, if both chunks are multiplied with them
+    place  of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
     """
 
     place: Any
 
     @staticmethod
-    def of(me: MathThread, half: bool) -> DecodedShare:  # type: ignore[override]
-        """Of two chunks of 128 weight rows, or one of a half tile."""
+    def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
+        """Of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
         share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
-        return share if half else replace(share, place=share.fragment_place())
+        return replace(share, place=share.fragment_place()) if in_registers and not half else share
 
     def fragment_place(self) -> Any:
         """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
@@ -64,7 +64,7 @@ class DecodedShare(RowShare):
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
         """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
-        if cutlass.const_expr(self.chunks == 1):
+        if cutlass.const_expr(self.place is None):
             return RowShare.multiply(self, stage, acc, scales, k, more)
         tokens, weights = self.fragment(stage), stage.shared("weights")
         token_scale = stage.token_scales + self.token * 4
