@@ -91,7 +91,7 @@ def publish_tiles(ctx: Context, blocks: Walk, finish: cutlass.Constexpr[Finish |
         blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
         publish_blocks(ctx, blocks, queue)
         if cutlass.const_expr(finish is not None):
-            finished = finish(ctx, before, finished)
+            finished = finish(ctx, before, finished)  # type: ignore[misc, arg-type]
     # Warpgroups that read alternate places each need an end (read_ends).
     for _ in cutlass.range_constexpr(config.alternating_groups - 1):
         queue = queue.next()
