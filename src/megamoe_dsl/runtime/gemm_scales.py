@@ -11,7 +11,8 @@ from ..kernels.gemm.problem import GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
-from ..recipe import UE4M3
+from ..quant.weights import TORCH_DTYPES
+from ..recipe import RECIPES, UE4M3
 from .buffers import check_tensor
 
 ATOM_ROWS = 128
@@ -23,8 +24,8 @@ SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
 class KernelScales(NamedTuple):
     """As a kernel reads them.
 
-    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them
-    b  FP32, or none beside tiles: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
+    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them; `no_scales`
+    b  FP32, or none: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
     """
 
     a: torch.Tensor
@@ -92,8 +93,33 @@ def padded_rows(rows: int) -> int:
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
 
 
+def no_scales(values: torch.Tensor) -> torch.Tensor:
+    """What stands for the scales of values that have none: uint8 [..., 0]."""
+    return torch.empty(*values.shape[:-1], 0, dtype=torch.uint8, device=values.device)
+
+
+def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> torch.Tensor:
+    """Scales that a caller gives, or `no_scales`, where there is a recipe without scales of such values.  Raises `ProblemError` for None
+    beside others."""
+    if sf is not None:
+        return sf
+    unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
+    if values.dtype not in unscaled:
+        raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
+    return no_scales(values)
+
+
+def capacity_step(problem: GemmProblem) -> int:
+    """Rows that the capacity of a masked problem's groups is a multiple of: TMA fetches the scales of so many at least."""
+    if not problem.formats.scaled:
+        return 1
+    return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
+
+
 def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
     """Copied where they are not yet so."""
+    if not a_sf.shape[-1]:
+        return KernelScales(a_sf, b_sf)
     if a_sf.dtype == torch.float32:
         return KernelScales(scales_by_column(a_sf.flatten(0, -2) if a_sf.dim() == 3 else a_sf), b_sf)
     return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
@@ -102,6 +128,11 @@ def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
 def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor) -> None:
     """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
     groups = (problem.num_groups,) if problem.has_groups else ()
+    if not problem.formats.scaled:
+        for name, sf, rows in (("a_sf", a_sf, lead), ("b_sf", b_sf, (*groups, problem.n))):
+            if tuple(sf.shape) != (*rows, 0):
+                raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {problem.recipe} has no scales")
+        return
     if not problem.formats.promoted:
         check_bytes(problem, "a_sf", a_sf, lead, flat=True)
         check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
