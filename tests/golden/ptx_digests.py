@@ -63,6 +63,7 @@ def _packed_inputs(preset: str) -> PreDispatchConfig:
 
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
+BF16 = GemmProblem(2112, 7168, recipe="bf16xbf16")
 
 
 def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
@@ -137,6 +138,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
+    "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
+    "sm_90a-gemm-bf16-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="bf16xbf16"), halves=True, dealt=True),
+    "sm_90a-gemm-bf16-swapped": _gemm(16, 128, BF16, swap_ab=True),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
     "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
     "sm_90a-gemm-decoded": _gemm(256, 128, FP4),

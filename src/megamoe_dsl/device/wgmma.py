@@ -14,13 +14,12 @@ from cutlass._mlir import ir as _ir
 from cutlass._mlir.dialects import llvm
 
 from ..hardware.operand_tile import MMA_K_BYTES, ROW_BYTES
-from ..recipe import BF16, BITS, E4M3
 
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
-TRANSPOSED = {E4M3: "", BF16: ", 0, 0"}
-"""What says that neither A nor B is: elements of a byte cannot be."""
+ELEMENTS = {"e4m3": (32, ""), "bf16": (16, ", 0, 0")}
+"""Of A and B: their K of an instruction, and what says that neither is transposed, which elements of a byte cannot be."""
 
 
 def descriptor(low: Any) -> Any:
@@ -39,18 +38,18 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
     return tuple(Float32(llvm.extractvalue(f32, packed, [i])) for i in range(count))
 
 
-def instruction(n: int, element: str) -> str:
-    """D[64, n] of A and B in E4M3 or BF16, 32 bytes of K."""
-    return f"wgmma.mma_async.sync.aligned.m64n{n}k{8 * MMA_K_BYTES // BITS[element]}.f32.{element}.{element}"
+def instruction(n: int, element: str = "e4m3") -> str:
+    """D[64, n] of A and B with these elements, 32 bytes of K."""
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element][0]}.f32.{element}.{element}"
 
 
-def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, element: str = E4M3) -> tuple[Any, ...]:
+def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, element: str = "e4m3") -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
 
     a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, and whose registers
     become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its own, and spills.
     accumulate: D += instead; `registers` are D so far.
-    element: of A and B, E4M3 or BF16.
+    element: of A and B, one of `ELEMENTS`.
     """
     count = len(registers)
     n = 2 * count
@@ -61,7 +60,7 @@ def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, el
             lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
         lines += [
             f"setp.ne.b32 p, {step or int(accumulate)}, 0;",
-            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{TRANSPOSED[element]};",
+            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{ELEMENTS[element][1]};",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
@@ -79,7 +78,7 @@ def issue_registers(a: Sequence[Any], b: Any, registers: Sequence[Any]) -> tuple
         lines += [
             *([f"add.s64 b, b, {K_STEP};"] if step else []),
             f"setp.ne.b32 p, {step}, 0;",
-            f"{instruction(2 * count, E4M3)} {{{names}}}, {{{words}}}, b, p, 1, 1;",
+            f"{instruction(2 * count)} {{{names}}}, {{{words}}}, b, p, 1, 1;",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l"] + ["r"] * len(a) + [str(i) for i in range(count)])
