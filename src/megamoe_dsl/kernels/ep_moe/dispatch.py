@@ -117,7 +117,7 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     count_row(ctx, moved)
     mask = places.mask
     while mask != 0:
-        row = shuffle(places.rows, lowest_bit(mask))
+        row = config.scale_row(shuffle(places.rows, lowest_bit(mask)))
         for i, word in enumerate(scale_words):
             if lane + 32 * i < words:
                 store_u32(ctx.at("fc1_sf", word, row), scales[i])

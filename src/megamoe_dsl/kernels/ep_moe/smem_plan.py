@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import U8, U32, U64, Field, Region
+from ..gemm.sm100.smem_plan import PairGemmSmemPlan
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .barriers import combine_barrier, pull_barrier
@@ -19,7 +20,7 @@ COMMUNICATION_WARPS = 4
 class EpSmemPlan(ABC):
     """Byte plan of a CTA's SMEM; `region` has every field, those of the GEMM first, at the same offsets as there."""
 
-    gemm: GemmSmemPlan
+    gemm: GemmSmemPlan | PairGemmSmemPlan
 
     @property
     @abstractmethod
