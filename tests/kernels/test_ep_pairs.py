@@ -84,7 +84,10 @@ def test_a_rank_that_stays_away_is_named() -> None:
     """Rank 1 never launches: rank 0 gives up, and says at which barrier."""
     case = random_case(MOE, (3, 2), 8)
     ep = simulated(SMALL, case, watchdog_ns=20_000)
-    with only_first_ranks(ep, 1), pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"):
+    with (
+        only_first_ranks(ep, 1),
+        pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"),
+    ):
         ep.dispatch(inputs(case))
 
 

@@ -19,6 +19,7 @@ from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
@@ -42,10 +43,12 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
     task_tokens tokens that are handed out together to a communication warp
+    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    half: ClassVar[Half]
     tiles: ClassVar[tuple[int, ...]] = TILES
     columns: ClassVar[tuple[int, ...]] = COLUMNS
     clusters: ClassVar[tuple[int, ...]] = (1, 2)
@@ -58,6 +61,7 @@ class EpConfig(ABC):
     num_stages: int = 0
     cluster: int = 1
     task_tokens: int = 4
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -75,6 +79,7 @@ class EpConfig(ABC):
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -95,11 +100,12 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
-        measured points (docs/ep_moe.md), where the grid has an even number of them."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, where the grid has an
+        even number of them, and what was faster at a measured point that is near (tuned_fields.py)."""
         problem.check_num_tokens(num_tokens)
         num_sms = fields.get("num_sms", target.num_sms)
-        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
+        tuned = tuned_fields(cls.half, problem, num_tokens, target.gpu)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **tuned, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -138,7 +144,10 @@ class EpConfig(ABC):
     @property
     def math_warps(self) -> int:
         """Warps that multiply."""
-        count: int = self.gemm.math_warps
+        return self._math_warps(self.gemm)
+
+    def _math_warps(self, gemm: Any) -> int:
+        count: int = gemm.math_warps
         return count
 
     @property
@@ -165,7 +174,9 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
-        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+        gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:
@@ -182,6 +193,8 @@ class DispatchGemmConfig(EpConfig):
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
+
+    half: ClassVar[Half] = "dispatch"
 
     token_saving: bool = True
     token_sorting: bool = True
@@ -226,6 +239,8 @@ class GemmCombineConfig(EpConfig):
     scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
              all tiles are done
     """
+
+    half: ClassVar[Half] = "combine"
 
     scatter: bool = True
 

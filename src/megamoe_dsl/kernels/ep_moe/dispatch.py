@@ -15,10 +15,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.rank_barrier import Group, await_ranks, signal
+from ...blocks.trace import begin, stamp
 from ...device.memory import load_u32, load_u64, reduce_add_u32, store_u32, store_u64
 from ...device.tma import store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
 from .context import EpContext
@@ -60,18 +62,22 @@ def count_tasks(ctx: EpContext):
 @cute.jit
 def dispatch(ctx: EpContext, group: Group):
     """All communication warps of a CTA."""
+    begin(ctx, Role.DISPATCH)
     if ctx.sm == 0:
         # What peers read was written before this launch.
         signal(ctx, group, EpBarrier.INPUTS)
     clear_arrivals(ctx, group)
     await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)
     warp, total = group.thread >> 5, count_tasks(ctx)
+    stamp(ctx, Activity.WAIT_RANKS)
     moved, task = Moved(Int32(0), Int32(NOWHERE)), next_task(ctx)
     while task < total:
         moved = fetch_tokens(ctx, task, warp, moved)
+        stamp(ctx, Activity.PULL, task)
         task = next_task(ctx)
     count_row(ctx, moved)
     end_launch(ctx, group)
+    stamp(ctx, Activity.WAIT_RANKS)
 
 
 @cute.jit

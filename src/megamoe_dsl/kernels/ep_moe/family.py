@@ -11,12 +11,19 @@ from ...arch import SM90, SM100
 from ...hardware.tensor_map import TensorMap
 from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..gemm.family import GemmKernel
 from ..kernel import Kernel
-from .arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
+from .arguments import (
+    DispatchGemmArguments,
+    GemmCombineArguments,
+    RoutingTablesArguments,
+    TracedDispatchGemmArguments,
+    TracedGemmCombineArguments,
+)
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
@@ -55,8 +62,9 @@ class EpKernel(Kernel):
         return (*super().sources, *GEMM.sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank."""
-        return {"sym": symmetric_buffer(config.problem)}
+        """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
+        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
+        return {"sym": symmetric_buffer(config.problem), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
@@ -118,8 +126,8 @@ class DispatchGroupedGemmKernel(EpKernel):
         return dispatch_grouped_gemm
 
     def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
-        """The same for all configurations."""
-        return DispatchGemmArguments
+        """A traced kernel has one more."""
+        return TracedDispatchGemmArguments if config.trace else DispatchGemmArguments
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
@@ -143,8 +151,8 @@ class GroupedGemmCombineKernel(EpKernel):
         return grouped_gemm_combine
 
     def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
-        """The same for all configurations."""
-        return GemmCombineArguments
+        """A traced kernel has one more."""
+        return TracedGemmCombineArguments if config.trace else GemmCombineArguments
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear2 of the caller's activations."""

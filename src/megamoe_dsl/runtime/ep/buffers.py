@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.ep_moe.config import DispatchGemmConfig
+from ...kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ...kernels.ep_moe.layouts.pool import first_rows, pool_rows
 from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
 from ...kernels.ep_moe.layouts.watchdog import describe
+from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, quantize_e4m3_f32
 from ...quant.weights import TORCH_DTYPES
@@ -152,6 +153,18 @@ class EpBuffers(EpSymmetric):
     ) -> None:
         super().__init__(problem, sym, watchdog, weights.fc1.device)
         self.weights = weights
+        self.traces: dict[EpConfig, torch.Tensor] = {}
+
+    def trace_of(self, config: EpConfig) -> torch.Tensor:
+        """Stamps of the last launch of a traced kernel, int64 [num_sms, warps, stamps, 2] (layouts/stamps.py)."""
+        if config not in self.traces:
+            shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
+            self.traces[config] = torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
+        return self.traces[config]
+
+    def trace_arguments(self, config: EpConfig) -> dict[str, int]:
+        """What a traced kernel takes beyond others."""
+        return {"trace": self.trace_of(config).data_ptr()} if config.trace else {}
 
     @property
     def weights(self) -> ExpertWeights:
@@ -178,9 +191,12 @@ class EpBuffers(EpSymmetric):
             "rank": rank,
             "watchdog": self.watchdog.data_ptr(),
             "watchdog_ns": watchdog_ns,
+            **self.trace_arguments(config),
         }
 
-    def combine_arguments(self, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
+    def combine_arguments(
+        self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
+    ) -> dict[str, int]:
         """Of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
         return {
             "sym": self.sym.data_ptr(),
@@ -194,4 +210,5 @@ class EpBuffers(EpSymmetric):
             "rank": rank,
             "watchdog": self.watchdog.data_ptr(),
             "watchdog_ns": watchdog_ns,
+            **self.trace_arguments(config),
         }

@@ -94,7 +94,7 @@ class EpMoE(torch.nn.Module):
         elif isinstance(config, DispatchGemmConfig):
             arguments = self.memory.dispatch_arguments(config, peers, self.rows, rank, self.watchdog_ns)
         else:
-            arguments = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
+            arguments = self.memory.combine_arguments(config, peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
         kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
         return kernel
 

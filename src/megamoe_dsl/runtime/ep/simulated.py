@@ -98,7 +98,7 @@ class SimulatedEp:
                 "fc2_sf": buffers.weight_scales["fc2_sf"],
             }.items():
                 memory.add(tensor, name=name, rank=rank, read_only=True)
-            arguments = buffers.combine_arguments(self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
+            arguments = buffers.combine_arguments(self.combine_kernel.config, self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
             launched.append(self._launch(self.combine_kernel, arguments, rank))
         return ys, self._run(memory, launched * launches)
 
@@ -128,6 +128,9 @@ class SimulatedEp:
         for rank, buffers in enumerate(self.ranks):
             memory.add(buffers.sym, name="sym", rank=rank)
             memory.add(buffers.watchdog, name="watchdog", rank=rank)
+            for kernel in (self.dispatch_kernel, self.combine_kernel):
+                if kernel.config.trace:
+                    memory.add(buffers.trace_of(kernel.config), name="trace", rank=rank)
         return memory
 
     def _launch(self, kernel: Artifact, arguments: dict[str, int], rank: int) -> Launch:

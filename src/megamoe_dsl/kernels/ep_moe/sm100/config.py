@@ -54,10 +54,8 @@ class Sm100EpConfig(EpConfig):
         """In the order in which `tcgen05.cp` takes them."""
         return utccp_row(row)
 
-    @property
-    def math_warps(self) -> int:
-        """Those of the epilogue: one thread of a pair multiplies."""
-        return self.gemm.epilogue_warps
+    def _math_warps(self, gemm: Sm100GemmConfig) -> int:
+        return gemm.epilogue_warps  # one thread of a pair multiplies
 
     @property
     def register_total(self) -> int:

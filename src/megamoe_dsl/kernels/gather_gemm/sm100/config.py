@@ -38,6 +38,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        require(not self.problem.preactivations, "problem.preactivations", True, "False on SM100")
         require_integers(self, "block_m", "consumers")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
