@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+import ep_faults
 import pytest
-from ep_faults import CASES, SAMPLE
-from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
+from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated, small_config
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
+CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
@@ -39,21 +40,23 @@ def subjects() -> dict[str, Subject]:
     """`boxes`: an expert with more rows than a tile, which TMA stores."""
     few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
     tall = problem(40, num_experts=2, topk=1, hidden=256)
+    first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+        "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
+        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
+        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), scatter=True),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    tile = {"block_n": 64, "num_stages": 2}
-    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
-    return simulated(
-        config, subject.case, combine={**tile, "task_tokens": 2, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
-    )
+    combine = {"num_stages": 2, "task_tokens": 2, "scatter": subject.scatter}
+    config = small_config(subject.case.problem, num_stages=2)
+    return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache

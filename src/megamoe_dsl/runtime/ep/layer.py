@@ -35,7 +35,8 @@ from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 class EpMoE(torch.nn.Module):
     """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
 
-    problem      the layer; its recipe is fp8xfp8
+    problem      the layer; its recipe is one that the kernels have for the GPU.  Scales of UE8M0 are made by a quantisation that waits
+                 for the device, which no graph can hold
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
