@@ -79,6 +79,11 @@ class Recipe:
         return self.activations.scale is not None
 
     @property
+    def scales_in_mma(self) -> bool:
+        """Whether the tensor core applies scales."""
+        return self.scaled and not self.promoted
+
+    @property
     def packs_activations(self) -> bool:
         """Whether activations are E2M1, two values in a byte."""
         return self.activations.element == E2M1

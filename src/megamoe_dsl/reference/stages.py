@@ -94,12 +94,15 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
         recipe: one of `problem.RECIPES`.
 
     Returns:
-        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128].
+        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128];
+        bf16xbf16: (bfloat16 [n, I], uint8 [n, 0]).
 
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
     hidden = RECIPES[recipe].hidden
+    if hidden.scale is None:
+        return values.to(torch.bfloat16), torch.empty(len(values), 0, dtype=torch.uint8, device=values.device)
     return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 

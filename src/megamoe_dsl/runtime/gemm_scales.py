@@ -70,9 +70,9 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     """Scales of a byte as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
 
     sf, uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
-    [..., words of a row, rows rounded up to a multiple of 128].  What is int32 is returned as it is.
+    [..., words of a row, rows rounded up to a multiple of 128].  What is int32, or `no_scales`, is returned as it is.
     """
-    if sf.dtype == torch.int32:
+    if sf.dtype == torch.int32 or not sf.shape[-1]:
         return sf
     *lead, rows, count = sf.shape
     padded = torch.nn.functional.pad(sf.view(torch.uint8), (0, 0, 0, padded_rows(rows) - rows))
@@ -118,8 +118,6 @@ def capacity_step(problem: GemmProblem) -> int:
 
 def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
     """Copied where they are not yet so."""
-    if not a_sf.shape[-1]:
-        return KernelScales(a_sf, b_sf)
     if a_sf.dtype == torch.float32:
         return KernelScales(scales_by_column(a_sf.flatten(0, -2) if a_sf.dim() == 3 else a_sf), b_sf)
     return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
@@ -129,9 +127,8 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
     """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
     groups = (problem.num_groups,) if problem.has_groups else ()
     if not problem.formats.scaled:
-        for name, sf, rows in (("a_sf", a_sf, lead), ("b_sf", b_sf, (*groups, problem.n))):
-            if tuple(sf.shape) != (*rows, 0):
-                raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {problem.recipe} has no scales")
+        check_no_scales(problem.recipe, "a_sf", a_sf, lead)
+        check_no_scales(problem.recipe, "b_sf", b_sf, (*groups, problem.n))
         return
     if not problem.formats.promoted:
         check_bytes(problem, "a_sf", a_sf, lead, flat=True)
@@ -145,6 +142,12 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
         check_tensor("b_sf", b_sf, torch.uint8, (*groups, problem.n, 0))
     else:
         check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+
+
+def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:
+    """Raises `ProblemError` unless these are `no_scales` of rows of this shape."""
+    if tuple(sf.shape) != (*rows, 0):
+        raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
 
 
 def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, flat: bool = False) -> None:

@@ -191,9 +191,10 @@ def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> 
 
 
 def draw_exact_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """BF16 without scales: integers, whose products and sums FP32 has."""
+    """BF16 without scales: integers, of B over a power of two, whose products and sums FP32 has."""
     p = problem
     a, b = (torch.randint(-31, 32, shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    b = b * 2.0**-10  # sums whose sigmoid is between 0 and 1
     return a, no_scales(a), b, no_scales(b)
 
 
