@@ -35,6 +35,7 @@ TWINS = (
 TWICE = ("gather-gathered-blocked", "gather-many-experts")
 ACTIVATING = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
 STORING = ACTIVATING.replace(problem=replace(ACTIVATING.problem, preactivations=True))
+ACTIVATING_BF16 = ACTIVATING.replace(problem=replace(ACTIVATING.problem, recipe="bf16xbf16", output="bf16", preactivations=True))
 WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
@@ -101,7 +102,15 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [WIDE, ACTIVATING, STORING, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config]
+    "config",
+    [
+        WIDE,
+        ACTIVATING,
+        STORING,
+        ACTIVATING_BF16,
+        GATHER_BY_NAME["gather-rows-64-ahead"].config,
+        GATHER_BY_NAME["gather-blocked-blocked"].config,
+    ],
 )
 def test_registers_are_enough(config: GatherGemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
