@@ -7,7 +7,6 @@ columns at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 from typing import cast as cast_to
@@ -74,31 +73,17 @@ def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
 @cute.jit
 def store_preactivations(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any, staging: Int32):
     """A warp's 16 rows of gate and up, rounded as they are before they are activated."""
-    config, chunk = ctx.config, (me.lane & (CHUNKS - 1)) * CHUNK
+    config, swizzle, chunk = ctx.config, Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
     for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
         stage_box(config, staging, me, sums, box)
         sync_warp()
         first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
-        store_rows(tile, me, staging, first, 2 * config.problem.n)
-
-
-@cute.jit
-def store_rows(
-    tile: GemmTile,
-    me: RowShare,
-    staging: Int32,
-    first: Int64,
-    row_bytes: cutlass.Constexpr[int],
-    ordered: cutlass.Constexpr[Callable[..., Any]] = tuple,
-):
-    """A box of 128 bytes of a warp's 16 rows to memory, whose chunk of this lane is at `first` in row 0; its words `ordered`."""
-    swizzle, chunk = Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
-    for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
-        token = me.warp_token + row
-        if token < tile.valid_m:
-            stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
-            store_v4(first + Int64(tile.row + token) * row_bytes, ordered(stored))
-    sync_warp()
+        for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
+            token = me.warp_token + row
+            if token < tile.valid_m:
+                stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
+                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)
+        sync_warp()
 
 
 def column_of(config: GatherGemmConfig, tile: GemmTile, column: int) -> Any:

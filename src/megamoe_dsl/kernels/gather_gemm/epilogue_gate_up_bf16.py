@@ -10,17 +10,16 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int64
 
 from ...blocks.sm90.tokens_as_m import RowShare
 from ...device.byte_order import joined_pairs
 from ...device.warp import sync_warp
-from ...hardware.swizzle import CHUNK
 from ..gemm.epilogue_rows import stage_box
+from ..gemm.store import store_box_rows
 from ..gemm.tile import WARPS_PER_GROUP
 from ..gemm.work_tile import GemmTile
 from .context import GatherContext
-from .epilogue_gate_up import CHUNKS, channels, store_preactivations, store_rows
+from .epilogue_gate_up import channels, store_preactivations
 from .problem import INTERLEAVED
 
 
@@ -31,14 +30,14 @@ def finish_gate_up_bf16(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: 
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
     if cutlass.const_expr(problem.preactivations):
         store_preactivations(ctx, tile, me, sums, staging)
-    columns = config.block_n // 2
-    half, results = replace(me, chunk_rows=columns), (in_accumulator(ctx, sums),)
+    columns, box_columns = config.block_n // 2, config.tile.store_columns
+    half, activated = replace(me, chunk_rows=columns), (in_accumulator(ctx, sums),)
     ordered = joined_pairs if problem.gate_up == INTERLEAVED else tuple
-    for first in cutlass.range_constexpr(0, columns, config.tile.store_columns):
-        stage_box(config, staging, half, results, first // config.tile.store_columns)
+    row, rows = tile.row + me.warp_token, tile.valid_m - me.warp_token
+    for box in cutlass.range_constexpr(columns // box_columns):
+        stage_box(config, staging, half, activated, box)
         sync_warp()
-        place = (tile.n_block * columns + first) * 2 + (me.lane & (CHUNKS - 1)) * CHUNK
-        store_rows(tile, me, staging, ctx.args.d + Int64(place), 2 * problem.d_columns, ordered)
+        store_box_rows(ctx, staging, tile.n_block * columns + box * box_columns, row, rows, me.lane, ordered)
 
 
 def in_accumulator(ctx: GatherContext, sums: Any) -> tuple[Any, ...]:

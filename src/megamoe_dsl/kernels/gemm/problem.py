@@ -114,6 +114,11 @@ class GemmProblem:
         return self.formats.weights.factor
 
     @property
+    def d_columns(self) -> int:
+        """Of D."""
+        return self.n
+
+    @property
     def output_bytes(self) -> int:
         """Of an element of D."""
         return 2 if self.output == BF16 else 4
