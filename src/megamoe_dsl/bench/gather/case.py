@@ -101,7 +101,7 @@ def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
 
 def as_integers(values: torch.Tensor) -> torch.Tensor:
     """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
-    return values.view({1: torch.uint8, 4: torch.int32}[values.element_size()])
+    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[values.element_size()])
 
 
 def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
