@@ -38,9 +38,10 @@ def row(record: dict[str, Any]) -> list[str]:
     flop = float(best["tflops"]) * float(best["us"]["median"]) * 1e6
     config = best["config"]
     tile = f"{config['block_m']} x {config['block_n']}" + (", pairs" if config["cluster"] == 2 else "")
-    us, ratio = graph_us(best), min(theirs.values()) / graph_us(best)
-    beside = [number(theirs[early]) for early in (False, True)]
-    return [record["name"], number(us), f"{flop / us / 1e6:.0f}", tile, *beside, f"**{ratio:.2f}**", number(torch[0]) if torch else ""]
+    us = graph_us(best)
+    beside = [number(theirs[early]) if theirs else "" for early in (False, True)]
+    ratio = f"**{min(theirs.values()) / us:.2f}**" if theirs else ""
+    return [record["name"], number(us), f"{flop / us / 1e6:.0f}", tile, *beside, ratio, number(torch[0]) if torch else ""]
 
 
 def number(us: float) -> str:
