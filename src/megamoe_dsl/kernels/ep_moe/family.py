@@ -13,9 +13,12 @@ from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem
+from ...sass.listing import Listing
+from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..gemm.family import GemmKernel
+from ..gemm.sm100.measures import measure_pair_gemm
 from ..kernel import Kernel
 from .arguments import (
     DispatchGemmArguments,
@@ -86,6 +89,12 @@ class EpKernel(Kernel):
             return {}
         budget = config.registers
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
+
+    def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
+        """Of the GEMM's roles on SM100.  Raises `InspectionError`."""
+        if not isinstance(config, Sm100EpConfig):
+            return []
+        return measure_pair_gemm(Measurer(config.gemm, listing))
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         """SM100 only."""
