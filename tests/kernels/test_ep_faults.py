@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import pytest
 from ep_faults import CASES, SAMPLE
@@ -28,11 +29,11 @@ LAUNCHES = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
+    """Which of the two kernels runs, with which fields, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
 
     dispatches: bool
     case: Case
-    scatter: bool = False
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -42,19 +43,20 @@ def subjects() -> dict[str, Subject]:
     tall = problem(40, num_experts=2, topk=1, hidden=256)
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
-        "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
-        "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
-        "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+        "tail": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"tail_sms": 1}),
+        "gathered": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
+        "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"scatter": False}),
+        "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
     tile = {"block_n": 64, "num_stages": 2}
-    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile)
-    return simulated(
-        config, subject.case, combine={**tile, "task_tokens": 2, "scatter": subject.scatter}, seed=seed, watchdog_ns=WATCHDOG_NS
-    )
+    dispatch, combine = (subject.fields, {}) if subject.dispatches else ({}, subject.fields)
+    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile, **dispatch)
+    return simulated(config, subject.case, combine={**tile, "task_tokens": 2, **combine}, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache

@@ -68,6 +68,9 @@ def symmetric_buffer(problem: Problem) -> Region:
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
     | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
+    | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
+    | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
+    | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
     """
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
@@ -93,4 +96,7 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), F32, ALIGNMENT),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
+        Field("sources", (rows,), I32, ALIGNMENT),
+        Field("stored", (rows,), U32, ALIGNMENT),
+        Field("row_sf", (rows, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
     )
