@@ -105,7 +105,7 @@ def test_only_a_kernels_own_file_knows_its_warps() -> None:
     pattern = re.compile(r"\bset_max_registers\(|\b[A-Z]+_WARP\b *[,=]")
     found = {module for module, path in modules().items() if home(module) in ("kernels", "blocks") and pattern.search(path.read_text())}
     gemms = ("gemm", "gemm.decoding", "gemm.sm100", "gather_gemm", "gather_gemm.sm100")
-    families = ("mega_moe.sm100", "mega_moe.sm90", *gemms, "moe_stages", "moe_stages.sm100", "ep_moe")
+    families = ("mega_moe.sm100", "mega_moe.sm90", *gemms, "moe_stages", "moe_stages.sm100", "ep_moe", "ep_moe.sm100")
     assert found == {f"kernels.{family}.kernel" for family in families}
 
 

@@ -10,11 +10,14 @@ import pytest
 import torch
 from published_files import LAYER, Tensors, deepseek_v3, deepseek_v4, gpt_oss, qwen3_moe, write
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.checkpoints import Checkpoint, CheckpointError, PublishedExperts, load_experts, read_experts
 from megamoe_dsl.checkpoints.summary import summarise
+from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.quant import ExpertWeights, new_weights
+from megamoe_dsl.runtime.buffers import RankBuffers
 
 FP4 = Problem(256, 128, 4, 2, 1, 16)
 FP8 = Problem(256, 128, 4, 2, 1, 16, recipe="fp8xfp8")
@@ -146,6 +149,17 @@ def test_what_a_kernel_cannot_have(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has no place in the layer: fc1\[0\]: scales too far apart") as caught:
         load_experts(Picky(), write(tmp_path, v4()), LAYER)
     assert caught.value.expert == 2 and caught.value.tensor == f"layers.{LAYER}.ffn.experts.2.w1.weight"
+
+
+def test_scales_that_hopper_cannot_apply_exactly(tmp_path: Path) -> None:
+    """Two of a row's scales within 128 channels are 2^30 apart: packed tiles have no place for them."""
+    problem = replace(FP4, recipe="fp8xmxfp4")
+    weights = random_weights(problem, 0, 1)
+    weights.fc2[3, 7], weights.fc2_sf[3, 7, :2] = 0x11, torch.tensor([90, 120], dtype=torch.uint8)
+    buffers = RankBuffers(Sm90Config.choose(problem, 16, num_sms=4), new_weights(problem, SM90, "cpu"))
+    with pytest.raises(CheckpointError, match=r"has no place in the layer: .*scales 2\^30 apart") as caught:
+        load_experts(buffers, write(tmp_path, deepseek_v4(weights)), LAYER)
+    assert caught.value.expert == 3 and caught.value.file is not None
 
 
 def test_bf16_with_a_nan(tmp_path: Path) -> None:

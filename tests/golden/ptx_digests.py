@@ -14,6 +14,7 @@ import golden_figures as figures
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
 from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig, TopExpertsConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
@@ -77,8 +78,9 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
     return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
-def _pair_gather(block_m: int, recipe: str = "fp8xfp4", **problem: Any) -> Callable[[], KernelConfig]:
-    return lambda: Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem), block_m, dealt=True)
+def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
+    of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
+    return lambda: Sm100GatherConfig(of_rows, block_m, dealt=True, consumers=consumers)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -101,8 +103,8 @@ def _stage_sm100(recipe: str, number: int) -> Callable[[], KernelConfig]:
     return lambda: stage_configs(Sm100Config.choose(PRESETS["flash"].problem(8192, recipe=recipe), 512))[number]
 
 
-def _ep(kind: type[EpConfig], preset: str, **fields: bool | int) -> Callable[[], KernelConfig]:
-    return lambda: kind(PRESETS[preset].problem(8192, recipe="fp8xfp8"), **fields)
+def _ep(kind: type[EpConfig], preset: str, recipe: str = "fp8xfp8", **fields: bool | int) -> Callable[[], KernelConfig]:
+    return lambda: kind(PRESETS[preset].problem(8192, recipe=recipe), **fields)
 
 
 def _golden(arch: str, preset: str, block_m: int) -> Callable[[], KernelConfig]:
@@ -161,6 +163,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-sorted": _pair_gather(128, source="packed"),
     "sm_100a-gather-gemm-gate-first": _pair_gather(128, gate_up="gate_first", output="e4m3"),
     "sm_100a-gather-gemm-w4a4-interleaved": _pair_gather(64, "mxf4xmxf4", gate_up="interleaved", output="e2m1"),
+    "sm_100a-gather-gemm-two-consumers": _pair_gather(192, consumers=2, gate_up="gate_first", output="e4m3"),
     "sm_100a-route": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_100a-topk-sum": lambda: Sm100SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),
@@ -176,6 +179,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
+    "sm_100a-ep-dispatch": _ep(Sm100DispatchGemmConfig, "deepseek-v3", "fp8xfp4"),
+    "sm_100a-mxf4xmxf4-ep-dispatch": _ep(Sm100DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256),
+    "sm_100a-ep-combine": _ep(Sm100GemmCombineConfig, "deepseek-v3", "fp8xfp4"),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), 32),
 }
 """By name: the golden figures' configurations, and some that have other code."""

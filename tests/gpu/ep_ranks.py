@@ -100,10 +100,12 @@ class EpRank:
             memory.store_inputs(inputs)
             self.rows.fill_(float("nan"))
             self.y.fill_(float("nan"))
+            _, dispatch, combine = (kernel.artifact.config for kernel in self.kernels)
+            y = {"y": self.y.data_ptr()}  # of no tokens, too
             arguments = (
                 memory.tables_arguments(peers, count, rank, watchdog_ns),
-                memory.dispatch_arguments(self.kernels[1].artifact.config, peers, self.rows, rank, watchdog_ns),
-                memory.combine_arguments(peers, self.acts, self.y[:count], rank, watchdog_ns) | {"y": self.y.data_ptr()},
+                memory.dispatch_arguments(dispatch, peers, self.rows, rank, watchdog_ns),
+                memory.combine_arguments(combine, peers, self.acts, self.y[:count], rank, watchdog_ns) | y,
             )
             for kernel, one in zip(self.kernels, arguments, strict=True):
                 kernel(kernel.artifact.kernel.parameters(kernel.artifact.config, one, encode_tensor_map))

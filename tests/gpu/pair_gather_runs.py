@@ -46,10 +46,14 @@ PAIR_GATHER_RUNS = (
     pair_gather("up-first", COUNTS, 32, {**GATE_UP, "gate_up": "up_first", "source": "packed", "result": "blocked"}),
     pair_gather("interleaved", COUNTS, 192, {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}, num_stages=2),
     pair_gather("e2m1-gate-first", COUNTS, 64, {**GATE_UP, "output": "e2m1", "gate_up": "gate_first", "recipe": W4A4}, block_k=256),
+    pair_gather("two-consumers", COUNTS, 192, {"n": 784, "result": "blocked"}, consumers=2, num_stages=2, dealt=True),
+    pair_gather("two-consumers-two-tiles", COUNTS, 64, {"recipe": W4A4, "k": 512, "n": 528}, block_k=256, consumers=2),
+    pair_gather("two-consumers-gate-first", COUNTS, 128, {**GATE_UP, "gate_up": "gate_first"}, consumers=2, num_stages=2),
+    pair_gather("rows-256", (300, 0, 9), 256, {}, num_stages=2),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
 EVERYTHING_OF_PAIRS = pair_gather(
-    "faults-pair-gathered", (20, 0, 90), 32, {"n": 272, "k": 384, "result": "blocked"}, num_stages=2, dealt=True
+    "faults-pair-gathered", (20, 0, 90), 32, {"n": 528, "k": 384, "result": "blocked"}, num_stages=2, dealt=True, consumers=2
 )
-"""Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole."""
+"""Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole; two consumers share rows."""

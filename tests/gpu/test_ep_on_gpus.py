@@ -57,11 +57,12 @@ def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> 
     check_reference(case, [Made.of(ranks[0], count)], [ranks[0].buffers.tables(count)])
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
 @pytest.mark.parametrize("number", RANKS)
-def test_launches_have_the_references_bits(number: int, options: GpuOptions, devices: list[torch.device]) -> None:
+def test_launches_have_the_references_bits(number: int, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """Changing numbers of tokens, uneven routing, dropped pairs, ranks without any: the first launch of each set is compared with the
-    reference, all others with it."""
-    whole = whole_case(number)
+    reference (of data that rounds, whose reference takes seconds, that of the first set), all others with it."""
+    whole = whole_case(number, exact=exact)
     wanted = small_configs(options.gpu_sms, len(devices), number)
     ranks = ranks_of(whole, devices, ArtifactStore(options.kernels), wanted)
     cases = [routed_case(whole, index) for index in range(SETS)]
@@ -71,10 +72,13 @@ def test_launches_have_the_references_bits(number: int, options: GpuOptions, dev
             rank.launch(one, watchdog_ns)
         synchronize(ranks)
         first.append([Made.of(rank, one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
-        check_reference(case, first[-1], [rank.buffers.tables(one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
+        if exact or case is cases[0]:
+            check_reference(case, first[-1], [rank.buffers.tables(one.num_tokens) for rank, one in zip(ranks, inputs, strict=True)])
     assert soak(ranks, sets, first, options.soak_launches, watchdog_ns) == 0
     elements = sum(one.rows.numel() + one.y.numel() for made in first for one in made)
-    print(f"{number} ranks on {min(number, len(devices))} GPUs: {options.soak_launches} launches of {SETS} sets with {elements:,} elements")
+    data = "exact" if exact else "rounding"
+    where = f"{number} ranks on {min(number, len(devices))} GPUs"
+    print(f"{where}: {options.soak_launches} launches of {SETS} {data} sets with {elements:,} elements")
 
 
 def test_a_graph_of_the_layer(options: GpuOptions, devices: list[torch.device], tmp_path: Path) -> None:

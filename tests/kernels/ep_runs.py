@@ -10,10 +10,12 @@ from unittest.mock import patch
 import torch
 from mega_moe_runs import artifact, inputs
 
+from megamoe_dsl.bench.ep import draw_rows
 from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
+from megamoe_dsl.kernels.registry import config_type, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate
 from megamoe_dsl.runtime.ep.buffers import RowActivations
@@ -21,6 +23,7 @@ from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, Report, SimError
 
+UE8M0_NAN = 0xFF
 KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals")
 
 
@@ -33,9 +36,8 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
 def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:
     """Ranks with the weights of `case`; combine has the tile and grid of dispatch, but for some fields."""
     same = {name: getattr(config, name) for name in ("block_m", "block_n", "num_sms", "task_tokens")}
-    return SimulatedEp(
-        artifact(config), artifact(GemmCombineConfig(config.problem, **{**same, **(combine or {})})), case.weights, **options
-    )
+    kind = config_type(find_kernel("grouped_gemm_combine"), config.arch)
+    return SimulatedEp(artifact(config), artifact(kind(config.problem, **{**same, **(combine or {})})), case.weights, **options)
 
 
 def poison(ep: SimulatedEp) -> None:
@@ -51,10 +53,10 @@ class RaceSeen(AssertionError):
 
 
 def check_report(report: Report) -> None:
-    """No finding and no warning."""
+    """No finding, and no warning but of the rows of an accumulator that no MMA has made, which nobody stores."""
     if report.findings:
         raise RaceSeen(report.findings[0])
-    assert not report.warnings
+    assert [text for text in report.warnings if "tcgen05.ld of uninitialised TMEM" not in text] == []
 
 
 class Checked(NamedTuple):
@@ -100,18 +102,14 @@ def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowA
     generator, found = torch.Generator().manual_seed(seed), []
     for buffers in ep.ranks:
         shape = (pool_rows(ep.problem), ep.problem.intermediate)
-        if exact:
-            values = torch.randint(-2, 3, shape, generator=generator).float().to(torch.float8_e4m3fn)
-            scales = torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float())
-            one = RowActivations(values, scales)
-        else:
-            one = RowActivations.of(torch.randn(shape, generator=generator).bfloat16())
+        one = draw_rows(ep.problem, generator) if exact else RowActivations.of(torch.randn(shape, generator=generator).bfloat16())
         there = torch.zeros(shape[0], dtype=torch.bool)
         for place in buffers.expert_slices():
             there[place] = True
+        scales = one.row_scales
         one.values.view(torch.uint8)[~there] = 0x7F
-        one.scales[:, ~there] = float("nan")
-        found.append(one)
+        scales[~there] = float("nan") if scales.dtype == torch.float32 else UE8M0_NAN
+        found.append(RowActivations.ordered(one.values, scales))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_faults import gone, last_number_plus, swap
-from pair_gemm_faults import ANY, SCALES
+from pair_gemm_faults import ANY, MMA, SCALES
 from sm90_faults import (
     EPILOGUE_GROUP,
     EXPECT,
@@ -48,6 +48,8 @@ PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
     at("list given back by a thread less", r"mbarrier\.init[^;]*, 128;", -1, last_number_plus(-1), ANY),
     before("scales read before they are copied", SCALES, 0, WAIT, never, NOT_ORDERED),
     at("copied scales without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
+    at("scales of the second consumer's weights not copied", SCALES, 1, gone, NOT_ORDERED),
+    at("an MMA of the second consumer dropped", MMA, 1, gone, NOT_ORDERED),
     at("scales not announced", ANNOUNCE, 0, gone, STUCK),
     before("scales announced before they are there", ANNOUNCE, 0, WAIT, never, ANY),
     at("results without proxy fence", FENCE_SHARED, 2, gone, ("race",)),

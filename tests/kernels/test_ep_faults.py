@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from ep_faults import CASES, SAMPLE
 from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
-from first_finding import assert_noticed
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
-SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
@@ -79,10 +78,6 @@ def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None
     return sign_of(lambda: check_combine(ep, case, row_activations(ep, seed), LAUNCHES))
 
 
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 @pytest.mark.parametrize("name", subjects())
 def test_the_kernel_itself_shows_no_sign(name: str) -> None:
     assert how_noticed(None, name) is None
@@ -90,19 +85,11 @@ def test_the_kernel_itself_shows_no_sign(name: str) -> None:
 
 @pytest.mark.parametrize("name", subjects())
 def test_faults_are_different(name: str) -> None:
-    """Every fault finds its place, and no two make the same PTX."""
     faults = [fault for fault, its in CASES if its == name]
-    made = {fault.apply(ptx_of(name)) for fault in faults}
-    assert len(made) == len(faults) >= 5 and ptx_of(name) not in made
+    assert_faults_are_different(faults, ptx_of(name))
+    assert len(faults) >= 5
 
 
-@pytest.mark.parametrize(("fault", "name"), SAMPLE, ids=name_of)
-def test_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    tried = (how_noticed(fault, name, seed) for seed in SEEDS)
-    assert_noticed(fault.signs, lambda: next((sign for sign in tried if sign is not None), None))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "name"), [one for one in CASES if one not in SAMPLE], ids=name_of)
-def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    test_fault_is_noticed(fault, name)
+@each_fault(CASES, SAMPLE)
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    assert_fault_is_noticed(how_noticed, fault, subject)

@@ -11,15 +11,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from gemm_faults import CASES, SUBJECTS, ptx_of_subject
 from sm90_faults import Sm90Fault
 
-from first_finding import assert_noticed
 from gemm_runs import artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
 
-SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 SAMPLE = CASES[::3]
 
 
@@ -48,10 +47,6 @@ def how_noticed(fault: Sm90Fault | None, subject: str, seed: int = 0) -> str | N
     return next((f"warning: {text}" for text in report.warnings), None)
 
 
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_the_kernel_itself_shows_no_sign(subject: str) -> None:
     assert how_noticed(None, subject) is None
@@ -59,19 +54,11 @@ def test_the_kernel_itself_shows_no_sign(subject: str) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_faults_are_different(subject: str) -> None:
-    """Every fault finds its place, and no two make the same PTX."""
-    ptx = ptx_of_subject(subject)
     faults = [fault for fault, its in CASES if its == subject]
-    assert len({fault.apply(ptx) for fault in faults}) == len(faults) >= 10
+    assert_faults_are_different(faults, ptx_of_subject(subject))
+    assert len(faults) >= 10
 
 
-@pytest.mark.parametrize(("fault", "subject"), SAMPLE, ids=name_of)
+@each_fault(CASES, SAMPLE)
 def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
-    tried = (how_noticed(fault, subject, seed) for seed in SEEDS)
-    assert_noticed(fault.signs, lambda: next((sign for sign in tried if sign is not None), None))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "subject"), [one for one in CASES if one not in SAMPLE], ids=name_of)
-def test_every_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
-    test_fault_is_noticed(fault, subject)
+    assert_fault_is_noticed(how_noticed, fault, subject)

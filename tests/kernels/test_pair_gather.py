@@ -27,8 +27,8 @@ from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
 from sweep import rarely
 
-ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first")
-SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts"}
+ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first", "two-consumers-gate-first")
+SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts", "two-consumers", "rows-256"}
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
@@ -78,13 +78,24 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, PAIR_GATHER_BY_NAME["packed-blocked"].config])
+@pytest.mark.parametrize("config", [WIDE, replace(WIDE, consumers=2, num_stages=0), PAIR_GATHER_BY_NAME["packed-blocked"].config])
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
     assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
     assert compiled.overtaken_loads == []
     assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+@pytest.mark.parametrize(
+    ("block_m", "consumers", "tiles", "columns"), [(64, 1, 2, 256), (64, 2, 2, 512), (192, 1, 2, 512), (128, 2, 1, 512), (256, 1, 1, 512)]
+)
+def test_tensor_memory_has_sums_of_two_tiles_where_they_fit(block_m: int, consumers: int, tiles: int, columns: int) -> None:
+    """Beside the scales; a stage's weights lie in shared memory once for each consumer."""
+    config = replace(WIDE, block_m=block_m, consumers=consumers, num_stages=0)
+    assert (config.tmem.accumulators, config.tmem.allocated, config.block_n) == (tiles, columns, 256 * consumers)
+    assert config.stage.weight_bytes == consumers * 128 * 128 and config.num_stages >= 4
+    assert config.smem.region.size <= config.arch.smem_bytes
 
 
 @pytest.mark.parametrize("experts", [1, 128, 512, 1024])
@@ -111,8 +122,16 @@ def test_bad_configurations_are_refused() -> None:
         )
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first", output="e4m3", recipe="mxf4xmxf4")
-    with pytest.raises(ConfigError, match="block_m = 256: must be one of"):
-        replace(WIDE, block_m=256)
+    with pytest.raises(ConfigError, match=r"block_m = 96: must be one of \[32, 64, 128, 192, 256\]"):
+        replace(WIDE, block_m=96)
+    with pytest.raises(ConfigError, match="block_m = 256: must be at most 192 with consumers = 2: tensor memory has 512 columns"):
+        replace(WIDE, block_m=256, consumers=2, num_stages=0)
+    with pytest.raises(ConfigError, match="consumers = 3: must be 1 or 2"):
+        replace(WIDE, consumers=3)
+    with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
+        replace(WIDE, consumers=2, epilogue_warpgroups=1)
+    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2"):
+        Sm100GatherConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from functools import cache
 
 import pytest
 from fault_runs import sign_of
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import artifact
 from sm90_faults import COLUMNS_ONLY, FAULTS, PAIRS_ONLY, RING_ONLY, ROWS_ONLY, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
-from first_finding import assert_noticed
 from megamoe_dsl.artifact.artifact import Artifact
 
-SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 ORDERS = {"columns": 16, "rows": 128}
 PAIRS, RING = "pairs", "ring"
 ONE_ORDER = [
@@ -61,15 +60,6 @@ def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | Non
     return sign_of(compiled, case, (tokens, (3, 2), (0, 0)), seed)
 
 
-def notice(fault: Sm90Fault, order: str) -> str | None:
-    """`how_noticed` under the first schedule that shows the fault."""
-    return next((sign for seed in SEEDS if (sign := how_noticed(fault, order, seed)) is not None), None)
-
-
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 @pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
 def test_the_kernel_itself_shows_no_sign(order):
     assert how_noticed(None, order) is None
@@ -77,18 +67,11 @@ def test_the_kernel_itself_shows_no_sign(order):
 
 @pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
 def test_faults_are_different(order):
-    """Every fault finds its place, and no two make the same PTX."""
-    ptx = subject(order)[0].ptx
     faults = [fault for fault, its in ALL if its == order]
-    assert len({fault.apply(ptx) for fault in faults}) == len(faults) > {PAIRS: 8, RING: 6}.get(order, 30)
+    assert_faults_are_different(faults, subject(order)[0].ptx)
+    assert len(faults) > {PAIRS: 8, RING: 6}.get(order, 30)
 
 
-@pytest.mark.parametrize(("fault", "order"), SAMPLE, ids=name_of)
-def test_fault_is_noticed(fault, order):
-    assert_noticed(fault.signs, lambda: notice(fault, order))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "order"), [one for one in ALL if one not in SAMPLE], ids=name_of)
-def test_fault_is_noticed_in_the_other_order(fault, order):
-    test_fault_is_noticed(fault, order)
+@each_fault(ALL, SAMPLE)
+def test_fault_is_noticed(fault, subject):
+    assert_fault_is_noticed(how_noticed, fault, subject)

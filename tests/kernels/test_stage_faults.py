@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import pytest
 from fault_runs import sign_of
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from sm90_faults import Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 from stage_faults import CASES, SAMPLE
 from stage_runs import stages_of, unfused_layer
 
-from first_finding import assert_noticed
 from megamoe_dsl.artifact.artifact import Artifact
 
-SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 TOKENS = (6, 3)
 
 
@@ -40,28 +38,17 @@ def how_noticed(fault: Sm90Fault | None, name: str | None, seed: int = 0) -> str
     return sign_of(stages, case, (TOKENS, (2, 0)), seed, unfused_layer)
 
 
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 def test_the_stages_themselves_show_no_sign() -> None:
     assert how_noticed(None, None) is None
 
 
 def test_faults_are_different() -> None:
-    """Every fault finds its place, and no two of a stage make the same PTX."""
     ptx = {one.kernel.name: one.ptx for one in subject()[0]}
-    assert len({(name, fault.apply(ptx[name])) for fault, name in CASES}) == len(CASES) > 40
-    assert all(fault.apply(ptx[name]) != ptx[name] for fault, name in CASES)
+    for stage in {name for _, name in CASES}:
+        assert_faults_are_different([fault for fault, name in CASES if name == stage], ptx[stage])
+    assert len(CASES) > 40
 
 
-@pytest.mark.parametrize(("fault", "name"), SAMPLE, ids=name_of)
-def test_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    tried = (how_noticed(fault, name, seed) for seed in SEEDS)
-    assert_noticed(fault.signs, lambda: next((sign for sign in tried if sign is not None), None))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "name"), [one for one in CASES if one not in SAMPLE], ids=name_of)
-def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    test_fault_is_noticed(fault, name)
+@each_fault(CASES, SAMPLE)
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    assert_fault_is_noticed(how_noticed, fault, subject)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from chip_fit import compile_fitting
 from fault_runs import sign_of
+from fault_trial import assert_fault_is_noticed, each_fault
 from kernel_faults import gone, last_number_plus
 from mega_moe_runs import config, problem
 from pair_gemm_faults import ANY, PAIR_FAULTS
@@ -149,17 +150,11 @@ def how_noticed(fault: Sm90Fault | None, name: str | None, seed: int = 0) -> str
     return sign_of(stages, case, (TOKENS, (32,)), seed, unfused_layer)
 
 
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, Sm90Fault) else str(value)
-
-
 @SWEEP
 def test_the_stages_themselves_show_no_sign() -> None:
     assert how_noticed(None, None) is None
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize(("fault", "name"), CASES, ids=name_of)
-def test_every_fault_is_noticed(fault: Sm90Fault, name: str) -> None:
-    sign = next((sign for seed in range(3) if (sign := how_noticed(fault, name, seed)) is not None), None)
-    assert sign is not None and sign.split(":")[0] in fault.signs, sign
+@each_fault(CASES, sample=())
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    assert_fault_is_noticed(how_noticed, fault, subject)

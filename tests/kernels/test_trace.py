@@ -13,7 +13,7 @@ from sm90_runs import config, hopper_case, problem, prove
 from megamoe_dsl.bench.report import row
 from megamoe_dsl.bench.trace import Span, spans_of, summarise, write_perfetto
 from megamoe_dsl.cases import Case
-from megamoe_dsl.kernels.mega_moe.layouts.trace import Activity, Role
+from megamoe_dsl.layouts.activity import Activity, Role
 from megamoe_dsl.layouts.stamps import CAPACITY, trace_buffer
 from megamoe_dsl.schedule import FusedMoeOrder
 

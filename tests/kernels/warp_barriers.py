@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from fault_runs import sign_of
-from test_sm90_faults import SEEDS, subject
+from fault_trial import SEEDS
+from test_sm90_faults import subject
 
 import megamoe_dsl.kernels.mega_moe as family
 from first_finding import first_sign

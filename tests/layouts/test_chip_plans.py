@@ -105,6 +105,11 @@ def test_tmem_columns_of_the_largest_tile():
     assert (plan.accumulator(1), plan.sfa, plan.sfb, plan.used, plan.allocated) == (192, 384, 392, 396, 512)
 
 
+@pytest.mark.parametrize(("block_m", "consumers", "accumulators"), [(64, 2, 2), (128, 2, 1), (192, 2, 1), (256, 1, 1)])
+def test_tmem_plan_of_consumers(block_m, consumers, accumulators):
+    check_tmem_plan(Sm100TmemPlan(block_m, consumers, accumulators))
+
+
 def test_tmem_overflow():
     with pytest.raises(ValueError, match=r"block_m = 256: needs 524 TMEM columns, at most 512 exist"):
         _ = Sm100TmemPlan(256).allocated

@@ -179,11 +179,7 @@ def short_simulation(arch: str) -> str | None:
 
 def ptx_faults(subjects: tuple[str, ...] = ("dispatch", "tail", "gathered")) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
-    from test_ep_faults import CASES, SEEDS, how_noticed
+    from fault_trial import trials
+    from test_ep_faults import CASES, how_noticed
 
-    def notice(fault: object, subject: str) -> str | None:
-        return next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)  # type: ignore[arg-type]
-
-    for fault, subject in CASES:
-        if subject in subjects:
-            yield "sm_90a", f"{fault.name}, {subject}", partial(notice, fault, subject)
+    return trials([one for one in CASES if one[1] in subjects], how_noticed, lambda subject: "sm_90a")

@@ -187,14 +187,7 @@ def short_simulation(arch: str) -> str | None:
 
 def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
-    from test_gemm_faults import CASES, SEEDS, SUBJECTS, how_noticed
+    from fault_trial import trials
+    from test_gemm_faults import CASES, SUBJECTS, how_noticed
 
-    def notice(fault: object, subject: str) -> str | None:
-        return next((sign for seed in SEEDS if (sign := how_noticed(fault, subject, seed)) is not None), None)  # type: ignore[arg-type]
-
-    for fault, subject in CASES:
-        yield (
-            SUBJECTS[subject].run.config.arch.name,
-            f"{fault.name}, {subject}",
-            lambda fault=fault, subject=subject: notice(fault, subject),
-        )
+    return trials(CASES, how_noticed, lambda subject: SUBJECTS[subject].run.config.arch.name)

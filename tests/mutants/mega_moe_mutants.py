@@ -49,9 +49,9 @@ def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     import fault_runs
     import test_sm90_faults
+    from fault_trial import trials
 
-    for fault, order in test_sm90_faults.ALL:
-        yield "sm_90a", f"{fault.name}, {order}", lambda fault=fault, order=order: test_sm90_faults.notice(fault, order)
+    yield from trials(test_sm90_faults.ALL, test_sm90_faults.how_noticed, lambda order: "sm_90a")
     for name in sorted(fault_runs.catalogue(), key=lambda name: bool(why_unnoticed(name))):  # what takes longest comes last
         yield "sm_100a", name, lambda name=name: fault_runs.notice(name)
 

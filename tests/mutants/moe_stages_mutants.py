@@ -142,11 +142,7 @@ def ptx_faults(kernel: str) -> Iterator[tuple[str, str, Callable[[], str | None]
     """Faults of a stage's PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     import test_stage_faults
     import test_stages_sm100
-
-    def notice(fault: object, how_noticed: Callable[..., str | None]) -> str | None:
-        return next((sign for seed in test_stage_faults.SEEDS if (sign := how_noticed(fault, kernel, seed)) is not None), None)
+    from fault_trial import trials
 
     for arch, tests in (("sm_90a", test_stage_faults), ("sm_100a", test_stages_sm100)):
-        for fault, name in tests.CASES:
-            if name == kernel:
-                yield arch, f"{fault.name}, {kernel}", lambda fault=fault, tests=tests: notice(fault, tests.how_noticed)
+        yield from trials([one for one in tests.CASES if one[1] == kernel], tests.how_noticed, lambda stage, arch=arch: arch)

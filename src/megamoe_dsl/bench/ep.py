@@ -18,6 +18,8 @@ from ..kernels.ep_moe.layouts.pool import pool_rows
 from ..kernels.ep_moe.way import Way
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import Problem
+from ..quant import MICRO_SCALING, encode_ue8m0
+from ..recipe import F32
 from ..reference import route
 from ..runtime.buffers import Inputs
 from ..runtime.cuda_kernel import CudaKernel
@@ -43,6 +45,10 @@ SWITCHED_OFF = (
     "dispatch saving_experts=0",
     "dispatch token_sorting=off",
     "dispatch block_wise=off",
+    "dispatch rows=gathered",
+    "dispatch tail_sms=8",
+    "dispatch tail_sms=16",
+    "dispatch tail_sms=32",
     "dispatch cluster=1",
     "dispatch group_m=8",
     "dispatch task_tokens=2",
@@ -76,7 +82,7 @@ class Variant:
     def fields(self) -> dict[str, Any]:
         """By name."""
         pairs = (one.split("=") for one in self.name.split()[1:])
-        return {name: VALUES[value] if value in VALUES else int(value) for name, value in pairs}
+        return {name: VALUES[value] if value in VALUES else int(value) if value.isdigit() else value for name, value in pairs}
 
     @property
     def dispatches(self) -> bool:
@@ -121,11 +127,18 @@ def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combin
 
 
 def draw_activations(case: Case, rank: int) -> RowActivations:
-    """Small integers with scales that are powers of two."""
-    generator = torch.Generator().manual_seed(rank)
-    shape = (pool_rows(case.problem), case.problem.intermediate)
-    values = torch.randint(-2, 3, shape, generator=generator).float().to(torch.float8_e4m3fn)
-    return RowActivations(values, torch.exp2(torch.randint(-2, 2, (shape[1] // 128, shape[0]), generator=generator).float()))
+    """Of a rank."""
+    return draw_rows(case.problem, torch.Generator().manual_seed(rank))
+
+
+def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
+    """Small integers with scales that are powers of two, of all rows of the pool."""
+    shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
+    values = torch.randint(-2, 3, shape, generator=generator).float()
+    scales = torch.exp2(torch.randint(-2, 2, (shape[0], form.scales_of(shape[1])), generator=generator).float())
+    if form.scale == F32:
+        return RowActivations.ordered(values.to(torch.float8_e4m3fn), scales)
+    return RowActivations.ordered(MICRO_SCALING[form.element].encode(values), encode_ue8m0(scales))
 
 
 def configs_of(point: Point, num_sms: int, variants: Iterable[Variant]) -> dict[str, EpConfig]:

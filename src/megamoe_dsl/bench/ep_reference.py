@@ -8,8 +8,7 @@ import torch
 
 from ..cases import Case
 from ..kernels.ep_moe.layouts.pool import first_rows
-from ..reference import Accumulate, Routing, route
-from ..reference.promoted import promoted_matmul
+from ..reference import Accumulate, Routing, route, scaled_matmul
 from ..runtime.ep.buffers import RowActivations
 
 
@@ -27,9 +26,9 @@ def linear1_rows(case: Case, rank: int, accumulate: Accumulate = torch.float64) 
     found = []
     for local in range(moe.experts_per_rank):
         pairs = [one[:, 0].to(case.x[0].device) for one in slots[rank * moe.experts_per_rank + local]]
-        x = torch.cat([case.x[r].view(torch.uint8)[tokens] for r, tokens in enumerate(pairs)]).view(torch.float8_e4m3fn)
+        x = torch.cat([case.x[r].view(torch.uint8)[tokens] for r, tokens in enumerate(pairs)]).view(case.x[0].dtype)
         sf = torch.cat([case.x_sf[r][tokens] for r, tokens in enumerate(pairs)])
-        found.append(promoted_matmul(x, sf, weights.fc1[local], weights.fc1_sf[local], accumulate).bfloat16())
+        found.append(scaled_matmul(x, sf, weights.fc1[local], weights.fc1_sf[local], accumulate).bfloat16())
     return found
 
 
@@ -39,9 +38,10 @@ def combined(case: Case, acts: Sequence[RowActivations], accumulate: Accumulate 
     moe, routing = case.problem, route(case.problem, case.topk_idx)
     results: dict[tuple[int, int, int], torch.Tensor] = {}
     for rank, (one, weights) in enumerate(zip(acts, case.weights, strict=True)):
+        scales = one.row_scales
         for local, place in enumerate(expert_places(case, rank, routing)):
-            operands = (one.values[place], one.scales[:, place].T.contiguous(), weights.fc2[local], weights.fc2_sf[local])
-            rows = promoted_matmul(*operands, accumulate).bfloat16()
+            operands = (one.values[place], scales[place], weights.fc2[local], weights.fc2_sf[local])
+            rows = scaled_matmul(*operands, accumulate).bfloat16()
             pairs = routing.slots[rank * moe.experts_per_rank + local]
             sources = [(source, token, slot) for source, some in enumerate(pairs) for token, slot in some.tolist()]
             results.update(zip(sources, rows, strict=True))

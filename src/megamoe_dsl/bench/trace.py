@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..artifact.store import ArtifactStore
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.trace import TILE_ACTIVITIES, Activity, Role
+from ..layouts.activity import TILE_ACTIVITIES, Activity, Role
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .history import run_earlier_batches

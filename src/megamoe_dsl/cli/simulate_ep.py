@@ -14,6 +14,7 @@ from ..bench.ep import draw_activations
 from ..bench.ep_reference import combined, linear1_rows
 from ..cases import Case
 from ..kernels.ep_moe.config import EpConfig
+from ..problem import ProblemError
 from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
@@ -47,8 +48,10 @@ def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case],
     configs  of dispatch and of combine
     exact    whether the data is: else the reference adds as tensor cores do
 
-    Raises `SimError` for a fault or a deadlock.
+    Raises `SimError` for a fault or a deadlock, and `ProblemError` for data that is not exact where the reference cannot have the bits.
     """
+    if not exact and not configs[0].problem.formats.promoted:
+        raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
     with console.status("compiling"):
         artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines
     for artifact in artifacts:

@@ -173,7 +173,7 @@ class RankBuffers:
     watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
     stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
     results   memory between the stages of an unfused layer, which share it; empty for the fused kernel
-    trace     stamps of a traced kernel (kernels/mega_moe/layouts/trace.py), int64 [num_sms, warps, stamps, 2]; empty for others
+    trace     stamps of a traced kernel (layouts/activity.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
 
     def __init__(

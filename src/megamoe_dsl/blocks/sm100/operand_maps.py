@@ -15,12 +15,12 @@ def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int)
     return MapFields(address, TensorMapDtype.U8, (width, height), (width,), (span, box_height), span)
 
 
-def weight_rows(address: Any, k: int, height: Any, k_block: KBlock) -> MapFields:
+def weight_rows(address: Any, k: int, height: Any, k_block: KBlock, box_height: int = BLOCK_N) -> MapFields:
     """`height` rows of `k` weights, as they are in memory; a CTA's of a stage, unpacked where a stage has a byte for each E2M1."""
     row_bytes = k * k_block.weight_bits // 8
     if not k_block.unpacks:
-        return byte_rows(address, row_bytes, height, BLOCK_N, k_block.row_bytes)
-    box = (k_block.channels, BLOCK_N)
+        return byte_rows(address, row_bytes, height, box_height, k_block.row_bytes)
+    box = (k_block.channels, box_height)
     return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (row_bytes,), box, k_block.row_bytes)
 
 

@@ -14,15 +14,21 @@ from ...layouts.region import U8, Field
 
 @dataclass(frozen=True)
 class PairStage:
-    """`block_m` tokens by the pair's 256 weight rows, `k_block` of K."""
+    """`block_m` tokens by the pair's 256 weight rows for each of `consumers`, `k_block` of K."""
 
     block_m: int
     k_block: KBlock
+    consumers: int = 1
+
+    @property
+    def weight_rows(self) -> int:
+        """Of one CTA."""
+        return BLOCK_N * self.consumers
 
     @property
     def weight_bytes(self) -> int:
-        """[BLOCK_N][k], of E2M1 a byte per value beside E4M3 tokens."""
-        return BLOCK_N * self.k_block.row_bytes
+        """[weight_rows][k], of E2M1 a byte per value beside E4M3 tokens."""
+        return self.weight_rows * self.k_block.row_bytes
 
     @property
     def token_bytes(self) -> int:
@@ -37,7 +43,7 @@ class PairStage:
     @property
     def weight_transaction(self) -> int:
         """Bytes TMA counts for one CTA's weights and scales: those in memory, whatever their footprint."""
-        return BLOCK_N * self.k_block.weight_row_bytes + self.k_block.words * SF_ATOM_BYTES
+        return self.consumers * (BLOCK_N * self.k_block.weight_row_bytes + self.k_block.words * SF_ATOM_BYTES)
 
     @property
     def token_transaction(self) -> int:
@@ -52,9 +58,9 @@ class PairStage:
         )
 
     def scales(self, num_stages: int) -> tuple[Field, Field]:
-        """Of a ring: sfb, of the weights, an atom per word of scales; sfa, of the tokens."""
+        """Of a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens."""
         words = self.k_block.words
         return (
-            Field("sfb", (num_stages, words * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
+            Field("sfb", (num_stages, words * self.consumers * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
             Field("sfa", (num_stages, words * self.sfa_atoms * SF_ATOM_BYTES), U8, SF_ATOM_BYTES),
         )

@@ -5,24 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...hardware.tmem import SMALLEST_ALLOCATION, TMEM_COLUMNS, TMEM_LANES, TmemField
+from ...layouts.arith import Int
 
 ACCUMULATORS = 2  # the MMA warp fills one while the other is read
 
 
 @dataclass(frozen=True)
 class Sm100TmemPlan:
-    """Columns: two accumulators [0, 2 * block_m), token scales (4 columns per 128 rows), weight scales (4 columns)."""
+    """Columns: accumulators [0, accumulators * consumers * block_m), token scales (4 per 128 rows), weight scales (4 for each consumer).
+
+    consumers     sums of a tile that share its tokens: of 128 weight rows of the CTA each, one after another
+    accumulators  tiles that have columns at a time
+    """
 
     block_m: int
+    consumers: int = 1
+    accumulators: int = ACCUMULATORS
 
-    def accumulator(self, index: int) -> int:
+    def accumulator(self, index: Int) -> Int:
         """First column of an accumulator."""
-        return index * self.block_m
+        return index * (self.consumers * self.block_m)
 
     @property
     def sfa(self) -> int:
         """First column of the token scales."""
-        return ACCUMULATORS * self.block_m
+        return self.accumulators * self.consumers * self.block_m
 
     @property
     def sfa_columns(self) -> int:
@@ -37,22 +44,32 @@ class Sm100TmemPlan:
     @property
     def used(self) -> int:
         """Columns in use."""
-        return self.sfb + 4
+        return self.sfb + self.sfb_columns
+
+    @property
+    def sfb_columns(self) -> int:
+        """Columns of the weight scales."""
+        return 4 * self.consumers
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are so many columns."""
+        return self.used <= TMEM_COLUMNS
 
     @property
     def allocated(self) -> int:
         """A power of two from 32 to 512 (PTX ISA, tcgen05.alloc)."""
-        columns = max(SMALLEST_ALLOCATION, 1 << (self.used - 1).bit_length())
-        if columns > TMEM_COLUMNS:
+        if not self.fits:
             raise ValueError(f"block_m = {self.block_m}: needs {self.used} TMEM columns, at most {TMEM_COLUMNS} exist")
-        return columns
+        return max(SMALLEST_ALLOCATION, 1 << (self.used - 1).bit_length())
 
     @property
     def fields(self) -> list[TmemField]:
         """What the columns hold, in their order."""
-        accumulators = [TmemField(f"accumulator {i}", self.accumulator(i), self.block_m) for i in range(ACCUMULATORS)]
+        width = self.consumers * self.block_m
+        accumulators = [TmemField(f"accumulator {i}", i * width, width) for i in range(self.accumulators)]
         return [
             *accumulators,
             TmemField("token scales", self.sfa, self.sfa_columns),
-            TmemField("weight scales", self.sfb, self.used - self.sfb),
+            TmemField("weight scales", self.sfb, self.sfb_columns),
         ]

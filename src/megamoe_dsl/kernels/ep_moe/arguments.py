@@ -68,3 +68,17 @@ class DispatchGemmArguments:
     rank: Int32
     watchdog: Int64
     watchdog_ns: Int64
+
+
+@dataclass(frozen=True)
+class TracedDispatchGemmArguments(DispatchGemmArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64
+
+
+@dataclass(frozen=True)
+class TracedGemmCombineArguments(GemmCombineArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64

@@ -18,11 +18,13 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ...blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
+from ...blocks.trace import begin, stamp
 from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import fence_async_global, load_f32, load_u32, load_u64
 from ...device.ring import Ring
 from ...device.tma import load_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum
 from ..mega_moe.combine import store_sum
 from ..mega_moe.layouts.combine_vectors import VECTOR
@@ -53,12 +55,14 @@ def tiles_done(ctx: EpContext, group: Group):
     if cute.arch.lane_idx() == 0:
         wait_group(0)
     sync_warp()
+    stamp(ctx, Activity.WAIT_STORE, int(ctx.kernel))
     arrive(ctx, group, EpBarrier.RESULTS)
 
 
 @cute.jit
 def combine(ctx: EpContext, group: Group):
     """All communication warps of a CTA."""
+    begin(ctx, Role.COMBINE)
     if ctx.sm == 0:
         collect(ctx, group, EpBarrier.RESULTS, ctx.epoch + 1)
         signal(ctx, group, EpBarrier.RESULTS)
@@ -68,15 +72,18 @@ def combine(ctx: EpContext, group: Group):
     plan, tokens = ctx.config.smem.combine, ctx.config.task_tokens
     warp, lane, total = group.thread >> 5, cute.arch.lane_idx(), count_tasks(ctx)
     loads, task = Ring.start(plan.sets), next_task(ctx)
+    stamp(ctx, Activity.WAIT_RANKS)
     while task < total:
         first = task * tokens
         end = minimum(ctx.args.num_tokens, first + tokens) * plan.pieces
         loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)
+        stamp(ctx, Activity.COMBINE, task)
         task = next_task(ctx)
     if lane == 0:
         wait_group_read(0)
     sync_warp()
     end_launch(ctx, group)
+    stamp(ctx, Activity.WAIT_RANKS)
 
 
 @cute.jit

@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
 from ...config_error import require, require_integers
+from ...layouts.arith import Int
 from ...problem import Problem
 from ...target import Target
 from ..gather_gemm.config import GatherGemmConfig
 from ..gather_gemm.problem import GatherGemmProblem
+from ..gemm.base_config import BaseGemmConfig
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
-from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
@@ -45,10 +46,14 @@ class EpConfig(ABC):
     num_stages  depth of the TMA ring; 0 asks for the deepest that fits
     cluster     CTAs that work on neighbouring tiles and fetch together what both need: 1 or 2
     task_tokens tokens that are handed out together to a communication warp
+    trace       warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    tiles: ClassVar[tuple[int, ...]] = TILES
+    columns: ClassVar[tuple[int, ...]] = COLUMNS
+    clusters: ClassVar[tuple[int, ...]] = (1, 2)
 
     problem: Problem
     block_m: int = 128
@@ -58,6 +63,7 @@ class EpConfig(ABC):
     num_stages: int = 0
     cluster: int = 1
     task_tokens: int = 4
+    trace: bool = False
 
     gathers: ClassVar[bool] = False
 
@@ -71,12 +77,13 @@ class EpConfig(ABC):
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
         require_integers(self, "block_m", "block_n", "group_m", "num_sms", "num_stages", "cluster", "task_tokens")
-        require(self.block_m in TILES, "block_m", self.block_m, f"one of {list(TILES)}")
-        require(self.block_n in COLUMNS, "block_n", self.block_n, f"one of {list(COLUMNS)}")
-        require(self.cluster in (1, 2), "cluster", self.cluster, "1 or 2")
+        require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
+        require(self.block_n in self.columns, "block_n", self.block_n, f"one of {list(self.columns)}")
+        require(self.cluster in self.clusters, "cluster", self.cluster, " or ".join(map(str, self.clusters)))
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         self.check_fields()
         most = 0
         while self.smem_plan(most + 1).region.size <= self.arch.smem_bytes:
@@ -114,11 +121,11 @@ class EpConfig(ABC):
         return GemmConfig
 
     @cached_property
-    def gemm(self) -> GemmConfig:
+    def gemm(self) -> Any:
         """As its roles know it."""
         return self._gemm(self.num_stages)
 
-    def _gemm(self, num_stages: int) -> GemmConfig:
+    def _gemm(self, num_stages: int) -> BaseGemmConfig:
         return self.gemm_kind(
             self.gemm_problem,
             self.block_m,
@@ -132,6 +139,10 @@ class EpConfig(ABC):
             num_stages=num_stages,
         )
 
+    def scale_row(self, row: Int) -> Int:
+        """Where a row's scales lie among those of all."""
+        return row
+
     # --- threads and registers
     @property
     def num_clusters(self) -> int:
@@ -141,7 +152,11 @@ class EpConfig(ABC):
     @property
     def math_warps(self) -> int:
         """Warps that multiply."""
-        return self.gemm.math_warps
+        return self._math_warps(self.gemm)
+
+    def _math_warps(self, gemm: Any) -> int:
+        count: int = gemm.math_warps
+        return count
 
     @property
     def num_threads(self) -> int:
@@ -167,10 +182,12 @@ class EpConfig(ABC):
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
-        return self.plan_of(self._gemm(2).smem_plan(num_stages))
+        gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
-    def plan_of(self, gemm: GemmSmemPlan) -> EpSmemPlan:
+    def plan_of(self, gemm: Any) -> EpSmemPlan:
         """With what the kernel's communication warps add to its GEMM's."""
 
 
@@ -249,11 +266,11 @@ class DispatchGemmConfig(EpConfig):
         """Neighbouring experts for which a rank fetches a token once."""
         return (self.saving_experts or self.problem.experts_per_rank) if self.token_saving else 1
 
-    def plan_of(self, gemm: GemmSmemPlan) -> DispatchPlan:
+    def plan_of(self, gemm: Any) -> DispatchPlan:
         """With slots for a row of each communication warp."""
-        hidden = self.problem.hidden
-        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if hidden % n == 0)
-        return DispatchPlan(gemm, chunk, min(hidden // chunk, MOST_SLOTS))
+        row = self.problem.formats.activations.row_bytes(self.problem.hidden)
+        chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
+        return DispatchPlan(gemm, chunk, min(row // chunk, MOST_SLOTS))
 
     @property
     def num_arrivals(self) -> int:
@@ -263,10 +280,10 @@ class DispatchGemmConfig(EpConfig):
     @property
     def gemm_problem(self) -> GemmProblem:
         """Linear1: gate and up of every row."""
-        shape = (2 * self.problem.intermediate, self.problem.hidden)
+        p = self.problem
         if self.gathers:
-            return GatherGemmProblem(*shape, num_groups=self.problem.experts_per_rank)
-        return GemmProblem(*shape, MASKED, self.problem.experts_per_rank)
+            return GatherGemmProblem(2 * p.intermediate, p.hidden, num_groups=p.experts_per_rank)
+        return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
 
 
 @dataclass(frozen=True)
@@ -283,11 +300,12 @@ class GemmCombineConfig(EpConfig):
         """Raises `ConfigError`."""
         require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
 
-    def plan_of(self, gemm: GemmSmemPlan) -> CombineSmemPlan:
+    def plan_of(self, gemm: Any) -> CombineSmemPlan:
         """With slots of results."""
         return CombineSmemPlan(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
 
     @property
     def gemm_problem(self) -> GemmProblem:
         """Linear2 of every row."""
-        return GemmProblem(self.problem.hidden, self.problem.intermediate, MASKED, self.problem.experts_per_rank)
+        p = self.problem
+        return GemmProblem(p.hidden, p.intermediate, MASKED, p.experts_per_rank, recipe=p.recipe)

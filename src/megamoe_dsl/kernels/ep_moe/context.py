@@ -10,8 +10,10 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.rank_place import RankPlace
+from ...blocks.trace import begin, stamp
 from ...device.memory import fence_async_global, load_shared_u32, load_u32
 from ...device.sync import Equals32, spin
+from ...layouts.activity import Activity, Role, tile_detail
 from ...layouts.arith import div
 from ...layouts.region import Region
 from ..gather_gemm.context import GatherContext
@@ -72,6 +74,14 @@ class EpGemm(GemmContext):
     """The GEMM of the kernel `ep`."""
 
     ep: EpContext
+
+    def begin(self, role: Role) -> None:
+        """Of the kernel's warps."""
+        begin(self.ep, role)
+
+    def stamp(self, activity: Activity, tile: GemmTile) -> None:
+        """With the tile and which linear it is of."""
+        stamp(self.ep, activity, tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.kernel)))
 
 
 @dataclass(frozen=True)

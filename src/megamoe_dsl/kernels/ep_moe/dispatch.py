@@ -17,10 +17,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...blocks.rank_barrier import Group, await_ranks, signal
+from ...blocks.trace import begin, stamp
 from ...device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
 from ...device.tma import store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
 from .context import EpContext, counter_of
@@ -64,11 +66,13 @@ def count_tasks(ctx: EpContext):
 @cute.jit
 def dispatch(ctx: EpContext, group: Group):
     """All communication warps of a CTA."""
+    begin(ctx, Role.DISPATCH)
     if ctx.sm == 0:
         # What peers read was written before this launch.
         signal(ctx, group, EpBarrier.INPUTS)
     clear_arrivals(ctx, group)
     await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)
+    stamp(ctx, Activity.WAIT_RANKS)
     if cutlass.const_expr(ctx.config.tail_sms > 0):
         if ctx.sm < ctx.config.fetching_sms:
             fetch_all(ctx, group.thread >> 5)
@@ -77,6 +81,7 @@ def dispatch(ctx: EpContext, group: Group):
     else:
         fetch_all(ctx, group.thread >> 5)
     end_launch(ctx, group)
+    stamp(ctx, Activity.WAIT_RANKS)
 
 
 @cute.jit
@@ -86,6 +91,7 @@ def fetch_all(ctx: EpContext, warp: Int32):
     moved, task = Moved(Int32(0), Int32(NOWHERE)), next_task(ctx)
     while task < total:
         moved = fetch_tokens(ctx, task, warp, moved)
+        stamp(ctx, Activity.PULL, task)
         task = next_task(ctx)
     count_row(ctx, moved)
 
@@ -153,9 +159,10 @@ def store_scales(ctx: EpContext, places: Places, words: list[Any], scales: list[
     mask = places.mask
     while mask != 0:
         row = shuffle(places.rows, lowest_bit(mask))
+        scale_row = ctx.config.scale_row(row)
         for i, word in enumerate(words):
             if lane + 32 * i < count:
-                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, row), scales[i])
+                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scales[i])
         mask = Int32(0) if ctx.config.gathers else mask & (mask - 1)
 
 

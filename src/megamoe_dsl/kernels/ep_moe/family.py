@@ -7,27 +7,40 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from ...arch import SM90
+from ...arch import SM90, SM100
 from ...hardware.tensor_map import TensorMap
+from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
 from ...problem import Problem
 from ...target import Target
 from ..argument_spec import ArgumentSpec
 from ..gemm.family import GemmKernel
-from ..gemm.maps import GemmMap, map_fields
 from ..kernel import Kernel
-from .arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
+from .arguments import (
+    DispatchGemmArguments,
+    GemmCombineArguments,
+    RoutingTablesArguments,
+    TracedDispatchGemmArguments,
+    TracedGemmCombineArguments,
+)
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
 from .layouts.symmetric import symmetric_buffer
+from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
+from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
+
+RECIPES = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
+"""By architecture."""
+GEMM = GemmKernel()
 
 
 class EpKernel(Kernel):
     """What both have in common."""
 
     problem = Problem
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {SM90.name: EpConfig.recipes}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
@@ -36,35 +49,47 @@ class EpKernel(Kernel):
         return kind.choose(problem, target, num_tokens, **fields)
 
     def label(self, config: EpConfig) -> str:
-        """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile."""
-        return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}"
+        """The kernel, shape, experts, top-k, ranks, most tokens of a rank, and the tile; number formats that are not the usual ones."""
+        recipe = config.problem.recipe
+        formats = "" if recipe == config.recipes[0] else f"-{recipe}"
+        return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
 
     @property
     def sources(self) -> tuple[Any, ...]:
         """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
         from ..mega_moe.family import MegaMoeKernel
 
-        return (*super().sources, *GemmKernel().sources, *MegaMoeKernel().sources)
+        return (*super().sources, *GEMM.sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
-        """sym: the symmetric buffer of a rank."""
-        return {"sym": symmetric_buffer(config.problem)}
+        """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
+        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
+        return {"sym": symmetric_buffer(config.problem), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
-        budget = config.registers
+        order = ("order", f"tasks handed out at run time, {config.group_m} row blocks together")
+        if isinstance(config, Sm100EpConfig):
+            tile = f"{config.block_n} weight rows x {config.block_m} rows x {config.block_k} over two CTAs"
+            return [("tile", tile), order, *super().facts(config), ("stages", config.num_stages)]
         return [
             ("tile", f"{config.block_m} x {config.block_n} x 128 on {config.gemm.warpgroups} warpgroups"),
-            ("order", f"tasks handed out at run time, {config.group_m} row blocks together"),
+            order,
             *super().facts(config),
             ("stages", config.num_stages),
-            ("register budgets", f"communication {budget.dispatch}, loader {budget.loader}, math {budget.epilogue}"),
+            ("register budgets", ", ".join(f"{group} {count}" for group, count in self.registers(config).items())),
         ]
 
     def registers(self, config: EpConfig) -> Mapping[str, int]:
-        """Per thread of each group of warps."""
+        """Per thread of each group of warps; on SM100 they keep what they begin with."""
+        if isinstance(config, Sm100EpConfig):
+            return {}
         budget = config.registers
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
+
+    def tmem(self, config: EpConfig) -> TmemPlan | None:
+        """SM100 only."""
+        return config.tmem if isinstance(config, Sm100EpConfig) else None
 
     @abstractmethod
     def gemm_arguments(self, config: Any, args: Any) -> Any:
@@ -75,29 +100,34 @@ class EpKernel(Kernel):
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        fields = map_fields(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
+        fields = GEMM.maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
         return (*(encode(one.tensor_map) for one in fields), *values)
 
     def parameter_spec(self, config: EpConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        return ArgumentSpec((*((f"{one.name.lower()}_map", "TensorMap") for one in GemmMap), *self.arguments(config).arguments))
+        maps = ((f"{name}_map", "TensorMap") for name in GEMM.map_names(config.gemm))
+        return ArgumentSpec((*maps, *self.arguments(config).arguments))
 
 
 class DispatchGroupedGemmKernel(EpKernel):
     """Tokens to the ranks of their experts, and Linear1 of them, in one launch."""
 
     name = "dispatch_grouped_gemm"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig}
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: DispatchGemmConfig, SM100.name: Sm100DispatchGemmConfig}
 
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
         """Imports the DSL."""
+        if isinstance(config, Sm100EpConfig):
+            from .sm100.kernel import dispatch_grouped_pair_gemm
+
+            return dispatch_grouped_pair_gemm
         from .kernel import dispatch_grouped_gemm
 
         return dispatch_grouped_gemm
 
     def arguments_type(self, config: EpConfig) -> type[DispatchGemmArguments]:
-        """The same for all configurations."""
-        return DispatchGemmArguments
+        """A traced kernel has one more."""
+        return TracedDispatchGemmArguments if config.trace else DispatchGemmArguments
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
@@ -108,17 +138,21 @@ class GroupedGemmCombineKernel(EpKernel):
     """Linear2 of the received rows, and the sums of its results on the tokens' ranks, in one launch."""
 
     name = "grouped_gemm_combine"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig}
+    configs: ClassVar[Mapping[str, type[EpConfig]]] = {SM90.name: GemmCombineConfig, SM100.name: Sm100GemmCombineConfig}
 
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
         """Imports the DSL."""
+        if isinstance(config, Sm100EpConfig):
+            from .sm100.kernel import grouped_pair_gemm_combine
+
+            return grouped_pair_gemm_combine
         from .kernel import grouped_gemm_combine
 
         return grouped_gemm_combine
 
     def arguments_type(self, config: EpConfig) -> type[GemmCombineArguments]:
-        """The same for all configurations."""
-        return GemmCombineArguments
+        """A traced kernel has one more."""
+        return TracedGemmCombineArguments if config.trace else GemmCombineArguments
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear2 of the caller's activations."""
@@ -130,8 +164,8 @@ class RoutingTablesKernel(Kernel):
 
     name = "routing_tables"
     problem = Problem
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {SM90.name: EpConfig.recipes}
-    configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = {SM90.name: RoutingTablesConfig}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES
+    configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = {SM90.name: RoutingTablesConfig, SM100.name: Sm100RoutingTablesConfig}
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
         """The same for every target.  Raises `ConfigError`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import U8, U32, U64, Field, Region
+from ..gemm.sm100.smem_plan import PairGemmSmemPlan
 from ..gemm.smem_plan import GemmSmemPlan
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .barriers import combine_barrier, pull_barrier
@@ -17,9 +18,11 @@ COMMUNICATION_WARPS = 4
 
 @dataclass(frozen=True)
 class EpSmemPlan(ABC):
-    """Byte plan of a CTA's SMEM; `region` has every field, those of the GEMM first, at the same offsets as there."""
+    """Byte plan of a CTA's SMEM; `region` has every field, those of the GEMM first, at the same offsets as there.  trace_warps: warps
+    that leave stamps."""
 
-    gemm: GemmSmemPlan
+    gemm: GemmSmemPlan | PairGemmSmemPlan
+    trace_warps: int = field(default=0, kw_only=True)
 
     @property
     @abstractmethod
@@ -43,13 +46,14 @@ class EpSmemPlan(ABC):
 
     @cached_property
     def region(self) -> Region:
-        """Everything; epoch: launches before this one."""
+        """Everything; epoch: launches before this one; trace_count: stamps so far of each traced warp."""
         return Region.stack(
             "smem",
             self.gemm.region,
             self.slots,
             Field("epoch", (1,), U32),
             Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64),
+            Field("trace_count", (self.trace_warps,), U32),
         )
 
 

@@ -13,6 +13,7 @@ from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...device.warp import arrive_at_barrier, named_barrier
 from ...hardware.scale_factors import SF_ATOM_ROWS
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from .arguments import GemmArguments
 from .smem_plan import SCALE_STEP, WORK_TILES
@@ -144,6 +145,12 @@ class GemmContext:
 
     def wait_rows(self, tile: GemmTile) -> None:
         """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
+
+    def begin(self, role: Role) -> None:
+        """A warp's first stamp, in a kernel that is traced."""
+
+    def stamp(self, activity: Activity, tile: GemmTile) -> None:
+        """What a warp's time since its last stamp went into, in a kernel that is traced."""
 
     def is_half(self, tile: GemmTile) -> Any:
         """Whether a tile is multiplied as one of 64 rows."""

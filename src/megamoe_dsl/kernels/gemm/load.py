@@ -18,6 +18,7 @@ from cutlass import Int32
 from ...blocks.sm90 import load
 from ...blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
 from ...hardware.operand_tile import BLOCK_K
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from .context import GemmContext
 from .maps import part
@@ -39,17 +40,20 @@ class RowsOfTile(TokenTile):
 def load_tokens(ctx: GemmContext):
     """Rows of A and their scales."""
     config = ctx.config
+    ctx.begin(Role.TOKEN_LOADER)
     maps = OperandMaps(ctx.maps.tokens_part, ctx.maps.tokens, part(config.block_m))
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         ctx.wait_rows(tile)
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
         num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
         rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, ctx.source_row(tile), rows, num_bytes)
         stage = load.load_tokens(stage, rows_of_tile, ctx.k_blocks, ctx.first_k_block)
+        ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
 
 
@@ -65,8 +69,10 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
 @cute.jit
 def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile):
     """Rows of B, which `rows_of` says of a tile."""
+    ctx.begin(Role.WEIGHT_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         stage = load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks, ctx.first_k_block)
+        ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)

@@ -24,6 +24,7 @@ from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
 from ...device.stage import Stage
 from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group_read
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import div, select
 from . import epilogue_columns, epilogue_rows, exchange
 from .config import GemmConfig
@@ -37,6 +38,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` makes D of the
     sums of tiles whose rows of A are the wgmma's rows."""
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
+    ctx.begin(Role.MATH)
     tile, tiles = next_tile(ctx.first_tile)
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
@@ -65,19 +67,21 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
-        sums, stage = multiply_all(ctx, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
     else:
         rows = rows_of(ctx.config, me, False)
         sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         if cutlass.const_expr(ctx.config.split_k):
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
         else:
             finish_rows(ctx, tile, rows, sums)
+            ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 
 
@@ -94,7 +98,9 @@ def compute_rows(
     """The same of a tile that may be a half one.  The ring's next stage."""
     rows = rows_of(ctx.config, me, half)
     sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+    ctx.stamp(Activity.MULTIPLY, tile)
     finish_rows(ctx, tile, rows, sums)
+    ctx.stamp(Activity.EPILOGUE, tile)
     return stage
 
 
@@ -103,22 +109,23 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
-        return multiply_all(ctx, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
+        return multiply_all(ctx, tile, stage, with_split(me, splits[0]), scales_of(me, splits[0], scales))
     columns = me.chunks * me.chunk_rows
     before = cutlass.min(SCALE_BLOCK - (first_column(ctx.config, tile, me, me.half) & (SCALE_BLOCK - 1)), columns)
     sums = me.zero().parts
     for split in cutlass.range_constexpr(len(splits)):
         if before == splits[split]:
-            sums, stage = multiply_all(ctx, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
+            sums, stage = multiply_all(ctx, tile, stage, with_split(me, splits[split]), scales_of(me, splits[split], scales))
     return sums, stage
 
 
 @cute.jit
-def multiply_all(ctx: GemmContext, stage: Stage, me: Share, scales: WeightScales):
+def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
     """All K blocks of a tile that this CTA has."""
     if cutlass.const_expr(ctx.config.ahead > 1):
         return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
     stage.wait_full()
+    ctx.stamp(Activity.WAIT_STAGE, tile)
     return multiply_tile(stage, me, scales, ctx.k_blocks)
 
 

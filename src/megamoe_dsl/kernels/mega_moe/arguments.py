@@ -22,7 +22,7 @@ class Arguments:
     rank             this rank's index
     watchdog         record for a wait that exceeds its limit (layouts/watchdog.py)
     watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (layouts/trace.py), or 0
+    trace            stamps of a traced kernel (layouts/activity.py), or 0
     """
 
     sym: Int64

@@ -10,16 +10,16 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.rank_barrier import Group
+from ...blocks.trace import begin, stamp
 from ...device.mbarrier import wait
 from ...device.memory import fence_async_shared
 from ...device.warp import named_barrier
+from ...layouts.activity import Activity, Role
 from .clean import clean_workspace
 from .context import Context
 from .exchange_counts import THREADS, exchange_counts
 from .layouts.named_barrier import NamedBarrier
-from .layouts.trace import Activity, Role
 from .pull import pull_tokens
-from .trace import begin, stamp
 
 
 @cute.jit

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.ep_moe.config import DispatchGemmConfig
+from ...kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ...kernels.ep_moe.layouts.pool import first_rows, pool_rows
 from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
 from ...kernels.ep_moe.layouts.watchdog import describe
+from ...layouts.stamps import trace_buffer
 from ...problem import Problem
-from ...quant import ExpertWeights, quantize_e4m3_f32
+from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, quantize_e4m3_f32
+from ...quant.weights import TORCH_DTYPES
+from ...recipe import F32, RECIPES, Format
 from ..buffers import Inputs, check_tensor
+from ..gemm_scales import scale_words
 from ..watchdog import new_record
 from .routing import RoutingTables
 
@@ -25,24 +29,58 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 class RowActivations:
     """What the caller's activation gives Linear2, quantised, by the rows of Linear1's result.
 
-    values  e4m3 [pool rows, intermediate]
-    scales  float32 [intermediate / 128, pool rows]
+    values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte
+    scales  float32 [intermediate / 128, pool rows]; of UE8M0 int32, the four of a row and 128 channels in a word, in the order of UTCCP
     """
 
     values: torch.Tensor
     scales: torch.Tensor
 
     @classmethod
-    def of(cls, rows: torch.Tensor) -> RowActivations:
-        """Of the activation's result, bf16 [pool rows, intermediate]: a scale of amax / 448 for each row and 128 channels."""
-        values, scales = quantize_e4m3_f32(rows, check=False)
-        return cls(values, scales.T.contiguous())
+    def of(cls, rows: torch.Tensor, form: Format = RECIPES["fp8xfp8"].activations) -> RowActivations:
+        """Of the activation's result, bf16 [pool rows, intermediate], in the format of a recipe's activations: a scale of amax / 448 for
+        each row and 128 channels, or a power of two for 32."""
+        return cls.ordered(*quantize_rows(rows, form))
+
+    @classmethod
+    def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
+        """With scales in rows, as quantisation leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
+        intermediate / 32]."""
+        return cls(values, scales.T.contiguous() if scales.dtype == torch.float32 else scale_words(scales))
+
+    @property
+    def row_scales(self) -> torch.Tensor:
+        """As `ordered` takes them."""
+        return self.scales.T.contiguous() if self.scales.dtype == torch.float32 else inverse_utccp_scale_order(self.scales)
+
+    @classmethod
+    def empty(cls, problem: Problem, device: torch.device | str) -> RowActivations:
+        """Zeros, for all rows."""
+        layout = cls.layout(problem)
+        return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype, shape in layout.values()))
+
+    @staticmethod
+    def layout(problem: Problem) -> dict[str, tuple[torch.dtype, tuple[int, int]]]:
+        """dtype and shape of every field."""
+        rows, hidden = pool_rows(problem), problem.formats.activations
+        scale = torch.float32 if problem.formats.promoted else torch.int32
+        values = TORCH_DTYPES[hidden.element], (rows, hidden.row_bytes(problem.intermediate))
+        return {"values": values, "scales": (scale, (problem.intermediate // SCALE_CHANNELS, rows))}
 
     def check(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` for a dtype or a shape."""
-        rows = pool_rows(problem)
-        check_tensor(f"{owner}values", self.values, torch.float8_e4m3fn, (rows, problem.intermediate))
-        check_tensor(f"{owner}scales", self.scales, torch.float32, (problem.intermediate // SCALE_CHANNELS, rows))
+        for name, (dtype, shape) in self.layout(problem).items():
+            check_tensor(f"{owner}{name}", getattr(self, name), dtype, shape)
+
+
+def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
+    """Scales of weights as the kernels read them: FP32 as they are, UE8M0 in words."""
+    return sf if sf.dtype == torch.float32 else scale_words(sf)
+
+
+def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and scales in rows; with FP32 scales nothing waits for the device."""
+    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows)
 
 
 class EpSymmetric:
@@ -107,13 +145,36 @@ class EpSymmetric:
 
 
 class EpBuffers(EpSymmetric):
-    """The same with the local experts' weights, in checkpoint order, which the kernels read as they are.  All memory is on their device."""
+    """The same with the local experts' weights, in checkpoint order, which the kernels read as they are; of UE8M0 scales they read words.
+    All memory is on their device."""
 
     def __init__(
         self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
     ) -> None:
         super().__init__(problem, sym, watchdog, weights.fc1.device)
         self.weights = weights
+        self.traces: dict[EpConfig, torch.Tensor] = {}
+
+    def trace_of(self, config: EpConfig) -> torch.Tensor:
+        """Stamps of the last launch of a traced kernel, int64 [num_sms, warps, stamps, 2] (layouts/stamps.py)."""
+        if config not in self.traces:
+            shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
+            self.traces[config] = torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
+        return self.traces[config]
+
+    def trace_arguments(self, config: EpConfig) -> dict[str, int]:
+        """What a traced kernel takes beyond others."""
+        return {"trace": self.trace_of(config).data_ptr()} if config.trace else {}
+
+    @property
+    def weights(self) -> ExpertWeights:
+        """As they were given."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: ExpertWeights) -> None:
+        self._weights = weights
+        self.weight_scales = {name: kernel_scales(getattr(weights, name)) for name in ("fc1_sf", "fc2_sf")}
 
     def new_rows(self) -> torch.Tensor:
         """Memory for Linear1 of all rows: bf16 [pool rows, 2 intermediate]."""
@@ -125,14 +186,17 @@ class EpBuffers(EpSymmetric):
             "sym": self.sym.data_ptr(),
             "peers": peers,
             "weights": self.weights.fc1.data_ptr(),
-            "weights_sf": self.weights.fc1_sf.data_ptr(),
+            "weights_sf": self.weight_scales["fc1_sf"].data_ptr(),
             "out": out.data_ptr(),
             "rank": rank,
             "watchdog": self.watchdog.data_ptr(),
             "watchdog_ns": watchdog_ns,
+            **self.trace_arguments(config),
         }
 
-    def combine_arguments(self, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
+    def combine_arguments(
+        self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
+    ) -> dict[str, int]:
         """Of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
         return {
             "sym": self.sym.data_ptr(),
@@ -140,10 +204,11 @@ class EpBuffers(EpSymmetric):
             "acts": acts.values.data_ptr(),
             "acts_sf": acts.scales.data_ptr(),
             "weights": self.weights.fc2.data_ptr(),
-            "weights_sf": self.weights.fc2_sf.data_ptr(),
+            "weights_sf": self.weight_scales["fc2_sf"].data_ptr(),
             "y": y.data_ptr(),
             "num_tokens": len(y),
             "rank": rank,
             "watchdog": self.watchdog.data_ptr(),
             "watchdog_ns": watchdog_ns,
+            **self.trace_arguments(config),
         }

@@ -17,12 +17,11 @@ from ...artifact.artifact import Artifact
 from ...artifact.cache import cache_folder
 from ...artifact.store import ArtifactStore
 from ...kernels.ep_moe.config import DispatchGemmConfig
-from ...kernels.ep_moe.layouts.pool import pool_rows
-from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
+from ...kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from ...kernels.ep_moe.tables_config import RoutingTablesConfig
-from ...kernels.registry import find_kernel
+from ...kernels.registry import config_type, find_kernel
 from ...problem import Problem, ProblemError
-from ...quant import ExpertWeights, quantize_e4m3_f32
+from ...quant import ExpertWeights
 from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
@@ -30,7 +29,7 @@ from ..layer import gpu_name, usable_sms
 from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
-from .buffers import Activation, EpBuffers, RowActivations
+from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 
 
 class EpMoE(torch.nn.Module):
@@ -77,12 +76,8 @@ class EpMoE(torch.nn.Module):
         self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
         self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog)
-        rows = pool_rows(problem)
         self.rows = self.memory.new_rows()
-        self.acts = RowActivations(
-            torch.zeros(rows, problem.intermediate, dtype=torch.float8_e4m3fn, device=device),
-            torch.zeros(problem.intermediate // SCALE_CHANNELS, rows, device=device),
-        )
+        self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
         self._tables: dict[RoutingTablesConfig, CudaKernel] = {}
@@ -99,13 +94,13 @@ class EpMoE(torch.nn.Module):
         elif isinstance(config, DispatchGemmConfig):
             arguments = self.memory.dispatch_arguments(config, peers, self.rows, rank, self.watchdog_ns)
         else:
-            arguments = self.memory.combine_arguments(peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
+            arguments = self.memory.combine_arguments(config, peers, self.acts, self._nowhere[:0], rank, self.watchdog_ns)
         kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
         return kernel
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
         """What makes the tables that such a dispatch reads, bound once."""
-        config = RoutingTablesConfig.of(dispatch)
+        config = config_type(find_kernel("routing_tables"), dispatch.arch).of(dispatch)
         if config not in self._tables:
             self._tables[config] = self.bind(self.store.get(config))
         return self._tables[config]
@@ -129,7 +124,7 @@ class EpMoE(torch.nn.Module):
         Raises `ProblemError` before anything is launched.
         """
         if x_sf is None:
-            x, x_sf = quantize_e4m3_f32(x, check=False)
+            x, x_sf = quantize_rows(x, self.problem.formats.activations)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
         inputs.check_layout(self.problem)
         shape = (inputs.num_tokens, self.problem.hidden)
@@ -157,7 +152,7 @@ class EpMoE(torch.nn.Module):
         """`rows` to `acts`, by way of the caller's activation."""
         capturing = self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
         count = len(self.rows) if capturing else self.memory.rows_in_use()
-        found = RowActivations.of(self.activation(self.rows[:count]))
+        found = RowActivations.of(self.activation(self.rows[:count]), self.problem.formats.activations)
         self.acts.values[:count].copy_(found.values)
         self.acts.scales[:, :count].copy_(found.scales)
 

@@ -68,8 +68,8 @@ class SimulatedEp:
         memory = self.visible()
         for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
             memory.add(out, name="out", rank=rank, initialised=False)
-            for name in ("fc1", "fc1_sf"):
-                memory.add(getattr(buffers.weights, name), name=name, rank=rank, read_only=True)
+            for name, tensor in {"fc1": buffers.weights.fc1, "fc1_sf": buffers.weight_scales["fc1_sf"]}.items():
+                memory.add(tensor, name=name, rank=rank, read_only=True)
         kernel, config = self.dispatch_kernel, self.dispatch_kernel.config
         arguments = [
             buffers.dispatch_arguments(config, self.peers.data_ptr(), out, rank, self.watchdog_ns)
@@ -95,17 +95,17 @@ class SimulatedEp:
                 "acts": one.values,
                 "acts_sf": one.scales,
                 "fc2": buffers.weights.fc2,
-                "fc2_sf": buffers.weights.fc2_sf,
+                "fc2_sf": buffers.weight_scales["fc2_sf"],
             }.items():
                 memory.add(tensor, name=name, rank=rank, read_only=True)
-            arguments = buffers.combine_arguments(self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
+            arguments = buffers.combine_arguments(self.combine_kernel.config, self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
             launched.append(self._launch(self.combine_kernel, arguments, rank))
         return ys, self._run(memory, launched * launches)
 
     def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
         """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
         rows, first = self.dispatch(inputs)
-        acts = [RowActivations.of(activation(one)) for one in rows]
+        acts = [RowActivations.of(activation(one), self.problem.formats.activations) for one in rows]
         y, second = self.combine(acts, [one.num_tokens for one in inputs])
         return y, [first, second]
 
@@ -128,6 +128,9 @@ class SimulatedEp:
         for rank, buffers in enumerate(self.ranks):
             memory.add(buffers.sym, name="sym", rank=rank)
             memory.add(buffers.watchdog, name="watchdog", rank=rank)
+            for kernel in (self.dispatch_kernel, self.combine_kernel):
+                if kernel.config.trace:
+                    memory.add(buffers.trace_of(kernel.config), name="trace", rank=rank)
         return memory
 
     def _launch(self, kernel: Artifact, arguments: dict[str, int], rank: int) -> Launch:

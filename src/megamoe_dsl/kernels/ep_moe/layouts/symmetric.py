@@ -5,13 +5,17 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import lru_cache
 
-from ....layouts.region import BF16, E4M3, F32, I32, I64, U32, U64, Field, Region
+from ....hardware.scale_factors import CHANNELS_PER_WORD
+from ....layouts.region import BF16, F32, I32, I64, U8, U32, U64, Field, Region
 from ....problem import Problem
+from ....recipe import UE8M0
+from ...mega_moe.layouts.symmetric import CODES
 from .pool import pool_rows
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
-SCALE_CHANNELS = 128
+SCALE_CHANNELS = CHANNELS_PER_WORD
+"""Of a word of scales: one of FP32, or four of UE8M0."""
 
 
 class EpLaunch(IntEnum):
@@ -71,7 +75,13 @@ def symmetric_buffer(problem: Problem) -> Region:
     | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
     | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
     | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
+
+    E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
+    of a row and 128 channels in a word, in UTCCP order.
     """
+    activations = problem.formats.activations
+    codes, width = CODES[activations.element], activations.row_bytes(problem.hidden)
+    scale, word = (U8, U32) if activations.scale == UE8M0 else (F32, F32)
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
     return Region.stack(
@@ -82,8 +92,8 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("tile_counter", (launches,), U32),
         Field("task_counter", (launches,), U32),
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
-        Field("x", (tokens, hidden), E4M3, ALIGNMENT),
-        Field("x_sf", (tokens, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
+        Field("x", (tokens, width), codes, ALIGNMENT),
+        Field("x_sf", (tokens, activations.scales_of(hidden)), scale, ALIGNMENT),
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
         Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
@@ -92,8 +102,8 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
-        Field("fc1_acts", (rows, hidden), E4M3, ALIGNMENT),
-        Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), F32, ALIGNMENT),
+        Field("fc1_acts", (rows, width), codes, ALIGNMENT),
+        Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), word, ALIGNMENT),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),

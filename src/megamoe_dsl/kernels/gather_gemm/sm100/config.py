@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from ....config_error import require
+from ....blocks.sm100.tmem_plan import Sm100TmemPlan
+from ....config_error import require, require_integers
+from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
 from ...gemm.problem import PACKED, GemmProblem
-from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, Sm100GemmConfig
+from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig
 from ..problem import GatherGemmProblem
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
 
+LARGEST = 256
+"""Rows of A of a tile: the MMA has no more."""
+
 
 @dataclass(frozen=True)
 class Sm100GatherConfig(Sm100GemmConfig):
-    """A `Sm100GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
+    """A `Sm100GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range.
 
+    block_m    32, 64, 128, 192, 256; tensor memory holds the sums of two tiles at a time, or of one where they are large
+    consumers  1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256, and a
+               warpgroup of the epilogue
+    """
+
+    block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
     kinds: ClassVar[tuple[str, ...]] = (PACKED,)
 
     problem: GatherGemmProblem
+    consumers: int = 1
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        require_integers(self, "block_m", "consumers")
+        require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
+        require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
+        most = max(rows for rows in self.block_ms if Sm100TmemPlan(rows, self.consumers, 1).fits)
+        held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
+        require(self.block_m <= most, "block_m", self.block_m, held)
+        groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
+        require(groups, "epilogue_warpgroups", self.epilogue_warpgroups, "2 with consumers = 2, one for each")
+        whole = not self.problem.gate_up or self.problem.n % self.block_n == 0
+        require(whole, "problem.n", self.problem.n, f"a multiple of {self.block_n} for gate and up with consumers = {self.consumers}")
         super().__post_init__()
 
     @classmethod
@@ -61,8 +83,14 @@ class Sm100GatherConfig(Sm100GemmConfig):
         rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
         return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time"
 
+    @property
+    def tmem(self) -> Sm100TmemPlan:
+        """Columns of a CTA's tensor memory."""
+        two = Sm100TmemPlan(self.block_m, self.consumers)
+        return two if two.fits else replace(two, accumulators=1)
+
     def smem_plan(self, num_stages: int) -> PairGatherSmemPlan:
         """Of so many stages."""
         problem = self.problem
-        pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups)
+        pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
         return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up))

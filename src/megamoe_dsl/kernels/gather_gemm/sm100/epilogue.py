@@ -4,7 +4,8 @@ waits     work_tile_full and acc_full, per tile
 signals   work_tile_empty and acc_empty of the even CTA, per tile
 
 Rows lie wherever the result's layout says, and those of a tile end anywhere: scatter4 takes a row of D for each row, and leaves out those
-that D does not have, so that no row of the expert after a tile's is touched.  Two warpgroups take alternate passes of a tile.
+that D does not have, so that no row of the expert after a tile's is touched.  Two warpgroups take alternate passes of a tile, or each has a
+consumer's.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
 
 @cute.jit
 def finish_tile(ctx: PairGatherContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
-    """A warp's part of a tile; its sums begin at TMEM column `column`."""
-    n_block, every = tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.epilogue_warpgroups
-    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
+    """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
+    config, n_block, every, first = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    if cutlass.const_expr(config.consumers > 1):
+        n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
+    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
     finish_of(ctx)(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))

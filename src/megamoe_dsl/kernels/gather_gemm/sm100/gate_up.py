@@ -1,7 +1,7 @@
 """Rows of B of gate and up as a tile has them: 8 of gate, the 8 of up that belong to them, and so on, wherever they lie in B.
 
-Gate and up of a channel then lie in one thread of the epilogue.  One box of five dimensions brings a CTA's 64 channels: K, eight rows, gate
-or up, eights of channels, experts; that gate and up lie apart, or alternate, is a matter of strides.
+Gate and up of a channel then lie in one thread of the epilogue.  One box of five dimensions brings a CTA's channels, 64 for each consumer:
+K, eight rows, gate or up, eights of channels, experts; that gate and up lie apart, or alternate, is a matter of strides.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from ....blocks.sm100.operand_maps import weight_rows
-from ....hardware.cta_pair import BLOCK_N
 from ....hardware.map_fields import MapFields
 from ..problem import INTERLEAVED, UP_FIRST, GatherGemmProblem
 from .config import Sm100GatherConfig
 
 RUN = 8  # rows of gate, then of up
-PAIRS = BLOCK_N // (2 * RUN)  # of such runs, in a CTA's part of a tile
+
+
+def runs_of_cta(config: Sm100GatherConfig) -> int:
+    """Of gate, as many of up, in a CTA's part of a tile."""
+    return config.stage.weight_rows // (2 * RUN)
 
 
 def gate_up_rows(config: Sm100GatherConfig, address: Any) -> MapFields:
@@ -28,7 +31,7 @@ def gate_up_rows(config: Sm100GatherConfig, address: Any) -> MapFields:
         strides = (2 * row, row, 2 * RUN * row, problem.n * row)
     else:
         strides = (row, problem.n // 2 * row, RUN * row, problem.n * row)
-    return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, PAIRS, 1))
+    return flat._replace(dims=dims, strides=strides, box=(flat.box[0], RUN, 2, runs_of_cta(config), 1))
 
 
 def first_gate(problem: GatherGemmProblem) -> int:

@@ -13,7 +13,7 @@ from ....hardware.cta_pair import CLUSTER
 from ...gemm.sm100.load import weight_operand
 from ...gemm.work_tile import GemmTile
 from .context import PairGatherContext
-from .gate_up import PAIRS
+from .gate_up import runs_of_cta
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,5 @@ class GateUpOperand(PairOperand):
 def gate_up_operand(ctx: PairGatherContext, tile: GemmTile) -> GateUpOperand:
     """A CTA's part of a tile."""
     whole = weight_operand(ctx, tile)
-    first = (tile.n_block * CLUSTER + ctx.cta_rank) * PAIRS
+    first = (tile.n_block * CLUSTER + ctx.cta_rank) * runs_of_cta(ctx.config)
     return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ....blocks.sm100.operand_maps import byte_rows, scale_words, weight_rows
 from ....blocks.sm100.result_tile import HALF_BYTES, HALF_CHANNELS
-from ....hardware.cta_pair import BLOCK_N
 from ....hardware.map_fields import MapFields
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....hardware.tensor_map import TensorMapDtype
@@ -21,14 +20,14 @@ MAPS = ("tokens", "weights", "sfb", "d")
 
 def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFields]:
     """The same; `args` has the fields of `GatherGemmArguments`.  Rows that are gathered or scattered are boxes of one row."""
-    problem, k_block = config.problem, config.k_block
+    problem, k_block, stage = config.problem, config.k_block, config.stage
     row_bytes = problem.formats.activations.row_bytes(problem.k)
     box_rows = 1 if problem.gathers else config.block_m // 2
-    weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block)
+    weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block, stage.weight_rows)
     return [
         byte_rows(args.a, row_bytes, args.a_rows, box_rows, k_block.row_bytes),
         gate_up_rows(config, args.b) if problem.gate_up else weights,
-        scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_blocks, BLOCK_N, k_block),
+        scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_blocks, stage.weight_rows, k_block),
         result_rows(config, args),
     ]
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....hardware.cta_pair import CLUSTER
 from ....layouts.mbarrier import MBarrier
 
 LOADERS = 2
 
 
-def pair_barrier_table(*, num_stages: int, loaded: int, work_tiles: int, reading_warps: int, epilogue_warps: int) -> tuple[MBarrier, ...]:
+def pair_barrier_table(
+    *, num_stages: int, loaded: int, work_tiles: int, reading_warps: int, epilogue_warps: int, accumulators: int
+) -> tuple[MBarrier, ...]:
     """All mbarriers of a CTA, in SMEM order; a stage is full after `loaded` arrivals, work tiles are for `reading_warps` of the pair."""
     readers = 32 * reading_warps
     return (
         MBarrier("full", num_stages, loaded, "both loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
         MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "both loaders"),
-        MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
-        MBarrier("acc_empty", ACCUMULATORS, CLUSTER * epilogue_warps, "every epilogue warp of the pair", "", "MMA warp", True),
+        MBarrier("acc_full", accumulators, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
+        MBarrier("acc_empty", accumulators, CLUSTER * epilogue_warps, "every epilogue warp of the pair", "", "MMA warp", True),
         MBarrier("work_tile_full", work_tiles, 1, "the pair's scheduler warp", "the work tile", "loaders, MMA warp, epilogue warps"),
         MBarrier("work_tile_empty", work_tiles, readers, "every lane that reads the tile, in the pair", "", "scheduler warp", True),
     )

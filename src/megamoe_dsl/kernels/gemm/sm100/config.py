@@ -43,6 +43,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
     kinds: ClassVar[tuple[str, ...]] = (DENSE, CONTIGUOUS, MASKED)
+    block_ms: ClassVar[tuple[int, ...]] = ROWS
 
     problem: GemmProblem
     block_m: int
@@ -60,7 +61,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         require(problem.kind in self.kinds, "problem.kind", problem.kind, kinds)
         require_integers(self, "block_m", "num_sms", "block_k", "epilogue_warpgroups", "group_m", "num_stages")
         require(isinstance(self.dealt, bool), "dealt", self.dealt, "True or False")
-        require(self.block_m in ROWS, "block_m", self.block_m, f"one of {list(ROWS)}")
+        require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         divides = problem.kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         require(divides, "block_m", self.block_m, f"a divisor of {ROW_BLOCK} for a {problem.kind} problem")
         depths = block_ks(problem)
@@ -88,11 +89,16 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     @property
     def block_n(self) -> int:
         """Rows of B of a tile."""
-        return PAIR_ROWS
+        return PAIR_ROWS * self.consumers
+
+    @property
+    def consumers(self) -> int:
+        """Sums of a tile that share its rows of A, of 256 rows of B each."""
+        return 1
 
     @property
     def n_blocks(self) -> int:
-        """Column blocks of D, of 256."""
+        """Column blocks of D."""
         return -(-self.problem.n // self.block_n)
 
     @property
@@ -120,11 +126,12 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     @property
     def stage(self) -> PairStage:
         """Operands and scales of a stage."""
-        return PairStage(self.block_m, self.k_block)
+        return PairStage(self.block_m, self.k_block, self.consumers)
 
     def smem_plan(self, num_stages: int) -> PairGemmSmemPlan:
         """Of so many stages."""
-        return PairGemmSmemPlan(self.stage, num_stages, self.table_entries, PASS_ROWS if self.staged else 0, self.epilogue_warpgroups)
+        rows = PASS_ROWS if self.staged else 0
+        return PairGemmSmemPlan(self.stage, num_stages, self.table_entries, rows, self.epilogue_warpgroups, self.tmem.accumulators)
 
     @property
     def tmem(self) -> Sm100TmemPlan:

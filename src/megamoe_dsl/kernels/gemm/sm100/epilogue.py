@@ -18,7 +18,6 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.sm100.results import ResultPart, store_results
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import store_v4
 from ....device.ring import Ring
@@ -75,11 +74,19 @@ class ResultsOfTile:
 
 
 @cute.jit
-def store_tile_of(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
-    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D."""
+def store_tile_of(
+    ctx: GemmContext,
+    tile: GemmTile,
+    column: Int32,
+    group: Int32,
+    warp: Int32,
+    lane: Int32,
+    results: cutlass.Constexpr[type[ResultsOfTile]] = ResultsOfTile,
+):
+    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D; or BF16 to where `results` says."""
     config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
     if cutlass.const_expr(config.staged):
-        rows = ResultsOfTile(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
+        rows = results(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
         staging, every = ctx.shared("cd", group), config.epilogue_warpgroups
         shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, group * PASS_ROWS)
         store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
@@ -93,11 +100,11 @@ def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable
     config = ctx.config
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
     tile, tiles = next_tile(ctx.first_tile)
-    acc = Ring.start(ACCUMULATORS)
+    acc = Ring.start(config.tmem.accumulators)
     while tile.valid():
         wait(ctx.barrier("acc_full", acc.index), acc.phase)
         fence_after_sync()
-        finish(ctx, tile, acc.index * config.block_m, group, warp, lane)
+        finish(ctx, tile, config.tmem.accumulator(acc.index), group, warp, lane)
         fence_before_sync()
         sync_warp()
         if lane == 0:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +63,8 @@ def initialise(ctx: GemmContext, warp: Any):
 
 
 @cute.jit
-def run_loader_warp(ctx: GemmContext, warp: Any):
-    """One of the four warps before the epilogue's."""
+def run_loader_warp(ctx: GemmContext, warp: Any, schedule: cutlass.Constexpr[Callable[[Any], None]] = schedule_tiles):
+    """One of the four warps before the epilogue's; `schedule` is what the scheduler warp does."""
     if warp == TOKENS_WARP:
         load_tokens(ctx)
     elif warp == WEIGHTS_WARP:
@@ -73,7 +74,7 @@ def run_loader_warp(ctx: GemmContext, warp: Any):
             issue_mma(ctx)
     else:
         tensor_memory.check_first_column(ctx)
-        schedule_tiles(ctx)
+        schedule(ctx)
 
 
 @cute.kernel

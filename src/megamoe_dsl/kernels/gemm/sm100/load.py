@@ -17,7 +17,7 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext
@@ -31,6 +31,7 @@ def load_tokens(ctx: GemmContext):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
         atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
@@ -40,9 +41,9 @@ def load_tokens(ctx: GemmContext):
 
 
 def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
-    """A CTA's 128 of a tile's 256 rows of B, and their scales."""
+    """A CTA's half of a tile's rows of B, and their scales."""
     config, problem = ctx.config, ctx.config.problem
-    column = (tile.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
+    column = (tile.n_block * CLUSTER + ctx.cta_rank) * config.stage.weight_rows
     row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_words, config.stage.weight_transaction
     return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
 

@@ -20,7 +20,7 @@ def measure_pair_gemm(find: Measurer) -> list[Measure]:
 
 def measure_mma(find: Measurer) -> list[Measure]:
     """Of the MMA warp."""
-    mmas = find.config.k_block.words * len(find.config.mma.scale_ids)
+    mmas = find.config.k_block.words * len(find.config.mma.scale_ids) * find.config.consumers
     return find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas)
 
 

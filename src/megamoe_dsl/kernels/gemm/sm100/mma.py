@@ -1,4 +1,4 @@
-"""The MMA warp of the even CTA, which fills the two accumulators in turn; the K loop is a block (blocks/sm100/mma.py).
+"""The MMA warp of the even CTA, which fills the accumulators in turn; the K loop is a block (blocks/sm100/mma.py).
 
 waits     work_tile_full and acc_empty, per tile; full, per stage
 signals   work_tile_empty, per tile; empty of both CTAs, per stage; acc_full of both CTAs, per tile
@@ -12,7 +12,6 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
-from ....blocks.sm100.tmem_plan import ACCUMULATORS
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
@@ -28,7 +27,7 @@ ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
 def issue_mma(ctx: GemmContext):
     """Runs in all lanes; one lane issues."""
     tile, tiles = next_tile(ctx.first_tile)
-    stage, acc = ctx.first_stage, Ring.start(ACCUMULATORS)
+    stage, acc = ctx.first_stage, Ring.start(ctx.config.tmem.accumulators)
     while tile.valid():
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
@@ -44,5 +43,5 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> Any:
     config, tmem = ctx.config, ctx.config.tmem
     instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
     first_scale = ctx.row_in_atom(tile) // ROWS_PER_COLUMN
-    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
-    return PairTile(acc.index * config.block_m, instruction, first_scale, config.mma, config.k_block, scales)
+    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms, config.consumers)
+    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, config.mma, config.k_block, scales, config.block_m)

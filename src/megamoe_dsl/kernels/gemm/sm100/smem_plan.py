@@ -23,6 +23,7 @@ class PairGemmSmemPlan:
     groups               entries of the table of groups; 0 without one
     pass_rows            rows of D of a pass of the epilogue; 0 where D does not pass through SMEM
     epilogue_warpgroups  each has a tile of a pass
+    accumulators         tiles that have tensor memory at a time
     """
 
     stage: PairStage
@@ -30,6 +31,7 @@ class PairGemmSmemPlan:
     groups: int
     pass_rows: int
     epilogue_warpgroups: int
+    accumulators: int
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -40,6 +42,7 @@ class PairGemmSmemPlan:
             work_tiles=WORK_TILES,
             reading_warps=self.reading_warps,
             epilogue_warps=self.epilogue_warps,
+            accumulators=self.accumulators,
         )
 
     @property

@@ -119,7 +119,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
     block_k              channels of K of a stage: 128, or 256 of E2M1 activations; results have the same bits
-    trace                warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
+    trace                warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM100

@@ -19,20 +19,20 @@ from cutlass import Int32
 
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
+from ....blocks.trace import begin, detail_of, stamp
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.warp import named_barrier, sync_warp
+from ....layouts.activity import Activity, Role
 from ....schedule import FC1
 from ..arrival import wait_tokens
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
 from ..layouts.tile import WARPS_PER_GROUP
-from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
-from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .epilogue_fc1 import finish_fc1
 from .epilogue_fc2 import finish_fc2

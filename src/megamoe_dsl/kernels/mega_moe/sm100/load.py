@@ -14,14 +14,14 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
+from ....blocks.trace import begin, detail_of, stamp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
 from ..layouts.tile import TILE_ROWS
-from ..layouts.trace import Activity, Role
 from ..tile_scheduler import next_tile, read_ends
-from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 from .maps import Sm100Map
 

@@ -10,13 +10,13 @@ import cutlass.cute as cute
 
 from ....blocks.sm100.mma import PairTile, ScaleColumns, multiply
 from ....blocks.sm100.tmem_plan import ACCUMULATORS
+from ....blocks.trace import begin, detail_of, stamp
 from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
-from ..layouts.trace import Activity, Role
+from ....layouts.activity import Activity, Role
 from ..tile_scheduler import next_tile, read_ends
-from ..trace import begin, detail_of, stamp
 from .context import Sm100Context
 
 

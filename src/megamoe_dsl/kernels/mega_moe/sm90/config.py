@@ -109,7 +109,7 @@ class Sm90Config(MegaMoeConfig):
 
     block_m  tokens of a tile: the N of the wgmma, or with 128 of them its M
     cluster  CTAs that work on neighbouring tiles and fetch together what both need; 2 only with tiles of 128 tokens
-    trace    warps leave stamps of what they were doing (kernels/mega_moe/layouts/trace.py); for profiles
+    trace    warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     arch: ClassVar[Arch] = SM90

@@ -17,13 +17,13 @@ from cutlass import Int32
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage
 from ....blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
+from ....blocks.trace import begin, detail_of, stamp
 from ....device.stage import Stage
+from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1
 from ..arrival import wait_operands
-from ..layouts.trace import Activity, Role
 from ..tile_scheduler import next_tile
-from ..trace import begin, detail_of, stamp
 from .context import Sm90Context, is_half_tile
 from .maps import Sm90Map
 

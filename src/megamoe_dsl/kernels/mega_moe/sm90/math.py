@@ -24,19 +24,19 @@ from ....blocks.sm90.packed_share import PackedShare, multiply_packed_tile
 from ....blocks.sm90.tokens_as_m import RowShare
 from ....blocks.sm90.tokens_as_n import ColumnShare
 from ....blocks.sm90.weight_scales import ScaleMatrix, WeightScales
+from ....blocks.trace import begin, detail_of, stamp
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring
 from ....device.stage import Stage
 from ....device.warp import named_barrier
+from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule import FC1, FC2
 from ..combine import combine_tokens
 from ..layouts.named_barrier import NamedBarrier
-from ..layouts.trace import Activity, Role
 from ..layouts.workspace import RankBarrier
 from ..tile_scheduler import WorkTile, next_tile
-from ..trace import begin, detail_of, stamp
 from . import epilogue_columns, epilogue_rows
 from .bias import with_bias
 from .config import Sm90Config

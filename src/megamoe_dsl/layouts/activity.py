@@ -1,11 +1,9 @@
-"""What the stamps of a traced mega kernel mean (layouts/stamps.py, kernels/mega_moe/trace.py, bench/trace.py).
-
-The detail of a stamp that belongs to a tile is 2 * (pool block * 256 + weight block) + phase.
-"""
+"""What the stamps of a traced kernel mean (layouts/stamps.py, blocks/trace.py, bench/trace.py): of the fused one, and of its two halves."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class Role(IntEnum):
@@ -17,6 +15,7 @@ class Role(IntEnum):
     MATH = 3
     MMA = 4
     EPILOGUE = 5
+    COMBINE = 6
 
 
 class Activity(IntEnum):
@@ -24,7 +23,7 @@ class Activity(IntEnum):
 
     START = 0  # the warp's first stamp
     COUNT = 1  # dispatch: counting tokens, sending their indices
-    WAIT_RANKS = 2  # who combines: every rank has done its tiles
+    WAIT_RANKS = 2  # who combines: every rank has done its tiles; in a half: every rank has its inputs there, or has read what it needs
     PULL = 3  # dispatch: tokens into the pool
     WAIT_RESULTS = 4  # dispatch: who combines has passed the rank barrier; who combines: dispatch has pulled all
     CLEAN = 5  # dispatch: clearing the workspace for the next launch
@@ -33,10 +32,15 @@ class Activity(IntEnum):
     LOAD = 8  # loaders: a tile, waits for free stages included (weight loader: for the next tile too)
     WAIT_STAGE = 9  # math: its next tile, its first stage; MMA: its next tile, a free accumulator; epilogue: its next tile, its sums
     MULTIPLY = 10  # math, MMA: a tile's K blocks, waits for later stages included
-    WAIT_STORE = 11  # math: the staging buffer
+    WAIT_STORE = 11  # math: the staging buffer; in a half: its last results are in memory
     EPILOGUE = 12  # math, epilogue: SwiGLU and scales, or the stores to other ranks
     COMBINE = 13  # who combines: the sum of top-k results
 
 
 TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
 """Those that belong to a tile."""
+
+
+def tile_detail(block: Any, n_block: Any, phase: Any) -> Any:
+    """Detail of a stamp that belongs to a tile: its row block in the pool, its block of weight rows, and of which linear it is."""
+    return 2 * (block * 256 + n_block) + phase

@@ -1,0 +1,112 @@
+"""The expert-parallel kernels of SM100 on simulated ranks: rows of Linear1 and y of every token to the bit, race detector on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from ep_runs import check_combine, check_dispatch, checked_dispatch, only_first_ranks, problem, row_activations, simulated
+from mega_moe_runs import inputs
+
+from megamoe_dsl.cases import random_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
+from megamoe_dsl.runtime.ep.traffic import Traffic
+from megamoe_dsl.runtime.watchdog import WatchdogError
+from sweep import rarely
+
+MOE = problem(recipe="fp8xfp4")
+SMALL = Sm100DispatchGemmConfig(MOE, num_sms=2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scatter", "block_k"),
+    [
+        ("fp8xfp4", True, 128),
+        rarely("fp8xfp4", False, 128),
+        rarely("mxf4xmxf4", True, 128),
+        rarely("mxf4xmxf4", False, 256),
+        rarely("mxfp8xmxfp8", True, 128),
+    ],
+)
+def test_two_ranks(recipe: str, scatter: bool, block_k: int) -> None:
+    """Dropped pairs; most tokens for the same few experts, a rank without tokens; all pairs dropped."""
+    moe = problem(recipe=recipe, intermediate=256)
+    masked, skewed = random_case(moe, (20, 9), 1, mask=0.3), random_case(moe, (0, 20), 2, skew=True)
+    skewed = replace(skewed, weights=masked.weights)
+    nothing = replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])
+    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"scatter": scatter, "block_k": block_k})
+    for number, (case, rows) in enumerate(((masked, int((torch.cat(masked.topk_idx) >= 0).sum())), (skewed, 60), (nothing, 0))):
+        assert check_dispatch(ep, case) == rows
+        assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))
+
+
+def test_launches_without_a_pause() -> None:
+    """Each finds counters as the one before left them for it, while the other rank may still be in that one."""
+    case = random_case(MOE, (12, 7), 4, mask=0.1)
+    ep = simulated(SMALL, case, {"scatter": False}, seed=5)
+    check_dispatch(ep, case, launches=3)
+    check_combine(ep, case, row_activations(ep, 0), launches=2)
+    assert [buffers.view("launch_epoch").tolist() for buffers in ep.ranks] == [[3, 2, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("block_m", "block_wise", "combine_m"), [(128, True, 64), rarely(64, False, 192), rarely(32, False, 32), rarely(128, False, 128)]
+)
+def test_one_rank_with_several_tiles_of_an_expert(block_m: int, block_wise: bool, combine_m: int) -> None:
+    """Each waiting for its own rows or for all; tiles of Linear2 that begin inside 128 rows whose scales come together, or go beyond them;
+    an expert without rows."""
+    moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe="fp8xfp4")
+    case = random_case(moe, (150,), 6, target_expert=1)
+    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, block_wise=block_wise)
+    ep = simulated(config, case, {"block_m": combine_m})
+    assert check_dispatch(ep, case) == 150
+    assert check_combine(ep, case, row_activations(ep, 0)) == 150
+
+
+@pytest.mark.parametrize(
+    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
+    [(True, False, True, 2), rarely(True, True, False, 0), rarely(False, True, True, 0), rarely(False, False, False, 0)],
+)
+def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
+    """The rows that bulk copies fetch from the other rank are those that the tables count; two E2M1 in a byte."""
+    moe = problem(9, num_experts=6, hidden=256, recipe="mxf4xmxf4")
+    case = random_case(moe, (9, 6), 7, mask=0.1)
+    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
+    config = Sm100DispatchGemmConfig(moe, num_sms=2, **options)
+    traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
+    assert traffic.tokens < traffic.pairs or not token_saving
+    assert checked_dispatch(simulated(config, case), case).crossed == moe.hidden // 2 * traffic.tokens
+
+
+def test_a_rank_that_stays_away_is_named() -> None:
+    """Rank 1 never launches: rank 0 gives up, and says at which barrier."""
+    case = random_case(MOE, (3, 2), 8)
+    ep = simulated(SMALL, case, watchdog_ns=20_000)
+    with (
+        only_first_ranks(ep, 1),
+        pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"),
+    ):
+        ep.dispatch(inputs(case))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("block_m", 96), ("block_m", 192), ("block_n", 128), ("cluster", 1), ("num_sms", 3), ("block_k", 256), ("epilogue_warpgroups", 3)],
+)
+def test_bad_fields_are_named(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):
+        SMALL.replace(**{field: value})
+
+
+def test_a_tile_of_few_rows_waits_for_its_expert() -> None:
+    """Scales of 128 rows come together, and those after the tile's may be on their way."""
+    with pytest.raises(ConfigError, match=r"block_wise = True: must be False, or block_m = 128: scales of 128 rows are fetched together"):
+        SMALL.replace(block_m=64)
+    assert not SMALL.replace(block_m=64, block_wise=False).block_wise
+
+
+def test_formats_of_other_chips_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
+        Sm100GemmCombineConfig(problem())

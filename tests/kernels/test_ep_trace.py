@@ -1,0 +1,84 @@
+"""Traced halves of a layer compute the same, and their stamps tell what every warp did: each tile and each task once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from ep_runs import check_combine, check_dispatch, problem, row_activations, simulated
+
+from megamoe_dsl.bench.trace import Span, spans_of
+from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig
+from megamoe_dsl.layouts.activity import TILE_ACTIVITIES, Activity, Role, tile_detail
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+
+WARPS = {Role.TOKEN_LOADER: 1, Role.WEIGHT_LOADER: 1, Role.MATH: 8}
+MOE = problem(12, hidden=256, num_experts=4)
+
+
+@pytest.fixture(scope="module")
+def traced() -> tuple[SimulatedEp, Case]:
+    """Dispatch twice on the same buffers, the second time on other data, and combine: stamps are the last launch's."""
+    case = random_case(MOE, (12, 5), 1, mask=0.1)
+    ep = simulated(DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4, trace=True), case, {"trace": True})
+    check_dispatch(ep, replace(random_case(MOE, (3, 12), 2), weights=case.weights))
+    check_dispatch(ep, case)
+    check_combine(ep, case, row_activations(ep, 3))
+    return ep, case
+
+
+def configs(ep: SimulatedEp) -> tuple[EpConfig, EpConfig]:
+    """Of dispatch and of combine."""
+    return ep.dispatch_kernel.config, ep.combine_kernel.config
+
+
+def test_every_tile_is_stamped_once_by_all_warps_of_a_cta(traced: tuple[SimulatedEp, Case]) -> None:
+    ep, _ = traced
+    for buffers in ep.ranks:
+        for phase, config in enumerate(configs(ep)):
+            spans = list(spans_of(buffers.trace_of(config)))
+            blocks = [place.start // 64 + i for place in buffers.expert_slices() for i in range(-(-(place.stop - place.start) // 64))]
+            tiles = Counter(tile_detail(block, n, phase) for block in blocks for n in range(config.gemm_problem.n // config.block_n))
+            for role, activities in (
+                (Role.TOKEN_LOADER, (Activity.WAIT_TOKENS, Activity.LOAD)),
+                (Role.WEIGHT_LOADER, (Activity.LOAD,)),
+                (Role.MATH, (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.EPILOGUE)),
+            ):
+                for activity in activities:
+                    stamped = Counter(one.detail for one in spans if (one.role, one.activity) == (role, activity))
+                    assert stamped == dict.fromkeys(tiles, WARPS[role])
+
+
+def test_every_task_is_one_warps(traced: tuple[SimulatedEp, Case]) -> None:
+    """Those of dispatch are as many for each rank; those of combine are the rank's tokens."""
+    ep, case = traced
+    for rank, buffers in enumerate(ep.ranks):
+        dispatch, combine = (list(spans_of(buffers.trace_of(config))) for config in configs(ep))
+        pulls = [one.detail for one in dispatch if one.activity == Activity.PULL]
+        most = int(buffers.view("recv_pairs").max())
+        assert sorted(pulls) == list(range(-(-most // 4) * MOE.num_ranks))
+        sums = [one.detail for one in combine if one.activity == Activity.COMBINE]
+        assert sorted(sums) == list(range(-(-len(case.x[rank]) // 4)))
+
+
+def test_a_warps_time_has_no_gaps(traced: tuple[SimulatedEp, Case]) -> None:
+    ep, _ = traced
+    for buffers in ep.ranks:
+        for phase, (config, role) in enumerate(zip(configs(ep), (Role.DISPATCH, Role.COMBINE), strict=True)):
+            warps: dict[tuple[int, int], list[Span]] = {}
+            for span in spans_of(buffers.trace_of(config)):
+                warps.setdefault((span.sm, span.warp), []).append(span)
+                assert span.activity not in TILE_ACTIVITIES or span.detail & 1 == phase
+            moving = {one: mine for one, mine in warps.items() if mine[0].role == role}
+            assert len(moving) == 2 * 4 and all(mine[-1].activity == Activity.WAIT_RANKS for mine in moving.values())
+            for mine in warps.values():
+                assert all(a.end == b.start for a, b in pairwise(mine)) and all(one.start <= one.end for one in mine)
+
+
+def test_what_is_no_choice_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"trace = 2: must be True or False"):
+        DispatchGemmConfig(MOE, trace=2)  # type: ignore[arg-type]
