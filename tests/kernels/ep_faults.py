@@ -110,7 +110,6 @@ TAIL = (
 GATHERED = (
     *GATHER_FAULTS[:-1],  # rows begin where the table says
     before("row counted before its token is written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
-    before("last row counted by lanes that have not met", IN_GPU, 1, WARP_BARRIER, gone, ("race",)),
     before("scales not stored", ROW_STORE, 0, r"st\.global\.b32[^;]*;(?=.*st\.global\.b64)", gone, NOT_ORDERED),
     after("place of a token not stored", ROW_LIES, 0, r"st\.global\.b32[^;]*;", gone, ANY),
     before("rows not waited for by the first warp", COPY_ROW, 0, SPIN, taken, ANY),
