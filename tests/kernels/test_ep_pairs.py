@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from ep_runs import check_combine, check_dispatch, checked_dispatch, only_first_ranks, problem, row_activations, simulated
+from ep_runs import check_combine, check_dispatch, checked_dispatch, only_first_ranks, problem, row_activations, simulated, small_config
 from mega_moe_runs import inputs
 
 from megamoe_dsl.cases import random_case
@@ -66,18 +67,25 @@ def test_one_rank_with_several_tiles_of_an_expert(block_m: int, block_wise: bool
 
 
 @pytest.mark.parametrize(
-    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
-    [(True, False, True, 2), rarely(True, True, False, 0), rarely(False, True, True, 0), rarely(False, False, False, 0)],
+    "options",
+    [
+        {"token_sorting": False, "saving_experts": 2},
+        rarely({"block_wise": False}),
+        rarely({"token_saving": False}),
+        rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),
+        rarely({"tail_sms": 1}),
+        rarely({"tail_sms": 1, "block_wise": False, "saving_experts": 2}),
+    ],
+    ids=str,
 )
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
+def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count; two E2M1 in a byte."""
     moe = problem(9, num_experts=6, hidden=256, recipe="mxf4xmxf4")
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
-    config = Sm100DispatchGemmConfig(moe, num_sms=2, **options)
+    config = small_config(moe, **options)
     traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
-    assert traffic.tokens < traffic.pairs or not token_saving
-    assert checked_dispatch(simulated(config, case), case).crossed == moe.hidden // 2 * traffic.tokens
+    assert traffic.tokens < traffic.pairs or not config.token_saving
+    assert checked_dispatch(simulated(config, case), case, 2).crossed == 2 * moe.hidden // 2 * traffic.tokens
 
 
 def test_a_rank_that_stays_away_is_named() -> None:

@@ -8,8 +8,9 @@ from functools import partial
 from mutant import Mutant
 
 FOLDER = "kernels/ep_moe"
-DISPATCH, SCHEDULER, CONTEXT = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context"))
+DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
+STORED_ONCE = (f"{RUNS}::test_a_token_stored_once",)
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
@@ -21,8 +22,8 @@ MUTANTS = (
         "scales of a saved token go to its first row only",
         "wrong base",
         DISPATCH,
-        "shuffle(places.rows, lowest_bit(mask))",
-        "shuffle(places.rows, lowest_bit(places.mask))",
+        "row = shuffle(places.rows, lowest_bit(mask))",
+        "row = shuffle(places.rows, lowest_bit(places.mask))",
     ),
     mutant(
         "a task has the pairs of those after it",
@@ -51,11 +52,11 @@ MUTANTS = (
         "a tile waits for as many rows of its expert as it has",
         "wrong number",
         CONTEXT,
-        'index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))',
-        "index, rows = tile.group, tile.valid_m",
+        'rows = load_u32(ctx.at("expert_rows", tile.group))',
+        "rows = tile.valid_m",
         (f"{RUNS}::test_one_rank_with_several_tiles_of_an_expert[False]",),
     ),
-    mutant("a row is counted before it is written", "missing order", DISPATCH, "        wait_group(0)\n", ""),
+    mutant("a row is counted before it is written", "missing order", DISPATCH, "            wait_group(0)\n", "            pass\n"),
     mutant("a row is counted without release", "missing order", DISPATCH, '1, "release", "gpu")', '1, "relaxed", "gpu")'),
     mutant(
         "inputs of other ranks are not waited for",
@@ -65,10 +66,18 @@ MUTANTS = (
         "",
         (f"{RUNS}::test_a_rank_that_stays_away_is_named",),
     ),
-    mutant("a tile waits for its first row", "off by one", CONTEXT, "block_m), tile.valid_m", "block_m), Int32(1)"),
-    mutant("scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "    fence_async_global()\n", ""),
+    mutant("a tile waits for its first row", "off by one", CONTEXT, "tile.row), tile.valid_m", "tile.row), Int32(1)"),
+    mutant(
+        "scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "        fence_async_global()\n", "        pass\n"
+    ),
     mutant("experts follow one another without padding", "wrong base", SCHEDULER, "padded = padded_rows(rows)", "padded = rows"),
-    mutant("the last row of a warp is not counted", "off by one", DISPATCH, "    count_row(ctx, moved)\n    end_launch", "    end_launch"),
+    mutant(
+        "the last row of a warp is not counted",
+        "off by one",
+        DISPATCH,
+        "        task = next_task(ctx)\n    count_row(ctx, moved)\n",
+        "        task = next_task(ctx)\n",
+    ),
     mutant(
         "a row is loaded into slots that are still read",
         "missing order",
@@ -89,6 +98,40 @@ MUTANTS = (
         "kernels/ep_moe/end.py",
         '            store_u32(ctx.at("task_counter"), 0)\n',
         "            pass\n",
+    ),
+    mutant(
+        "tail warps count from the first SM",
+        "wrong base",
+        TAIL,
+        "(ctx.sm - config.fetching_sms)",
+        "ctx.sm",
+        STORED_ONCE,
+    ),
+    mutant(
+        "rows of a tail warp are as far apart as all warps are many", "wrong base", TAIL, "config.tail_sms *", "ctx.num_sms *", STORED_ONCE
+    ),
+    mutant("rows are counted before they are copied", "missing order", TAIL, "        wait_group(0)\n", "", STORED_ONCE),
+    mutant("tail warps take what the launch before has stored", "wrong phase", TAIL, "ctx.epoch + 1", "ctx.epoch", STORED_ONCE),
+    mutant("tail warps copy a row from itself", "wrong base", TAIL, "shuffle(source, index)", "first + index", STORED_ONCE),
+    mutant("groups of rows go on without padding", "wrong base", GROUPS, "+ padded_rows(groups.rows)", "+ groups.rows", STORED_ONCE),
+    mutant(
+        "the last group of an expert is left out", "off by one", GROUPS, "ceil_div(self.rows, LANES)", "div(self.rows, LANES)", STORED_ONCE
+    ),
+    mutant(
+        "each row is said to have its own token",
+        "wrong base",
+        DISPATCH,
+        'ctx.at("sources", places.rows), first)',
+        'ctx.at("sources", places.rows), places.rows)',
+        STORED_ONCE,
+    ),
+    mutant(
+        "a row is counted before another lane has stored it",
+        "missing order",
+        DISPATCH,
+        "        wait_group(0)  # of the lane that has stored it for all\n        sync_warp()\n",
+        "        wait_group(0)\n",
+        STORED_ONCE,
     ),
     mutant(
         "both CTAs of a pair hand out tiles",
@@ -167,7 +210,10 @@ def short_simulation(arch: str) -> str | None:
     return sign_of(check)
 
 
-def ptx_faults(subjects: tuple[str, ...] = ("dispatch", "dispatch of pairs")) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+OF_DISPATCH = ("dispatch", "tail", "gathered", "dispatch of pairs")
+
+
+def ptx_faults(subjects: tuple[str, ...] = OF_DISPATCH) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     from fault_trial import trials
     from test_ep_faults import CASES, how_noticed

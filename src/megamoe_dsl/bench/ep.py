@@ -44,6 +44,10 @@ SWITCHED_OFF = (
     "dispatch saving_experts=0",
     "dispatch token_sorting=off",
     "dispatch block_wise=off",
+    "dispatch rows=gathered",
+    "dispatch tail_sms=8",
+    "dispatch tail_sms=16",
+    "dispatch tail_sms=32",
     "dispatch cluster=1",
     "dispatch group_m=8",
     "dispatch task_tokens=2",
@@ -77,7 +81,7 @@ class Variant:
     def fields(self) -> dict[str, Any]:
         """By name."""
         pairs = (one.split("=") for one in self.name.split()[1:])
-        return {name: VALUES[value] if value in VALUES else int(value) for name, value in pairs}
+        return {name: VALUES[value] if value in VALUES else int(value) if value.isdigit() else value for name, value in pairs}
 
     @property
     def dispatches(self) -> bool:

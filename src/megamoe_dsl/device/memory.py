@@ -169,6 +169,11 @@ def load_acquire_u64(address: Any, scope: str) -> Any:
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
 
 
+def store_release_u32(address: Any, value: Any, scope: str) -> None:
+    """4 bytes, as a release: who sees them by an acquire sees what this thread wrote and saw before.  `scope` is gpu or sys."""
+    emit(f"st.release.{scope}.global.b32 [{{}}], {{}};", address, value)
+
+
 def atomic_add_u32(address: Any, value: Any) -> Any:
     """Previous value; relaxed, GPU scope."""
     return emit_to(Int32, "atom.relaxed.gpu.global.add.u32 {}, [{}], {};", address, value)

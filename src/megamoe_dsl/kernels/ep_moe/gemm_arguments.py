@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..gather_gemm.arguments import GatherGemmArguments
 from ..gemm.arguments import GemmArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .layouts.pool import pool_rows
@@ -30,3 +31,14 @@ def dispatch_gemm_arguments(config: DispatchGemmConfig, args: Any) -> GemmArgume
     no_groups: Any = 0  # where rows of experts lie is in the table that the scheduler makes
     acts, scales, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "fc1_sf", "tile_counter"))
     return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+
+
+def gathering_arguments(config: DispatchGemmConfig, args: Any) -> GatherGemmArguments:
+    """The same where rows are gathered, from where tokens lie, with scales beside them."""
+    whole = dispatch_gemm_arguments(config, args)
+    scales, sources = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("row_sf", "sources"))
+    rows: Any = whole.m
+    columns: Any = config.gemm_problem.k_blocks
+    nothing: Any = 0
+    gemm = (whole.a, scales, whole.b, whole.b_sf, whole.d, whole.groups, whole.counter, rows, columns)
+    return GatherGemmArguments(*gemm, nothing, sources, nothing, rows, rows)

@@ -72,6 +72,9 @@ def symmetric_buffer(problem: Problem) -> Region:
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
     | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
+    | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
+    | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
+    | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
 
     E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
     of a row and 128 channels in a word, in UTCCP order.
@@ -103,4 +106,7 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), word, ALIGNMENT),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
+        Field("sources", (rows,), I32, ALIGNMENT),
+        Field("stored", (rows,), U32, ALIGNMENT),
+        Field("row_sf", (rows, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
     )

@@ -15,7 +15,7 @@ from ....layouts.arith import Int
 from ....problem import Problem
 from ....target import Target
 from ...gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
-from ..config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ..config import COPIED, DispatchGemmConfig, EpConfig, GemmCombineConfig
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Sm100EpConfig(EpConfig):
 class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
     """A `DispatchGemmConfig` of pairs.  Raises `ConfigError` where a tile has fewer rows than its scales come in, and does not wait for all
     of its expert, or more."""
+
+    row_places: ClassVar[tuple[str, ...]] = (COPIED,)
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
