@@ -50,6 +50,7 @@ def subjects() -> dict[str, Subject]:
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
         "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
+        "gathered by pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
         "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
     }

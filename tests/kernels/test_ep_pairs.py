@@ -53,14 +53,21 @@ def test_launches_without_a_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_m", "block_wise", "combine_m"), [(128, True, 64), rarely(64, False, 192), rarely(32, False, 32), rarely(128, False, 128)]
+    ("block_m", "options", "combine_m"),
+    [
+        (128, {}, 64),
+        rarely(64, {"block_wise": False}, 192),
+        rarely(32, {"block_wise": False}, 32),
+        rarely(128, {"block_wise": False}, 128),
+        rarely(64, {"rows": "gathered"}, 64),
+    ],
 )
-def test_one_rank_with_several_tiles_of_an_expert(block_m: int, block_wise: bool, combine_m: int) -> None:
+def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[str, Any], combine_m: int) -> None:
     """Each waiting for its own rows or for all; tiles of Linear2 that begin inside 128 rows whose scales come together, or go beyond them;
     an expert without rows."""
     moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe="fp8xfp4")
     case = random_case(moe, (150,), 6, target_expert=1)
-    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, block_wise=block_wise)
+    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, **options)
     ep = simulated(config, case, {"block_m": combine_m})
     assert check_dispatch(ep, case) == 150
     assert check_combine(ep, case, row_activations(ep, 0)) == 150
@@ -73,6 +80,9 @@ def test_one_rank_with_several_tiles_of_an_expert(block_m: int, block_wise: bool
         rarely({"block_wise": False}),
         rarely({"token_saving": False}),
         rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),
+        {"rows": "gathered"},
+        rarely({"rows": "gathered", "block_m": 32, "token_sorting": False, "block_k": 256}),
+        rarely({"rows": "gathered", "block_m": 64, "block_wise": False, "saving_experts": 2}),
         rarely({"tail_sms": 1}),
         rarely({"tail_sms": 1, "block_wise": False, "saving_experts": 2}),
     ],
@@ -82,7 +92,7 @@ def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count; two E2M1 in a byte."""
     moe = problem(9, num_experts=6, hidden=256, recipe="mxf4xmxf4")
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    config = small_config(moe, **options)
+    config = small_config(moe).replace(num_stages=0, **options)
     traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
     assert traffic.tokens < traffic.pairs or not config.token_saving
     assert checked_dispatch(simulated(config, case), case, 2).crossed == 2 * moe.hidden // 2 * traffic.tokens

@@ -166,6 +166,14 @@ MUTANTS = (
         (f"{PAIR_RUNS}::test_bad_fields_are_named",),
     ),
     of_pairs(
+        "rows that a list names are not waited for",
+        "missing order",
+        "kernels/gather_gemm/sm100/list_rows.py",
+        "        ctx.wait_rows(tile)\n",
+        "",
+        (f"{PAIR_RUNS}::test_tokens_saved_do_not_cross",),
+    ),
+    of_pairs(
         "scales of weights are read as checkpoints have them",
         "wrong base",
         "runtime/ep/buffers.py",

@@ -162,9 +162,14 @@ class EpConfig(ABC):
         return count
 
     @property
+    def gathering_warps(self) -> int:
+        """Beside the loaders."""
+        return 0
+
+    @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS)
+        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS + self.gathering_warps)
 
     @property
     def registers(self) -> RegisterBudget:
@@ -186,7 +191,7 @@ class EpConfig(ABC):
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
         gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
-        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS + self.gathering_warps
         return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
@@ -233,7 +238,8 @@ class DispatchGemmConfig(EpConfig):
         saves = self.fetched_for > 1
         require(saves or self.rows == COPIED, "rows", self.rows, f"{COPIED} where a token is fetched for each of its rows")
         require(saves or not self.tail_sms, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
-        require(not self.gathers or self.cluster == 1, "cluster", self.cluster, f"1 where rows are {GATHERED}: a CTA gathers its own")
+        alone = self.clusters[0]
+        require(not self.gathers or self.cluster == alone, "cluster", self.cluster, f"{alone} where rows are {GATHERED}: not for others")
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
@@ -286,7 +292,7 @@ class DispatchGemmConfig(EpConfig):
         """Linear1: gate and up of every row."""
         p = self.problem
         if self.gathers:
-            return GatherGemmProblem(2 * p.intermediate, p.hidden, num_groups=p.experts_per_rank)
+            return GatherGemmProblem(2 * p.intermediate, p.hidden, num_groups=p.experts_per_rank, recipe=p.recipe)
         return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
 
 

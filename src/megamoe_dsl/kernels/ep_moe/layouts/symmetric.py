@@ -108,5 +108,5 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("results", (rows, hidden), BF16, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),
         Field("stored", (rows,), U32, ALIGNMENT),
-        Field("row_sf", (rows, hidden // SCALE_CHANNELS), F32, ALIGNMENT),
+        Field("row_sf", (rows, hidden // SCALE_CHANNELS), word, ALIGNMENT),
     )
