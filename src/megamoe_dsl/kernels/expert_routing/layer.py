@@ -44,7 +44,7 @@ class ExpertLayer:
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
     recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4 on SM100
-    preactivations  whether gate and up of every row are stored, too: on SM90
+    preactivations  whether gate and up of every row are stored, too
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

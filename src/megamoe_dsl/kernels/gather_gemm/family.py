@@ -73,9 +73,10 @@ class GatherGemmKernel(GemmKernel):
         return "-".join([super().label(config), problem.source, problem.result, *more])
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
-        """As of a packed GEMM, and who loads rows."""
+        """As of a packed GEMM, who loads rows, and what consumers share."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
-        return [*super().facts(config), ("rows", config.row_loader)]
+        consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
+        return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]
 
     def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
         """Of the roles.  Raises `InspectionError`."""

@@ -28,7 +28,7 @@ class GatherGemmProblem(GemmProblem):
             SM90 E4M3 with a power of two for each row and 128; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
-    preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants; on SM90
+    preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """

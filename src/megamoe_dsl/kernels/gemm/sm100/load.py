@@ -17,7 +17,6 @@ from cutlass import Int32
 
 from ....blocks.sm100 import load
 from ....blocks.sm100.load import PairOperand
-from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import SF_ATOM_ROWS
 from ....layouts.activity import Activity, Role
 from ....schedule.fused_moe import mma_tokens
@@ -47,7 +46,7 @@ def load_tokens(ctx: GemmContext):
 def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
     """A CTA's half of a tile's rows of B, and their scales."""
     config, problem = ctx.config, ctx.config.problem
-    column = (tile.n_block * CLUSTER + ctx.cta_rank) * config.stage.weight_rows
+    column = (tile.n_block * config.cluster + ctx.cta_rank) * config.stage.weight_rows
     row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_words, config.stage.weight_transaction
     return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
 

@@ -36,7 +36,7 @@ def issue_mma(ctx: GemmContext):
         ctx.stamp(Activity.WAIT_STAGE, tile)
         stage = multiply(stage, pair_tile(ctx, tile, acc), Int32(ctx.config.k_blocks))
         if elect():
-            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
+            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index), ctx.own_pair)
         ctx.stamp(Activity.MULTIPLY, tile)
         acc = acc.next()
         tile, tiles = next_tile(tiles)
