@@ -46,6 +46,7 @@ def subjects() -> dict[str, Subject]:
         "gathered": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "serial": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
     }
 

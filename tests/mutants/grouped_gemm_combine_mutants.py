@@ -57,7 +57,7 @@ MUTANTS = (
     ),
 )
 
-ptx_faults = partial(dispatch.ptx_faults, ("combine", "boxes"))
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes"))
 
 
 def short_simulation(arch: str) -> str | None:
