@@ -29,7 +29,7 @@ H200 = Target.typical("sm_90a")
 POINT = dense(512, 256, 384)
 
 REFUSED = {
-    "--kernel = 'pre_dispatch': must be mega_moe or gemm": ["bench", "--kernel", "pre_dispatch"],
+    "--kernel = 'pre_dispatch': must be mega_moe, gemm, dispatch_grouped_gemm or": ["bench", "--kernel", "pre_dispatch"],
     "--points = 'packed': must be left out with --kernel mega_moe": ["bench", "--points", "packed"],
     "--preset = 'pro': must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--preset", "pro"],
     "--soak = 10: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--soak", "10"],

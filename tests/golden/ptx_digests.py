@@ -78,9 +78,9 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
     return lambda: GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
-def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
+def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
     of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
-    return lambda: Sm100GatherConfig(of_rows, block_m, dealt=True, consumers=consumers)
+    return lambda: Sm100GatherConfig(of_rows, block_m, dealt=True, consumers=consumers, pairs=pairs)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -150,6 +150,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
+    "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
     "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
@@ -164,6 +165,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-gate-first": _pair_gather(128, gate_up="gate_first", output="e4m3"),
     "sm_100a-gather-gemm-w4a4-interleaved": _pair_gather(64, "mxf4xmxf4", gate_up="interleaved", output="e2m1"),
     "sm_100a-gather-gemm-two-consumers": _pair_gather(192, consumers=2, gate_up="gate_first", output="e4m3"),
+    "sm_100a-gather-gemm-two-pairs": _pair_gather(256, pairs=2),
+    "sm_100a-gather-gemm-stored": _pair_gather(128, gate_up="up_first", output="e4m3", preactivations=True),
     "sm_100a-route": lambda: Sm100RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_100a-topk-sum": lambda: Sm100SumConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148),
     "sm_90a-pre-dispatch": lambda: PreDispatchConfig.choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a")),

@@ -56,6 +56,14 @@ GATHER_RUNS = (
         {**GPT_OSS, "source": "packed"},
         {"warpgroups": 1},
     ),
+    *(
+        GatherRun(f"stored-{gate_up}", counts, rows, 256, {**GATE_UP, "gate_up": gate_up, "preactivations": True}, {"dealt": True, **more})
+        for gate_up, counts, rows, more in (
+            ("gate_first", (130, 0, 5), 128, {}),
+            ("up_first", (17, 3), 64, {"warpgroups": 1}),
+            ("interleaved", (2, 0, 66), 64, {"warpgroups": 1}),
+        )
+    ),
     GatherRun("gather-one-row", (0, 1), 64, 64),
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}

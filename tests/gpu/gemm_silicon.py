@@ -6,8 +6,6 @@ agree where every sum is exact, and normal numbers have to be within the referen
 
 from __future__ import annotations
 
-import gzip
-import pickle
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,12 @@ from gather_runs import GATHER_RUNS, GatherRun
 from gemm_runs import RUNS, Run
 from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
-from megamoe_dsl.bench.portable import dump
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.gemm_scales import scales_by_column
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from pair_gemm_runs import PAIR_RUNS
+from prepared_record import read_record, write_record
 
 SUFFIX = ".gemm.gz"
 BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
@@ -66,24 +64,17 @@ def prepare_check(folder: Path, check: Check) -> str:
 
     torch.set_num_threads(1)
     store, case = ArtifactStore(folder), check.run.case(exact=check.exact)
-    before = case.tensors.d.clone()
+    before = {name: tensor.clone() for name, tensor in results(case.tensors).items()}
     ends = None if check.must_be_bits else case.ends(exact=False)
     simulate_gemm(store.get(check.run.config), case.tensors, race=False)
-    record = {"sources": sources(check), "tensors": replace(case.tensors, d=before), "results": results(case.tensors), "ends": ends}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{check.name}{SUFFIX}").write_bytes(gzip.compress(dump(record), 6))
+    record = {"tensors": replace(case.tensors, **before), "results": results(case.tensors), "ends": ends}
+    write_record(folder / f"{check.name}{SUFFIX}", sources(check), record)
     return f"{check.name}: {case.tensors.d.numel()} elements"
 
 
 def read(folder: Path, check: Check) -> dict[str, Any]:
-    """A case.  Raises LookupError where it was not prepared, or from other sources."""
-    path = folder / f"{check.name}{SUFFIX}"
-    if not path.exists():
-        raise LookupError(f"{folder} has no case {check.name}: run prepare.py where the DSL is")
-    record: dict[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
-    if record["sources"] != sources(check):
-        raise LookupError(f"{folder}: {check.name} was prepared from other sources: run prepare.py again")
-    return record
+    """A case.  Raises LookupError as `read_record`."""
+    return read_record(folder / f"{check.name}{SUFFIX}", sources(check))
 
 
 def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
@@ -95,9 +86,9 @@ def on_gpu(tensors: GemmTensors | GatherTensors) -> GemmTensors | GatherTensors:
 
 
 def results(tensors: GemmTensors | GatherTensors) -> dict[str, torch.Tensor]:
-    """D, and its scales where it has some."""
-    scales = getattr(tensors, "d_sf", None)
-    return {"d": tensors.d} if scales is None else {"d": tensors.d, "d_sf": scales.contiguous()}
+    """D, and what there is beside it: its scales, gate and up."""
+    beside = {name: getattr(tensors, name, None) for name in ("d_sf", "preactivations")}
+    return {"d": tensors.d, **{name: tensor.contiguous() for name, tensor in beside.items() if tensor is not None}}
 
 
 def other_bits(d: torch.Tensor, expected: torch.Tensor) -> int:

@@ -50,6 +50,15 @@ PAIR_GATHER_RUNS = (
     pair_gather("two-consumers-two-tiles", COUNTS, 64, {"recipe": W4A4, "k": 512, "n": 528}, block_k=256, consumers=2),
     pair_gather("two-consumers-gate-first", COUNTS, 128, {**GATE_UP, "gate_up": "gate_first"}, consumers=2, num_stages=2),
     pair_gather("rows-256", (300, 0, 9), 256, {}, num_stages=2),
+    pair_gather("two-pairs", (300, 0, 9), 256, {"n": 784, "result": "blocked"}, pairs=2, num_sms=8, num_stages=2, dealt=True),
+    pair_gather("two-pairs-sorted", COUNTS, 32, {"source": "packed", "n": 528}, pairs=2, num_stages=2),
+    pair_gather("two-pairs-gate-first", COUNTS, 64, {**GATE_UP, "n": 1024, "gate_up": "gate_first"}, pairs=2, consumers=2),
+    *(
+        pair_gather(
+            f"stored-{gate_up}", COUNTS, 64, {**GATE_UP, "gate_up": gate_up, "preactivations": True, "result": result}, num_stages=2
+        )
+        for gate_up, result in (("gate_first", "blocked"), ("up_first", "packed"), ("interleaved", "packed"))
+    ),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}
@@ -57,3 +66,5 @@ EVERYTHING_OF_PAIRS = pair_gather(
     "faults-pair-gathered", (20, 0, 90), 32, {"n": 528, "k": 384, "result": "blocked"}, num_stages=2, dealt=True, consumers=2
 )
 """Rings of stages and of lists wrap, tiles end within rows of other experts' blocks, passes are whole; two consumers share rows."""
+EVERYTHING_OF_TWO_PAIRS = pair_gather("faults-pairs-gathered", (20, 0, 90), 32, {"n": 528, "k": 384}, num_stages=2, pairs=2)
+"""The same of clusters of two pairs, which give each other's stages back."""

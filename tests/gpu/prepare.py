@@ -4,7 +4,7 @@
     python tests/gpu/prepare.py silicon layer --gpus 4           simulator's results; kernels of the layer
     python tests/gpu/prepare.py silicon layer soak gemm --gpus 4 --recipe fp8xfp4      the same for Blackwell
 
-There are `soak`, `gemm`, and for Hopper `engines`, `gpt_oss` and `ep`, too.
+There are `soak`, `gemm`, and for Hopper `engines`, `gpt_oss`, `ep` and `experts`, too.
 
 Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8xfp4]
 """
@@ -21,6 +21,7 @@ import torch
 
 import engine_configs
 import ep_ranks
+import expert_silicon
 import gemm_silicon
 import gpt_oss_layer
 import layer_checks
@@ -36,8 +37,8 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 
-WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm", "ep")
-HOPPER_ONLY = ("engines", "gpt_oss", "ep")
+WHAT = ("silicon", "layer", "soak", "engines", "gpt_oss", "gemm", "ep", "experts")
+HOPPER_ONLY = ("engines", "gpt_oss", "ep", "experts")
 
 
 def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
@@ -82,6 +83,11 @@ def main() -> None:
     if "gemm" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
             for line in pool.map(partial(gemm_silicon.prepare_check, options.kernels), gemm_silicon.checks(options.arch, options.small)):
+                print(line, flush=True)
+    if "experts" in what:
+        target = Target(options.arch, options.gpu_sms, Host.typical(options.arch).gpu)
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            for line in pool.map(partial(expert_silicon.prepare_check, options.kernels, target), expert_silicon.CHECKS):
                 print(line, flush=True)
     if "silicon" in what:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:

@@ -15,6 +15,7 @@ from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
+from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.kernels.registry import config_type, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate
@@ -31,6 +32,12 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
     """A tiny layer over two ranks for up to `tokens` tokens each; `changes` replace fields."""
     fields = {"hidden": 512, "intermediate": 128, "num_experts": 8, "topk": 3, "num_ranks": 2, "max_tokens_per_rank": tokens}
     return Problem(**{**fields, "recipe": "fp8xfp8", **changes})
+
+
+def small_config(moe: Problem, **fields: Any) -> DispatchGemmConfig:
+    """Dispatch on two SMs with small tiles, of the architecture that has the problem's formats."""
+    kind, tile = (DispatchGemmConfig, (64, 64)) if moe.formats.promoted else (Sm100DispatchGemmConfig, (128, 256))
+    return kind(moe, *tile, num_sms=2, **{"task_tokens": 2, **fields})
 
 
 def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:

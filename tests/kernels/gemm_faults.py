@@ -7,7 +7,7 @@ from functools import cache
 
 from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
-from pair_gather_faults import PAIR_GATHER_FAULTS
+from pair_gather_faults import PAIR_GATHER_FAULTS, TWO_PAIRS_FAULTS
 from pair_gemm_faults import PAIR_FAULTS
 from sm90_faults import (
     ARRIVE,
@@ -41,7 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, SPLIT, SWAPPED, Run, artifact, groups
-from pair_gather_runs import EVERYTHING_OF_PAIRS
+from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS
 from pair_gemm_runs import SUBJECT
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
@@ -73,6 +73,7 @@ SUBJECTS = {
     "CTA pair": Subject(SUBJECT),
     "gathered": Subject(EVERYTHING_GATHERED, launches=1),
     "gathered by a pair": Subject(EVERYTHING_OF_PAIRS, launches=1),
+    "gathered by two pairs": Subject(EVERYTHING_OF_TWO_PAIRS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
@@ -145,6 +146,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),
+    *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
 )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from kernel_faults import gone, last_number_plus, swap
-from pair_gemm_faults import ANY, MMA, SCALES
+from pair_gemm_faults import AFTER, ANY, LOAD, MMA, SCALES
 from sm90_faults import (
     EPILOGUE_GROUP,
     EXPECT,
     FENCE_SHARED,
     NOT_ORDERED,
     RELEASE,
+    SEND_TICKET,
     STUCK,
     WAIT,
     Sm90Fault,
@@ -20,6 +24,7 @@ from sm90_faults import (
 )
 
 GATHER = r"cp\.async\.bulk\.tensor\.2d\.cta_group::2[^;]*gather4[^;]*;"
+TO_CTAS = r"cvt\.u16\.u32 m, (%r\d+);"
 SCATTER = r"cp\.async\.bulk\.tensor\.2d\.global[^;]*scatter4[^;]*;"
 COPY = r"cp\.async\.ca\.[^;]*;"
 COPIED = r"cp\.async\.mbarrier\.arrive\.noinc\.shared::cta\.b64 \[(%r\d+)\];"
@@ -57,4 +62,24 @@ PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
     at("four rows not scattered", SCATTER, 0, gone, NOT_ORDERED),
     after("scattered rows not committed", SCATTER, 0, COMMIT, gone, NOT_ORDERED),
     at("pass staged while it is scattered", READ_WAIT, 0, gone, NOT_ORDERED),
+)
+
+
+def to_pair(which: int) -> Callable[[re.Match[str]], str]:
+    return lambda match: f"mov.b16 m, {3 << 2 * which};"
+
+
+TWO_PAIRS_FAULTS: tuple[Sm90Fault, ...] = (
+    before("empty not waited for by the warps that gather", GATHER, 0, WAIT, never, ANY),
+    before("empty not waited for by the weight loader", LOAD, 0, WAIT, never, ANY),
+    at("stage given back to one's own pair only", r"mov\.b16 m, 15;", 0, swap("15", "3"), STUCK),
+    at("empty by one pair", r"mbarrier\.init[^;]*, 2;", 0, last_number_plus(-1), ANY),
+    at("sums announced to the first pair only", TO_CTAS, 0, to_pair(0), STUCK),
+    at("sums announced to the second pair only", TO_CTAS, 0, to_pair(1), STUCK),
+    at("rows gathered for the first CTA only", TO_CTAS, 1, lambda match: "mov.b16 m, 1;", ANY),
+    at("rows gathered for both CTAs of a pair", TO_CTAS, 1, to_pair(0), ANY),
+    before("rows not expected", GATHER, 0, EXPECT, gone, STUCK),
+    at("four rows not gathered", GATHER, 0, gone, STUCK),
+    at("a pair does not get the work tile", SEND_TICKET, 1, gone, STUCK),
+    before("sums read before they are there", AFTER, -1, WAIT, never, ANY),
 )

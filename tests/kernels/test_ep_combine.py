@@ -61,17 +61,15 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int, scatter: bool) -> N
     ],
 )
 def test_results_that_warps_send(block_m: int, block_n: int, options: dict[str, int]) -> None:
-    """Parts of rows, when their tiles are done; two launches, one without a pair, one of data that rounds."""
-    moe = problem(20, num_experts=4, hidden=block_n * (4 if block_n < 256 else 2))
-    case = random_case(moe, (20, 3), 1, mask=0.3, target_expert=1)
+    """Parts of rows, when their tiles are done; two launches, then one without a pair."""
+    moe = problem(9, num_experts=4, topk=2, hidden=block_n * (4 if block_n < 256 else 2))
+    case = random_case(moe, (9, 3), 1, mask=0.3, target_expert=1)
     ep = simulated(DispatchGemmConfig(moe, block_m, block_n, num_sms=2, task_tokens=3), case, {"interleaved": False, **options})
     ep.store(inputs(case))
-    assert check_combine(ep, case, row_activations(ep, 0), 2) == 23
+    assert check_combine(ep, case, row_activations(ep, 0), 2) == 12
     nothing = replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
     ep.store(inputs(nothing))
-    assert check_combine(ep, nothing, row_activations(ep, 1)) == 23
-    ep.store(inputs(case))
-    assert check_combine(ep, case, row_activations(ep, 2, exact=False), accumulate="hopper") == 23
+    assert check_combine(ep, nothing, row_activations(ep, 1)) == 12
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import ep_faults
 import pytest
-from ep_faults import CASES, SAMPLE
-from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated
+from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
+from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated, small_config
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
 from sm90_faults import Sm90Fault
 
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 
+CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
@@ -40,6 +41,7 @@ def subjects() -> dict[str, Subject]:
     """`boxes`: an expert with more rows than a tile, which TMA stores."""
     few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
     tall = problem(40, num_experts=2, topk=1, hidden=256)
+    first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "tail": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"tail_sms": 1}),
@@ -48,15 +50,18 @@ def subjects() -> dict[str, Subject]:
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "serial": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
+        "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
+        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"scatter": False}),
+        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    tile = {"block_n": 64, "num_stages": 2}
     dispatch, combine = (subject.fields, {}) if subject.dispatches else ({}, subject.fields)
-    config = DispatchGemmConfig(subject.case.problem, 64, num_sms=2, task_tokens=2, **tile, **dispatch)
-    return simulated(config, subject.case, combine={**tile, "task_tokens": 2, **combine}, seed=seed, watchdog_ns=WATCHDOG_NS)
+    config = small_config(subject.case.problem, num_stages=2, **dispatch)
+    combine = {"num_stages": 2, "task_tokens": 2, **combine}
+    return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache

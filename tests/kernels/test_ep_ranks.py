@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated
+from ep_runs import checked_combine, checked_dispatch, problem, row_activations, simulated, small_config
 from mega_moe_runs import artifact
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.cases.routing import draw_experts, group_bias, routing_bias
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 BF16_BYTES = 2
+FP8, FP4 = "fp8xfp8", "fp8xfp4"
 UNEVEN = (6, 0, 5, 1, 6, 4, 0, 2)
 FULL = (6,) * 8
 Bias = Callable[[Problem, torch.Generator], torch.Tensor]
@@ -47,14 +47,14 @@ ROUTINGS: dict[str, Bias] = {
 
 
 @cache
-def drawn(ranks: int) -> Case:
+def drawn(ranks: int, recipe: str) -> Case:
     """Tokens and weights of so many ranks."""
-    return random_case(problem(6, num_ranks=ranks, num_experts=4 * ranks, topk=4, hidden=256), FULL[:ranks], ranks)
+    return random_case(problem(6, num_ranks=ranks, num_experts=4 * ranks, topk=4, hidden=256, recipe=recipe), FULL[:ranks], ranks)
 
 
-def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float) -> Case:
+def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float, recipe: str) -> Case:
     """The first tokens of each rank, with experts of their own."""
-    whole, generator = drawn(ranks), torch.Generator().manual_seed(ranks)
+    whole, generator = drawn(ranks, recipe), torch.Generator().manual_seed(ranks)
     bias = ROUTINGS[routing](whole.problem, generator)
     idx = [draw_experts(whole.problem, len(one), bias, generator, mask) for one in whole.x]
     fields = (whole.x, whole.x_sf, idx, whole.topk_weights)
@@ -63,19 +63,22 @@ def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float) -> C
 
 def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fields: Any) -> SimulatedEp:
     """On two SMs of each rank."""
-    return simulated(DispatchGemmConfig(case.problem, 64, 64, num_sms=2, task_tokens=2, **fields), case, combine, seed=ranks)
+    return simulated(small_config(case.problem, **fields), case, combine, seed=ranks)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "routing"),
+    ("ranks", "routing", "recipe"),
     [
-        *((4, "group-limited"), (8, "to one rank")),
-        *(rarely(*one) for one in ((4, "uniform"), (4, "skewed"), (8, "group-limited"), (8, "uniform"), (8, "skewed"), (4, "to one rank"))),
+        *((4, "group-limited", FP8), (8, "to one rank", FP8), (4, "skewed", FP4)),
+        *(rarely(4, routing, FP8) for routing in ("uniform", "skewed", "to one rank")),
+        *(rarely(8, routing, FP8) for routing in ("group-limited", "uniform", "skewed")),
+        *(rarely(4, routing, FP4) for routing in ("group-limited", "uniform", "to one rank")),
+        *(rarely(8, routing, FP4) for routing in ROUTINGS),
     ],
 )
-def test_ranks_with_few_tokens_and_without(ranks: int, routing: str) -> None:
+def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str) -> None:
     """Dropped pairs, ranks without a token or without a row, and the next launches on the same buffers with all tokens."""
-    few, many = case_of(ranks, routing, UNEVEN, mask=0.3), case_of(ranks, routing, FULL, mask=0.0)
+    few, many = (case_of(ranks, routing, tokens, mask, recipe) for tokens, mask in ((UNEVEN, 0.3), (FULL, 0.0)))
     ep = run_of(ranks, few)
     for case, launches in ((few, 1), (many, 2), (replace(few, topk_idx=[torch.full_like(idx, -1) for idx in few.topk_idx]), 1)):
         rows = sum(int((idx >= 0).sum()) for idx in case.topk_idx)
@@ -86,8 +89,8 @@ def test_ranks_with_few_tokens_and_without(ranks: int, routing: str) -> None:
 @pytest.mark.parametrize(
     ("ranks", "dispatch", "combine"),
     [
-        (4, {"rows": "gathered"}, {"interleaved": False}),
-        rarely(1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}),
+        rarely(4, {"rows": "gathered"}, {"interleaved": False}),
+        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}),
         rarely(1, {"tail_sms": 1}, {"interleaved": False}),
         rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}),
         rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}),
@@ -103,10 +106,17 @@ def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: di
         assert checked_combine(ep, case, row_activations(ep, 0)).count == sum(map(len, case.x))
 
 
-@pytest.mark.parametrize("routing", ["group-limited", rarely("uniform"), rarely("skewed")])
-def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str) -> None:
+@pytest.mark.parametrize(
+    ("routing", "recipe"),
+    [
+        ("group-limited", FP8),
+        *(rarely(routing, FP8) for routing in ("uniform", "skewed")),
+        *(rarely(routing, FP4) for routing in ("group-limited", "uniform", "skewed")),
+    ],
+)
+def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str, recipe: str) -> None:
     """A token's row crosses once for each rank, without token saving once for each expert; its results cross once for each expert."""
-    case = case_of(8, routing, FULL, mask=0.1)
+    case = case_of(8, routing, FULL, mask=0.1, recipe=recipe)
     traffic, hidden = Traffic.of(case.problem, case.topk_idx), case.problem.hidden
     assert 0 < traffic.tokens < traffic.pairs
     ep = run_of(8, case)

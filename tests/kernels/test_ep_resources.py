@@ -8,10 +8,13 @@ from chip_fit import compile_fitting
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.cuda_kernel import check_resident
 
 KINDS: dict[str, type[EpConfig]] = {"dispatch": DispatchGemmConfig, "combine": GemmCombineConfig}
+
+PAIRS: dict[str, type[Sm100EpConfig]] = {"dispatch": Sm100DispatchGemmConfig, "combine": Sm100GemmCombineConfig}
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,21 @@ def test_kernel_fits_the_chip(kind: str, preset: str, changes: dict[str, int]) -
     check_resident(config, config.num_sms)
     with pytest.raises(ConfigError, match=rf"num_sms = {config.num_sms}: must be at most {config.num_sms - 1}: so many CTAs"):
         check_resident(config, config.num_sms - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset", "recipe", "changes"),
+    [
+        ("dispatch", "deepseek-v3", "fp8xfp4", {}),
+        ("dispatch", "flash", "mxf4xmxf4", {"block_k": 256}),
+        ("combine", "pro", "fp8xfp4", {"block_m": 192}),
+        ("combine", "deepseek-v3", "mxfp8xmxfp8", {"scatter": False}),
+    ],
+)
+def test_kernel_of_pairs_fits_the_chip(kind: str, preset: str, recipe: str, changes: dict[str, int]) -> None:
+    """No spills, registers for all threads of a CTA, SMEM and TMEM within capacity, no load overtaken."""
+    config = PAIRS[kind](PRESETS[preset].problem(8192, recipe=recipe), **changes)
+    artifact = compile_fitting(f"{preset}, {kind}, {recipe}", config, SMEM_BYTES)
+    assert artifact.kernel.registers(config) == {}
+    assert config.num_stages >= 4 and config.tmem.allocated <= config.arch.tmem_columns
+    check_resident(config, config.num_sms)

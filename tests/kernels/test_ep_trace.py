@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from ep_runs import check_combine, check_dispatch, problem, row_activations, simulated
+from ep_runs import check_combine, check_dispatch, problem, row_activations, simulated, small_config
 
 from megamoe_dsl.bench.trace import Span, spans_of
 from megamoe_dsl.cases import Case, random_case
@@ -15,17 +15,27 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, EpConfig
 from megamoe_dsl.layouts.activity import TILE_ACTIVITIES, Activity, Role, tile_detail
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
+from sweep import rarely
 
-WARPS = {Role.TOKEN_LOADER: 1, Role.WEIGHT_LOADER: 1, Role.MATH: 8}
+LOADS = {(Role.TOKEN_LOADER, Activity.WAIT_TOKENS): 1, (Role.TOKEN_LOADER, Activity.LOAD): 1, (Role.WEIGHT_LOADER, Activity.LOAD): 1}
+MATH = {(Role.MATH, activity): 8 for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.EPILOGUE)}
+OF_PAIRS = {
+    **{of: 2 * warps for of, warps in LOADS.items()},
+    **{(Role.MMA, activity): 1 for activity in (Activity.WAIT_STAGE, Activity.MULTIPLY)},
+    **{(Role.EPILOGUE, activity): 16 for activity in (Activity.WAIT_STAGE, Activity.EPILOGUE)},
+}
+STAMPED = {"fp8xfp8": {**LOADS, **MATH}, "fp8xfp4": OF_PAIRS}
+"""By recipe: warps that stamp a tile, of a CTA, or of a pair."""
 MOE = problem(12, hidden=256, num_experts=4)
 
 
-@pytest.fixture(scope="module")
-def traced() -> tuple[SimulatedEp, Case]:
+@pytest.fixture(scope="module", params=["fp8xfp8", rarely("fp8xfp4")])
+def traced(request: pytest.FixtureRequest) -> tuple[SimulatedEp, Case]:
     """Dispatch twice on the same buffers, the second time on other data, and combine: stamps are the last launch's."""
-    case = random_case(MOE, (12, 5), 1, mask=0.1)
-    ep = simulated(DispatchGemmConfig(MOE, 64, 128, num_sms=2, task_tokens=4, trace=True), case, {"trace": True})
-    check_dispatch(ep, replace(random_case(MOE, (3, 12), 2), weights=case.weights))
+    moe = replace(MOE, recipe=request.param)
+    case = random_case(moe, (12, 5), 1, mask=0.1)
+    ep = simulated(small_config(moe, task_tokens=4, trace=True), case, {"trace": True})
+    check_dispatch(ep, replace(random_case(moe, (3, 12), 2), weights=case.weights))
     check_dispatch(ep, case)
     check_combine(ep, case, row_activations(ep, 3))
     return ep, case
@@ -41,16 +51,14 @@ def test_every_tile_is_stamped_once_by_all_warps_of_a_cta(traced: tuple[Simulate
     for buffers in ep.ranks:
         for phase, config in enumerate(configs(ep)):
             spans = list(spans_of(buffers.trace_of(config)))
-            blocks = [place.start // 64 + i for place in buffers.expert_slices() for i in range(-(-(place.stop - place.start) // 64))]
+            height = config.block_m
+            blocks = [
+                place.start // height + i for place in buffers.expert_slices() for i in range(-(-(place.stop - place.start) // height))
+            ]
             tiles = Counter(tile_detail(block, n, phase) for block in blocks for n in range(config.gemm_problem.n // config.block_n))
-            for role, activities in (
-                (Role.TOKEN_LOADER, (Activity.WAIT_TOKENS, Activity.LOAD)),
-                (Role.WEIGHT_LOADER, (Activity.LOAD,)),
-                (Role.MATH, (Activity.WAIT_STAGE, Activity.MULTIPLY, Activity.EPILOGUE)),
-            ):
-                for activity in activities:
-                    stamped = Counter(one.detail for one in spans if (one.role, one.activity) == (role, activity))
-                    assert stamped == dict.fromkeys(tiles, WARPS[role])
+            for of, warps in STAMPED[ep.problem.recipe].items():
+                stamped = Counter(one.detail for one in spans if (one.role, one.activity) == of)
+                assert stamped == dict.fromkeys(tiles, warps)
 
 
 def test_every_task_is_one_warps(traced: tuple[SimulatedEp, Case]) -> None:

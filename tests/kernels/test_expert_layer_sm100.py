@@ -24,7 +24,7 @@ from megamoe_dsl.target import Target
 from sweep import rarely
 
 LAYER = ExpertLayer(256, 128, 4, 2, recipe="fp8xfp4")
-PACKED = ExpertLayer(512, 256, 5, 2, gate_up="interleaved", recipe="mxf4xmxf4")
+PACKED = ExpertLayer(512, 256, 5, 2, gate_up="interleaved", recipe="mxf4xmxf4", preactivations=True)
 Drawn = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -47,18 +47,28 @@ def drawn(layer: ExpertLayer, tokens: int) -> tuple[ExpertCall, tuple[Drawn, Dra
     shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
     w1, w2 = (one_of_each_row(layer.num_experts, *shape, generator) for shape in shapes)
     weights = ExpertWeightsFp8(*gemm_weights(*w1, "sm_100a", gate_up=layer.gate_up), *gemm_weights(*w2, "sm_100a"))
-    return ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights), (w1, w2)
+    call = ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights)
+    stored = torch.full((call.rows, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
+    return replace(call, preactivations=stored), (w1, w2)
+
+
+def gate_and_up(call: ExpertCall, w1: Drawn) -> list[torch.Tensor]:
+    """Linear1's results of every expert, in columns as w1 has rows."""
+    metadata = router_metadata(call.topk_idx, call.layer.num_experts)
+    x_q, x_sf = MICRO_SCALING[call.layer.formats.activations.element].quantize(call.x.float())
+    rows = metadata.sources.long().split(metadata.counts.tolist())
+    return [
+        scaled_matmul(x_q.view(torch.uint8)[own].view(x_q.dtype), x_sf[own], w1[0][expert], w1[1][expert]).bfloat16()
+        for expert, own in enumerate(rows)
+    ]
 
 
 def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
     """The four launches' results, rounded where they round."""
     layer, rows = call.layer, []
     metadata = router_metadata(call.topk_idx, layer.num_experts)
-    x_q, x_sf = MICRO_SCALING[layer.formats.activations.element].quantize(call.x.float())
     formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
-    for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
-        own = x_q.view(torch.uint8)[sources].view(x_q.dtype), x_sf[sources]
-        sums = scaled_matmul(*own, w1[0][expert], w1[1][expert]).bfloat16().float()
+    for expert, sums in enumerate(one.float() for one in gate_and_up(call, w1)):
         if layer.gate_up == "interleaved":
             sums = torch.cat([sums[:, ::2], sums[:, 1::2]], dim=1)
         h = requantize(activate(formulas, sums, torch.ones(len(sums))), layer.recipe)
@@ -73,6 +83,9 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert torch.equal(y, reference(call, *weights)) and y.unique().numel() > 100
+    if call.preactivations is not None:
+        stored = torch.cat(gate_and_up(call, weights[0]))
+        assert torch.equal(call.preactivations[: len(stored)], stored) and bool((call.preactivations[len(stored) :] == 7).all())
 
 
 @pytest.mark.parametrize("layer", [LAYER, PACKED])

@@ -101,6 +101,21 @@ def test_a_layer_of_four_launches_is_exact(tokens: int) -> None:
     assert torch.equal(y, reference(call))
 
 
+def test_gate_and_up_are_stored_by_expert() -> None:
+    drawn = call_of(replace(LAYER, gate_up="up_first", preactivations=True), 5)
+    call = replace(drawn, preactivations=torch.full((drawn.rows, 256), 7.0).bfloat16())
+    artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), 5)]
+    assert not any(report.findings for report in simulate_experts(artifacts, call)[1])
+    metadata, (x_q, x_sf) = router_metadata(call.topk_idx, 8), quantize_e4m3_f32(call.x.float())
+    expected = torch.full_like(call.preactivations, 7.0)
+    own = metadata.sources.long().split(metadata.counts.tolist())
+    sums = [scaled_matmul(x_q[rows], x_sf[rows], call.weights.w1[e], call.weights.w1_sf[e], "hopper") for e, rows in enumerate(own)]
+    expected[: len(metadata.sources)] = torch.cat(sums).bfloat16()
+    assert torch.equal(call.preactivations, expected)
+    with pytest.raises(ProblemError, match="preactivations = None: must be a tensor where the layer stores"):
+        drawn.check()
+
+
 def test_registers_are_enough_for_most_experts() -> None:
     for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), SumConfig(RoutingProblem(7168, 1024, 10), 132)):
         compiled = artifact(config)

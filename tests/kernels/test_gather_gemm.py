@@ -6,30 +6,35 @@ from dataclasses import replace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
 from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.gather.case import gather_case
+from megamoe_dsl.bench.gather.case import GatherCase, gather_case
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.registers import register_use
 from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from megamoe_dsl.target import Target
 from sweep import rarely
 
 ACTIVATED = ("gate-first", "up-first", "interleaved")
+STORED = ("stored-gate_first", "stored-up_first", "stored-interleaved")
 TWINS = ("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8")
 TWICE = ("gather-gathered-blocked", "gather-many-experts")
 ACTIVATING = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
+STORING = ACTIVATING.replace(problem=replace(ACTIVATING.problem, preactivations=True))
 WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME if name not in ACTIVATED])
+@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED)])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
     run = GATHER_BY_NAME[name]
@@ -49,14 +54,18 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize("name", ACTIVATED)
+@pytest.mark.parametrize("name", [*ACTIVATED, *STORED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
+    """And stored, where they are asked for."""
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
     expected, scales = case.activated("hopper")
+    stored = case.preactivations("hopper") if name in STORED else None
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
     assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
+    if stored is not None:
+        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
@@ -75,7 +84,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [WIDE, ACTIVATING, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config]
+    "config", [WIDE, ACTIVATING, STORING, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config]
 )
 def test_registers_are_enough(config: GatherGemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
@@ -119,6 +128,8 @@ def test_bad_problems_and_configurations_are_refused() -> None:
         GatherGemmProblem(384, 256, gate_up="gate_first", output="e4m3")
     with pytest.raises(ProblemError, match="gate_up = 'both': must be one of gate_first, up_first, interleaved, or empty"):
         GatherGemmProblem(256, 256, gate_up="both", output="e4m3")
+    with pytest.raises(ProblemError, match="preactivations = True: must be True or False, and False without gate_up"):
+        GatherGemmProblem(256, 256, preactivations=True)
     gate_up = GatherGemmProblem(256, 256, gate_up="interleaved", output="e4m3")
     with pytest.raises(ConfigError, match="block_n = 128: must be 256 for gate and up"):
         GatherGemmConfig(gate_up, 128, 128)
@@ -156,6 +167,26 @@ def test_layouts_ask_for_their_tensors() -> None:
         t.check(GatherGemmProblem(256, 256, num_groups=4, source="packed"))
     with pytest.raises(ProblemError, match=r"out.shape\[0\] = 201: must be a multiple of 128 where rows are blocked"):
         t.check(GatherGemmProblem(256, 256, num_groups=4, result="blocked"))
+
+
+def test_the_command_compares_everything_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gate and up with an element of the reference changed, codes and scales as they are."""
+    right = GatherCase.preactivations
+
+    def changed(case: GatherCase, accumulate: Accumulate) -> torch.Tensor:
+        found = right(case, accumulate)
+        found[-1, -1] += 1
+        return found
+
+    monkeypatch.setattr(GatherCase, "preactivations", changed)
+    fields = "n=256,k=128,num_groups=2,gate_up=up_first,output=e4m3,preactivations=true"
+    command = ["simulate", "--kernel", "gather_gemm", "--fields", fields, "--tokens", "1,2", "--sms", "1"]
+    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, command)
+    assert result.exit_code == 1
+    assert [line.split()[-1] for line in result.output.splitlines() if line.startswith(" 1,2 ")] == ["pass", "pass", "mismatches"]
+    refused = ["simulate", "--kernel", "gather_gemm", "--arch", "sm_100a", "--recipe", "fp8xfp4", "--random", "--tokens", "1,2"]
+    result = CliRunner().invoke(app, [*refused, "--fields", fields.removesuffix(",preactivations=true")])
+    assert result.exit_code == 2 and "data = 'normal': must be exact with gate_up of fp8xfp4" in result.output
 
 
 def test_runs_have_names_of_their_own() -> None:

@@ -27,8 +27,21 @@ from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun
 from sweep import rarely
 
-ACTIVATED = ("gate-first", "up-first", "interleaved", "e2m1-gate-first", "two-consumers-gate-first")
-SAMPLE = {"gathered-blocked", "packed-packed", "blocked-blocked", "rows-192", "e2m1", "forty-experts", "two-consumers", "rows-256"}
+ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
+SAMPLE = {
+    "gathered-blocked",
+    "packed-packed",
+    "blocked-blocked",
+    "rows-192",
+    "e2m1",
+    "forty-experts",
+    "two-consumers",
+    "two-pairs-sorted",
+    "e2m1-gate-first",
+    "two-pairs-gate-first",
+    "stored-interleaved",
+    "stored-up_first",
+}
 WIDE = Sm100GatherConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8xfp4"), 192, dealt=True)
 
 
@@ -52,15 +65,18 @@ def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name == "gate-first" else name for name in ACTIVATED])
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in ACTIVATED])
 def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
-    """To the bit on exact sums; rows of no expert and their scales stay as they were."""
+    """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
     case = run.case(exact=True)
     expected, scales = case.activated()
+    stored = case.preactivations() if run.config.problem.preactivations else None
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
     assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
+    if stored is not None:
+        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
@@ -78,7 +94,15 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(t.d, expected)
 
 
-@pytest.mark.parametrize("config", [WIDE, replace(WIDE, consumers=2, num_stages=0), PAIR_GATHER_BY_NAME["packed-blocked"].config])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WIDE,
+        replace(WIDE, consumers=2, num_stages=0),
+        PAIR_GATHER_BY_NAME["stored-interleaved"].config,
+        PAIR_GATHER_BY_NAME["packed-blocked"].config,
+    ],
+)
 def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
     compiled = artifact(config)
@@ -130,7 +154,11 @@ def test_bad_configurations_are_refused() -> None:
         replace(WIDE, consumers=3)
     with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
         replace(WIDE, consumers=2, epilogue_warpgroups=1)
-    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2"):
+    with pytest.raises(ConfigError, match="num_sms = 6: must be a positive multiple of 4"):
+        replace(WIDE, pairs=2, num_sms=6)
+    with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
+        replace(WIDE, pairs=4)
+    with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2 and pairs = 1"):
         Sm100GatherConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
 
 

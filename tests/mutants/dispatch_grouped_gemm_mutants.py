@@ -11,8 +11,12 @@ FOLDER = "kernels/ep_moe"
 DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
 STORED_ONCE = (f"{RUNS}::test_a_token_stored_once",)
+FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
+RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
+PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
 mutant = partial(Mutant, archs=("sm_90a",))
+of_pairs = partial(Mutant, archs=("sm_100a",))
 
 MUTANTS = (
     mutant(
@@ -138,6 +142,37 @@ MUTANTS = (
         "if gemm.cta_rank >= 0:",
         (f"{RUNS}::test_two_ranks",),
     ),
+    of_pairs(
+        "scales of rows lie in the order of rows",
+        "wrong base",
+        f"{FOLDER}/sm100/config.py",
+        "return utccp_row(row)",
+        "return row",
+    ),
+    of_pairs("a pair's rows are not waited for", "missing order", "kernels/gemm/sm100/load.py", "        ctx.wait_rows(tile)\n", ""),
+    of_pairs(
+        "a tile of few rows waits for them alone",
+        "missing order",
+        f"{FOLDER}/sm100/config.py",
+        "not self.block_wise or self.block_m == SF_ATOM_ROWS",
+        "True",
+        (f"{PAIR_RUNS}::test_a_tile_of_few_rows_waits_for_its_expert",),
+    ),
+    of_pairs(
+        "a tile has rows of the next expert",
+        "off by one",
+        f"{FOLDER}/sm100/config.py",
+        'require(self.block_m <= SF_ATOM_ROWS, "block_m"',
+        'require(self.block_m <= 2 * SF_ATOM_ROWS, "block_m"',
+        (f"{PAIR_RUNS}::test_bad_fields_are_named",),
+    ),
+    of_pairs(
+        "scales of weights are read as checkpoints have them",
+        "wrong base",
+        "runtime/ep/buffers.py",
+        "return sf if sf.dtype == torch.float32 else scale_words(sf)",
+        "return sf",
+    ),
     mutant(
         "dropped pairs take a row",
         "off by one",
@@ -161,25 +196,24 @@ MUTANTS = (
 
 def short_simulation(arch: str) -> str | None:
     """What shows that the kernel is wrong, as `kind: text`; None when nothing does: three launches, then one without a pair."""
-    from ep_runs import check_dispatch, problem, sign_of, simulated
+    from ep_runs import check_dispatch, problem, sign_of, simulated, small_config
 
     from megamoe_dsl.cases import random_case
-    from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 
-    moe = problem(9, num_experts=4, hidden=256)
+    moe = problem(9, num_experts=4, hidden=256, recipe=RECIPES[arch])
     case, nothing = random_case(moe, (9, 6), 0, mask=0.1), random_case(moe, (2, 0), 0, mask=1.0)
 
     def check() -> None:
-        ep = simulated(DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=2), case, watchdog_ns=1_000_000)
+        ep = simulated(small_config(moe), case, watchdog_ns=1_000_000)
         check_dispatch(ep, case, launches=3)
         check_dispatch(ep, nothing)
 
     return sign_of(check)
 
 
-def ptx_faults(subjects: tuple[str, ...] = ("dispatch", "tail", "gathered")) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+def ptx_faults(subjects: tuple[str, ...] = FAULTY) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     from fault_trial import trials
     from test_ep_faults import CASES, how_noticed
 
-    return trials([one for one in CASES if one[1] in subjects], how_noticed, lambda subject: "sm_90a")
+    return trials([one for one in CASES if one[1] in subjects], how_noticed, lambda subject: "sm_100a" if "pairs" in subject else "sm_90a")

@@ -9,6 +9,10 @@ RUNS = ("tests/kernels/test_gather_gemm.py::test_every_row_is_exact",)
 ACTIVATED = ("tests/kernels/test_gather_gemm.py::test_gate_and_up_are_activated_and_quantised",)
 PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact",)
 PAIR_ACTIVATED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised",)
+CONSUMERS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-consumers]",)
+TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pairs-sorted]",)
+TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[two-pairs-gate-first]",)
+STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
 
@@ -65,8 +69,32 @@ MUTANTS = (
         "a row more than a tile has is activated and stored",
         "off by one",
         "epilogue_gate_up.py",
-        "        if token < tile.valid_m:",
-        "        if token <= tile.valid_m:",
+        "        if token < tile.valid_m:\n            stored =",
+        "        if token <= tile.valid_m:\n            stored =",
+        ACTIVATED,
+    ),
+    mutant(
+        "gate and up of a row more than a tile has are stored",
+        "off by one",
+        "epilogue_gate_up.py",
+        "            if token < tile.valid_m:\n                stored =",
+        "            if token <= tile.valid_m:\n                stored =",
+        ACTIVATED,
+    ),
+    mutant(
+        "up is stored where gate belongs",
+        "wrong base",
+        "epilogue_gate_up.py",
+        "up == (problem.gate_up",
+        "up != (problem.gate_up",
+        ACTIVATED,
+    ),
+    mutant(
+        "gate and up are staged while those before them leave",
+        "missing order",
+        "epilogue_gate_up.py",
+        "                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)\n        sync_warp()\n",
+        "                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)\n",
         ACTIVATED,
     ),
     pair_mutant(
@@ -95,7 +123,9 @@ MUTANTS = (
         "row <= tile.valid_m",
         equivalent="a word more is read, of a row that nobody asks for",
     ),
-    pair_mutant("both CTAs gather the first half of a tile", "wrong base", "gather.py", "ctx.cta_rank * half", "ctx.cta_rank * 0"),
+    pair_mutant(
+        "both CTAs gather the first half of a tile", "wrong base", "gather.py", "ctx.place_in_pair * half", "ctx.place_in_pair * 0"
+    ),
     pair_mutant(
         "scales lie in the order of their rows",
         "wrong base",
@@ -135,6 +165,81 @@ MUTANTS = (
     ),
     pair_mutant(
         "a row more than a tile has gets a scale", "off by one", "epilogue.py", "own & (row < tile", "own & (row <= tile", PAIR_ACTIVATED
+    ),
+    Mutant(
+        "SM100: the second consumer multiplies the first's weights",
+        "wrong base",
+        "blocks/sm100/mma.py",
+        "own = consumer * (",
+        "own = 0 * (",
+        CONSUMERS,
+        ("sm_100a",),
+    ),
+    Mutant(
+        "SM100: scales of the second consumer's weights lie in the first's columns",
+        "wrong base",
+        "blocks/sm100/mma.py",
+        "copy_scales(columns.sfb + 4 * atom",
+        "copy_scales(columns.sfb",
+        CONSUMERS,
+        ("sm_100a",),
+    ),
+    Mutant(
+        "SM100: a stage is empty when one of two pairs has finished",
+        "missing order",
+        "kernels/gemm/sm100/barriers.py",
+        'MBarrier("empty", num_stages, pairs,',
+        'MBarrier("empty", num_stages, 1,',
+        TWO_PAIRS,
+        ("sm_100a",),
+    ),
+    pair_mutant(
+        "both warpgroups store one consumer's sums", "wrong base", "epilogue.py", "column + group * config.block_m", "column", CONSUMERS
+    ),
+    pair_mutant("both consumers have the same columns of D", "wrong base", "epilogue.py", ".consumers + group", ".consumers", CONSUMERS),
+    pair_mutant(
+        "two consumers share the passes of one",
+        "wrong number",
+        "epilogue.py",
+        "column + group * config.block_m, 1, Int32(0)",
+        "column + group * config.block_m, every, first",
+        CONSUMERS,
+    ),
+    pair_mutant(
+        "sums of two tiles take columns of scales",
+        "wrong number",
+        "config.py",
+        "return two if two.fits else replace(two, accumulators=1)",
+        "return two",
+        CONSUMERS,
+    ),
+    pair_mutant(
+        "both pairs gather the same four rows",
+        "wrong base",
+        "gather.py",
+        "ctx.config.pairs + ctx.pair",
+        "ctx.config.pairs",
+        TWO_PAIRS_GATHER,
+    ),
+    pair_mutant("both pairs bring the same sorted rows", "wrong base", "gather.py", "first + ctx.pair * rows", "first", TWO_PAIRS),
+    pair_mutant("sums are announced to the first pair", "wrong base", "context.py", "<< (self.cta_rank & 2)", "<< 0", TWO_PAIRS),
+    pair_mutant("rows go to both CTAs of a pair", "wrong base", "context.py", "1 | 1 << CLUSTER", "1 | 1 << 1", TWO_PAIRS),
+    pair_mutant("a row more than a tile has is stored", "off by one", "preactivations.py", "if row < tile", "if row <= tile", STORED),
+    pair_mutant(
+        "gate and up are read before they are staged",
+        "missing order",
+        "preactivations.py",
+        "    part.sync_group()\n    own =",
+        "    own =",
+        STORED,
+    ),
+    pair_mutant(
+        "gate and up are stored in each other's columns",
+        "wrong base",
+        "preactivations.py",
+        "select(lane < 8, Int32(0), Int32(problem.n // 2))",
+        "select(lane < 8, Int32(problem.n // 2), Int32(0))",
+        STORED,
     ),
     pair_mutant("sums of 32 experts are those of 31", "off by one", "tile_search.py", "shuffle(end, LANES - 1)", "shuffle(end, LANES - 2)"),
     pair_mutant(

@@ -9,7 +9,9 @@ from mutant import Mutant
 
 COMBINE, END = (f"kernels/ep_moe/{file}.py" for file in ("combine", "end"))
 RUNS = "tests/kernels/test_ep_combine.py"
+PAIR_KERNEL, SENT = (f"kernels/ep_moe/sm100/{file}.py" for file in ("kernel", "scatter"))
 mutant = partial(Mutant, archs=("sm_90a",))
+of_pairs = partial(Mutant, archs=("sm_100a",))
 
 MUTANTS = (
     mutant("results are said to be there before they are", "missing order", COMBINE, "        wait_group(0)\n", "        pass\n"),
@@ -55,28 +57,36 @@ MUTANTS = (
     mutant(
         "CTAs that still read are not waited for", "missing order", END, "        collect(ctx, group, EpBarrier.READ, ctx.epoch + 1)\n", ""
     ),
+    of_pairs("a pair does not say that its tiles are done", "missing order", PAIR_KERNEL, "arrive(ctx, group, EpBarrier.RESULTS)", "pass"),
+    of_pairs(
+        "results that are to be sent stay", "wrong base", PAIR_KERNEL, "send_tile if config.scatter", "send_tile if not config.scatter"
+    ),
+    of_pairs(
+        "rows of every pass go where the first's do", "wrong base", SENT, "self.tile.row + first + own_row", "self.tile.row + own_row"
+    ),
+    of_pairs("rows of a pass go where its first does", "wrong base", SENT, "load_u64(begun + step * 8)", "load_u64(begun)"),
+    of_pairs("tensor memory is not given back", "missing clean-up", PAIR_KERNEL, "        tensor_memory.free(gemm)", "        pass"),
 )
 
-ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes"))
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes", "gather of pairs", "scatter of pairs"))
 
 
 def short_simulation(arch: str) -> str | None:
     """What shows that the kernel is wrong, as `kind: text`; None when nothing does: two launches, then one without a pair, of results that
     are sent and of results that are fetched."""
-    from ep_runs import check_combine, problem, row_activations, sign_of, simulated
+    from ep_runs import check_combine, problem, row_activations, sign_of, simulated, small_config
     from mega_moe_runs import inputs
 
     from megamoe_dsl.cases import random_case
-    from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 
-    moe = problem(20, num_experts=4, hidden=512)
-    # An expert has rows enough for TMA to store a part of them.
-    case, nothing = random_case(moe, (20, 6), 0, mask=0.1, target_expert=1), random_case(moe, (2, 0), 0, mask=1.0)
+    most = {"sm_90a": 20, "sm_100a": 40}[arch]
+    moe = problem(most, num_experts=4, hidden=512, recipe=dispatch.RECIPES[arch])
+    # An expert has rows enough for TMA to store a part of them, or for both warpgroups of an epilogue.
+    case, nothing = random_case(moe, (most, 6), 0, mask=0.1, target_expert=1), random_case(moe, (2, 0), 0, mask=1.0)
 
     def check() -> None:
         for scatter in (True, False):
-            config = DispatchGemmConfig(moe, 64, 64, num_sms=2, task_tokens=3)
-            ep = simulated(config, case, {"scatter": scatter}, watchdog_ns=1_000_000)
+            ep = simulated(small_config(moe, task_tokens=3), case, {"scatter": scatter}, watchdog_ns=1_000_000)
             for one, launches in ((case, 2), (nothing, 1)):
                 ep.store(inputs(one))
                 check_combine(ep, one, row_activations(ep, 0), launches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
@@ -16,10 +16,10 @@ from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineCon
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.reference import route
+from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
-from megamoe_dsl.runtime.ep.buffers import RowActivations
+from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -28,19 +28,24 @@ from simulated_gpu import NUM_SMS, SimulatedKernel
 FIELDS = {"block_m": 64, "block_n": 64}
 
 
-def problem(ranks: int) -> Problem:
-    return Problem(256, 128, num_experts=4, topk=2, num_ranks=ranks, max_tokens_per_rank=7, recipe="fp8xfp8")
+def problem(ranks: int, recipe: str = "fp8xfp8") -> Problem:
+    return Problem(256, 128, num_experts=4, topk=2, num_ranks=ranks, max_tokens_per_rank=7, recipe=recipe)
 
 
-def expected(case: Case) -> list[torch.Tensor]:
+def signs(rows: torch.Tensor) -> torch.Tensor:
+    """Of gate: few enough bits for sums that are exact."""
+    return rows[:, : rows.shape[1] // 2].sign()
+
+
+def expected(case: Case, activation: Activation = swiglu, accumulate: Accumulate = "hopper") -> list[torch.Tensor]:
     """y of every rank: Linear1 rounded as a tensor core's sums are, the activation in torch, its quantised result through Linear2."""
     acts, routing = [], route(case.problem, case.topk_idx)
     for rank in range(case.problem.num_ranks):
         rows = torch.zeros(pool_rows(case.problem), 2 * case.problem.intermediate, dtype=torch.bfloat16)
-        for place, one in zip(expert_places(case, rank, routing), linear1_rows(case, rank, "hopper"), strict=True):
+        for place, one in zip(expert_places(case, rank, routing), linear1_rows(case, rank, accumulate), strict=True):
             rows[place] = one
-        acts.append(RowActivations.of(swiglu(rows)))
-    return combined(case, acts, "hopper")
+        acts.append(RowActivations.of(activation(rows), case.problem.formats.activations))
+    return combined(case, acts, accumulate)
 
 
 @pytest.fixture
@@ -70,6 +75,21 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
         y = gpu.tensors["y"] = torch.full((count, moe.hidden), torch.nan, dtype=torch.bfloat16)
         assert layer(few.x[0], few.topk_idx[0].int(), few.topk_weights[0], x_sf=few.x_sf[0], out=y) is y
         assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+
+
+def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables, tiles of pairs, and scales in the order of UTCCP; y to the bit."""
+    monkeypatch.setattr(ep_layer, "device_arch", lambda device: SM100)
+    moe = problem(1, "fp8xfp4")
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
+    case = random_case(moe, (7,), 1, mask=0.2)
+    layer = EpMoE(moe, case.weights[0], activation=signs, store=ArtifactStore(tmp_path), symmetric=symmetric)
+    memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
+    weights = {"fc1": case.weights[0].fc1, "fc2": case.weights[0].fc2, **layer.memory.weight_scales}
+    gpu.tensors = {**weights, **memory, "acts": layer.acts.values, "acts_sf": layer.acts.scales}
+    y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
+    layer(case.x[0], case.topk_idx[0], case.topk_weights[0], x_sf=case.x_sf[0], out=y)
+    assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
 
 
 def test_two_simulated_ranks() -> None:

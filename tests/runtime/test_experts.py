@@ -43,6 +43,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"topk_weights": None}, "topk_idx, topk_weights = None: must be tensors, or router_logits given"),
         ({"topk": 2}, "topk = 2: must be None without router_logits"),
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
+        ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
         ({"gate_up": "mixed"}, "gate_up = 'mixed': must be one of gate_first"),
         ({}, "a.device = 'cpu': must be a CUDA device"),
     ],
@@ -59,7 +60,7 @@ def test_no_token_needs_no_kernel() -> None:
 
 def test_fake_tensors_give_the_result_s_shape() -> None:
     with FakeTensorMode():
-        y = moe(**arguments())
+        y = moe(**arguments(preactivations=torch.zeros(12, 512, dtype=torch.bfloat16)))
     assert y.shape == (6, 256) and y.dtype == torch.bfloat16
 
 

@@ -16,7 +16,7 @@ from ..cases import Case, random_case
 from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ..kernels.ep_moe.layouts.pool import pool_rows
 from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
-from ..kernels.ep_moe.way import Way
+from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import Problem
 from ..quant import MICRO_SCALING, encode_ue8m0
@@ -28,7 +28,6 @@ from ..runtime.ep.buffers import RowActivations
 from ..runtime.ep.layer import EpMoE
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
-from ..tuned import EpEntry
 from .ep_reference import combined, expert_places, linear1_rows
 from .fusion import time_stages
 from .point import FP8, SEED, Layer, Point
@@ -40,7 +39,7 @@ LAUNCHES = 200
 VARIANT_REPEATS = 5
 MANY_TOKENS, FEW_LAUNCHES = 8192, 3
 VALUES = {"on": True, "off": False}
-DEFAULTS = ("dispatch", "combine")
+DEFAULTS: tuple[str, ...] = HALVES
 SWITCHED_OFF = (
     "dispatch token_saving=off",
     "dispatch saving_experts=0",
@@ -92,10 +91,10 @@ class Variant:
         """Which of the two kernels it is."""
         return self.name.split()[0] == "dispatch"
 
-    def config(self, problem: Problem, num_sms: int, **fields: Any) -> EpConfig:
+    def config(self, problem: Problem, target: Target, **fields: Any) -> EpConfig:
         """Of a problem without a clamp; `fields` are those of all variants.  Raises `ConfigError`."""
         kind: type[EpConfig] = DispatchGemmConfig if self.dispatches else GemmCombineConfig
-        return kind.choose(problem, Target(SM90, num_sms), problem.max_tokens_per_rank, **{**fields, **self.fields})
+        return kind.choose(problem, target, problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
 def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
@@ -144,11 +143,11 @@ def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
     return RowActivations.ordered(MICRO_SCALING[form.element].encode(values), encode_ue8m0(scales))
 
 
-def configs_of(point: Point, num_sms: int, variants: Iterable[Variant]) -> dict[str, EpConfig]:
+def configs_of(point: Point, target: Target, variants: Iterable[Variant]) -> dict[str, EpConfig]:
     """By the variants' names."""
     shared = {"saving_experts": as_of_many(point)}
     problem = without_clamp(point.problem)
-    return {one.name: one.config(problem, num_sms, **(shared if one.dispatches else {})) for one in variants}
+    return {one.name: one.config(problem, target, **(shared if one.dispatches else {})) for one in variants}
 
 
 def as_of_many(point: Point) -> int:
@@ -166,10 +165,11 @@ def ep_point(
     """Times of the two kernels and of their variants, beside the fused kernel and its stages on the same tokens; all ranks together.
     Variants of dispatch that ask for other tables are timed after the others."""
     problem, tokens = without_clamp(point.problem), point.tokens
+    target = Target(SM90, fused_config.num_sms, torch.cuda.get_device_name())
     symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
     fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
     fields = {"saving_experts": as_of_many(point)}
-    configs = configs_of(point, fused_config.num_sms, variants)
+    configs = configs_of(point, target, variants)
     region = symmetric_buffer(problem, any(one.keeps_rows for one in configs.values()))
     memory = SymmetricBuffer.allocate(problem, region=region)
     ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
@@ -213,6 +213,7 @@ def ep_point(
         "difference": difference,
         "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
+        "tuned": {half: dict(tuned_fields(half, problem, tokens, target.gpu)) for half in HALVES},
         "dispatch_alone_us": asdict(alone(ep, inputs, launches)),
         "stages_us": time_stages(unfused, other, launches),
     }
@@ -220,16 +221,6 @@ def ep_point(
     symmetric.close()
     ep.symmetric.close()
     return record
-
-
-def entry_of(record: dict[str, Any], results: str) -> EpEntry:
-    """What a point's record says of the ways to compute a layer."""
-    point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
-    problem = point.problem
-    halves = us["dispatch"] + record["stages_us"]["moe_swiglu"] + us["combine"]
-    ways = {Way.FUSED: us["fused"], Way.HALVES: halves, Way.UNFUSED: us["unfused"]}
-    shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
-    return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe)
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:

@@ -1,4 +1,4 @@
-"""`megamoe bench`: times the fused layer or a GEMM on this host's GPUs, beside the baseline."""
+"""`megamoe bench`: times the fused layer, its halves or a GEMM on this host's GPUs, beside the baseline."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 import typer
 
 from ..bench.point_options import BenchOptions
+from ..kernels.gemm.family import GemmKernel
 from ..kernels.mega_moe.family import MegaMoeKernel
-from .bench_gemm import KernelOption, PointsOption, bench_gemms, is_gemm
+from .bench_ep import bench_ep
+from .bench_gemm import bench_gemms
 from .errors import one_line_errors
 from .options import takes
+from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
 
 FAILED = 1
 
 
 @takes(BenchOptions)
 def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points: PointsOption = None) -> None:
-    """Check and time the fused layer or a GEMM on real GPUs; print a line per point, save JSON.
+    """Check and time the fused layer, its two halves or a GEMM on real GPUs; print a line per point, save JSON.
 
     Exit code 0: every point ran and was right.  1: one failed, was wrong or did not match.  2: bad input.
     """
@@ -25,7 +28,10 @@ def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points
         from ..bench.arguments import run_options
         from ..bench.passed import passed
 
-        if is_gemm(kernel, points, given):
+        check_kernel(kernel, points, given)
+        if kernel in HALVES:
+            _, well = bench_ep(kernel, given, variants=given.variants, trace=given.trace)
+        elif kernel == GemmKernel.name:
             baseline = None if given.baseline is None else Path(given.baseline)
             _, well = bench_gemms(points, given, variants=given.variants, baseline=baseline)
         else:

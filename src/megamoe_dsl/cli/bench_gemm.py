@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from ..bench.gemm.point import GemmPoint, find_points
 from ..bench.point_options import RunOptions
-from ..bench.shape_options import PROBLEM
-from ..kernels.gemm.family import GemmKernel
-from ..kernels.mega_moe.family import MegaMoeKernel
 from ..problem import ProblemError
 from ..tuned import GemmEntry, Table
-
-TIMED = (MegaMoeKernel.name, GemmKernel.name)
-TAKEN = ("recipe", "artifacts", "out", "baseline", "variants", "compile_only")
-"""Options of a run that GEMMs take, too."""
-
-KernelOption = Annotated[str, typer.Option("--kernel", help=" or ".join(TIMED) + ".", rich_help_panel=PROBLEM)]
-PointsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--points",
-        metavar="TEXT,TEXT",
-        help=f"Of --kernel {GemmKernel.name}: points by parts of their names, as in 512x2112x7168,packed.",
-        rich_help_panel=PROBLEM,
-        show_default="all",
-    ),
-]
-
-
-def is_gemm(kernel: str, points: str | None, given: RunOptions) -> bool:
-    """Whether GEMMs are meant.  Raises `ProblemError` for another kernel, and for an option that does not go with this one."""
-    if kernel not in TIMED:
-        raise ProblemError("--kernel", kernel, " or ".join(TIMED))
-    if kernel == MegaMoeKernel.name:
-        if points is not None:
-            raise ProblemError("--points", points, f"left out with --kernel {kernel}")
-        return False
-    for one in fields(given):
-        value = getattr(given, one.name)
-        if one.name not in TAKEN and value != one.default:
-            raise ProblemError(f"--{one.name.replace('_', '-')}", value, f"left out with --kernel {kernel}")
-    return True
 
 
 def points_of(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +17,13 @@ from ..problem import ProblemError
 from ..tuned import Table
 from ..tuned.table import FOLDER
 from .bench import FAILED
-from .bench_gemm import KernelOption, PointsOption, is_gemm, tune_gemms
+from .bench_ep import tune_ep
+from .bench_gemm import tune_gemms
 from .errors import one_line_errors
 from .inspect import wide_console
 from .options import takes
 from .tables import ruled
+from .timed_kernel import HALVES, KernelOption, PointsOption, check_kernel
 
 if TYPE_CHECKING:
     from ..bench.host import Host
@@ -62,8 +65,11 @@ def tune(
         files = [*(results or []), *(more or [])]
         if files and given.compile_only:
             raise ProblemError("--from", str(files[0]), "left out with --compile-only")
-        if is_gemm(kernel, points, given):
-            if not tune_gemms(points, given, given.compile_only, files, tables):
+        check_kernel(kernel, points, given)
+        if kernel != MegaMoeKernel.name:
+            tune_one = partial(tune_ep, kernel) if kernel in HALVES else partial(tune_gemms, points)
+            right = tune_one(given, given.compile_only, files, tables)
+            if not right:
                 raise typer.Exit(FAILED)
             return
         if files:

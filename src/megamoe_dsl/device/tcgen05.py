@@ -63,12 +63,14 @@ def mma(kind: ScaledMma, accumulator: Any, a: Any, b: Any, instruction: Any, sca
     )
 
 
-def commit_pair(barrier: Any) -> None:
-    """One arrival at `barrier` in both CTAs once all earlier tcgen05 work of this thread is done."""
+def commit_pair(barrier: Any, ctas: Any = 3) -> None:
+    """One arrival at `barrier` in each CTA of the cluster whose bit is set in `ctas`, of a pair alone in its cluster both, once all earlier
+    tcgen05 work of this thread is done."""
+    mask = f"mov.b16 m, {ctas};" if isinstance(ctas, int) else "cvt.u16.u32 m, {1};"
     emit(
-        "{{\n\t.reg .b16 m;\n\tmov.b16 m, 3;\n\t"
-        "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [{}], m;\n\t}}",
-        barrier,
+        f"{{{{\n\t.reg .b16 m;\n\t{mask}\n\t"
+        "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [{0}], m;\n\t}}",
+        *((barrier,) if isinstance(ctas, int) else (barrier, ctas)),
     )
 
 

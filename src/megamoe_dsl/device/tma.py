@@ -36,6 +36,25 @@ def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: S
     )
 
 
+def gather_rows_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any], ctas: Any) -> None:
+    """`gather_rows` into the same place in the SMEM of each CTA of the cluster whose bit is set in `ctas`; `barrier` is an even CTA's, and
+    the bytes count on that of the even CTA of each one's pair."""
+    emit(
+        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile::gather4"
+        ".mbarrier::complete_tx::bytes.multicast::cluster [{}], [{}, {{{}, {}, {}, {}, {}}}], [{}], m;\n\t}}",
+        *(ctas, destination, tensor_map, x, *rows, barrier),
+    )
+
+
+def load_tile_of_pairs(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
+    """`load_tile` into several CTAs, likewise."""
+    emit(
+        "{{\n\t.reg .b16 m;\n\tcvt.u16.u32 m, {};\n\tcp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile"
+        ".mbarrier::complete_tx::bytes.multicast::cluster [{}], [{}, {{{}, {}}}], [{}], m;\n\t}}",
+        *(ctas, destination, tensor_map, x, y, barrier),
+    )
+
+
 def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
     """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
     emit(

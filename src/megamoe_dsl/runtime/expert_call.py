@@ -42,6 +42,7 @@ class ExpertCall:
     x             bfloat16 [tokens, hidden], 16-byte aligned
     topk_idx      int64 [tokens, topk]; -1 masks a slot
     topk_weights  float32 [tokens, topk]
+    preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
@@ -51,6 +52,7 @@ class ExpertCall:
     topk_weights: torch.Tensor
     weights: ExpertWeightsFp8
     memory: torch.Tensor | None = None
+    preactivations: torch.Tensor | None = None
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
@@ -66,8 +68,17 @@ class ExpertCall:
             check_aligned(name, tensor, aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
             check_device(name, tensor, self.x.device)
+        self._check_preactivations()
         for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
             self._check_weights(name, rows, k)
+
+    def _check_preactivations(self) -> None:
+        if (self.preactivations is not None) != self.layer.preactivations:
+            raise ProblemError("preactivations", self.preactivations, "a tensor where the layer stores gate and up, else None")
+        if self.preactivations is not None:
+            check_tensor("preactivations", self.preactivations, torch.bfloat16, (self.rows, 2 * self.layer.intermediate))
+            check_aligned("preactivations", self.preactivations, TMA_ALIGNMENT)
+            check_device("preactivations", self.preactivations, self.x.device)
 
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
@@ -138,7 +149,7 @@ class ExpertCall:
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
         w = self.weights
-        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf)
+        return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:

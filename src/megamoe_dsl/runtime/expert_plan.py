@@ -98,7 +98,12 @@ class ExpertPlan:
         self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
 
     def __call__(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, weights: tuple[torch.Tensor, ...]
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        weights: tuple[torch.Tensor, ...],
+        preactivations: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """y, without looking at the tensors' layouts again.  Raises `ProblemError` for the wrong device or alignment."""
         if self._device.index != torch._C._cuda_getDevice():
@@ -107,10 +112,11 @@ class ExpertPlan:
         y, place = torch.empty_like(x), x.data_ptr()
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
-        key = (workspace.data_ptr(), *[tensor.data_ptr() for tensor in weights])
+        stored = 0 if preactivations is None else preactivations.data_ptr()
+        key = (workspace.data_ptr(), stored, *[tensor.data_ptr() for tensor in weights])
         prepared = self._prepared.get(key)
         if prepared is None:
-            call = ExpertCall(self._layer, x, topk_idx, topk_weights, ExpertWeightsFp8(*weights), workspace)
+            call = ExpertCall(self._layer, x, topk_idx, topk_weights, ExpertWeightsFp8(*weights), workspace, preactivations)
             call.check()
             if len(self._prepared) >= PREPARED:
                 self._prepared.clear()

@@ -43,6 +43,7 @@ def moe(
     weight_scale: float = 1.0,
     gate_up: str = "gate_first",
     activation: str = "silu",
+    preactivations: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 on Hopper, E2M1 on Blackwell.
 
@@ -55,6 +56,8 @@ def moe(
                    how experts are chosen from logits, as in `runtime.top_experts`: by default weights are a softmax over those chosen
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py)
+    preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
+                   pass; rows are the slots that are not masked, sorted by expert, stably.  On Hopper
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32; a token's rows are BF16, added in
     FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
@@ -71,18 +74,20 @@ def moe(
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     call = launch if is_plain_call(x) else moe_op
-    y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, gate_up, activation)
+    y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, preactivations, gate_up, activation)
     return y
 
 
-def layer_of(x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up: str, activation: str) -> ExpertLayer:
+def layer_of(
+    x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, gate_up: str, activation: str, preactivations: bool = False
+) -> ExpertLayer:
     """The layer of such tensors.  Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
     packed = w1.dtype == torch.uint8
     hidden, recipe = (2 * w1.shape[2], "fp8xfp4") if packed else (w1.shape[2], "fp8xfp8")
-    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe)
+    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations)
 
 
 def launch(
@@ -93,28 +98,31 @@ def launch(
     w1_sf: torch.Tensor,
     w2: torch.Tensor,
     w2_sf: torch.Tensor,
+    preactivations: torch.Tensor | None,
     gate_up: str,
     activation: str,
 ) -> torch.Tensor:
     """`moe` of chosen experts, as an operator or without one."""
     idx = topk_idx.long() if topk_idx.dtype == torch.int32 else topk_idx
     weights = (w1, w1_sf, w2, w2_sf)
+    tensors = (x, idx, topk_weights, *weights, preactivations)
     if not len(x):
-        call = call_of((x, idx, topk_weights, *weights), gate_up, activation)
-        return call.y
-    return _PLANS.of((x, idx, topk_weights, *weights), (gate_up, activation))(x, idx, topk_weights, weights)
+        return call_of(tensors, gate_up, activation).y
+    return _PLANS.of(tensors, (gate_up, activation, preactivations is None))(x, idx, topk_weights, weights, preactivations)
 
 
-def call_of(tensors: Sequence[torch.Tensor], gate_up: str, activation: str) -> ExpertCall:
-    """The call of x, topk_idx, topk_weights and the weights, checked.  Raises `ProblemError`."""
-    x, idx, topk_weights, *weights = tensors
-    call = ExpertCall(layer_of(x, idx, weights[0], gate_up, activation), x, idx, topk_weights, ExpertWeightsFp8(*weights))
+def call_of(tensors: Sequence[Any], gate_up: str, activation: str) -> ExpertCall:
+    """The call of x, topk_idx, topk_weights, the weights, and where gate and up are stored or None, checked.  Raises `ProblemError`."""
+    x, idx, topk_weights, *weights, stored = tensors
+    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None)
+    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8(*weights), preactivations=stored)
     call.check()
     return call
 
 
-def _plan(tensors: Sequence[torch.Tensor], layouts: tuple[str, str]) -> ExpertPlan:
-    call = call_of(tensors, *layouts)
+def _plan(tensors: Sequence[Any], layouts: tuple[str, str, bool]) -> ExpertPlan:
+    gate_up, activation, _ = layouts
+    call = call_of(tensors, gate_up, activation)
     check_current(call.x.device)
     return ExpertPlan(call)
 
@@ -126,7 +134,7 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 _PLANS = CallPlans(_plan)
 _TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
 
-moe_op = define("moe", f"({_TENSORS}, str gate_up, str activation) -> Tensor", launch, _fake)
+moe_op = define("moe", f"({_TENSORS}, Tensor(a!)? preactivations, str gate_up, str activation) -> Tensor", launch, _fake)
 """`moe` of chosen experts, as an operator."""
 
 

@@ -32,6 +32,7 @@ class GatherTensors:
     sources  int32 [m], the row of a of each row, where they are gathered; None else
     d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
              contiguous; None else
+    preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
     """
 
     a: torch.Tensor
@@ -42,6 +43,7 @@ class GatherTensors:
     d: torch.Tensor
     sources: torch.Tensor | None = None
     d_sf: torch.Tensor | None = None
+    preactivations: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
@@ -59,6 +61,7 @@ class GatherTensors:
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
         check_tensor("out", self.d, *self._results(p))
         self._check_d_sf(p)
+        self._check_preactivations(p)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
@@ -105,6 +108,17 @@ class GatherTensors:
         if not has_kernel_strides(self.d_sf):
             raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
 
+    def _check_preactivations(self, problem: GatherGemmProblem) -> None:
+        stored = self.preactivations
+        if not problem.preactivations or stored is None:
+            if problem.preactivations or stored is not None:
+                allowed = "a bfloat16 tensor" if problem.preactivations else "None where gate and up are not stored"
+                raise ProblemError("preactivations", None if stored is None else "a tensor", allowed)
+            return
+        check_tensor("preactivations", stored, torch.bfloat16, (len(self.d), problem.n))
+        check_device("preactivations", stored, self.a.device)
+        check_aligned("preactivations", stored, TMA_ALIGNMENT)
+
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         if not problem.gathers:
             if self.sources is not None:
@@ -139,7 +153,8 @@ class GatherTensors:
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
-        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage})}
+        stored = {} if self.preactivations is None else {"preactivations": self.preactivations}
+        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
@@ -158,4 +173,5 @@ class GatherTensors:
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),
+            **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
         }

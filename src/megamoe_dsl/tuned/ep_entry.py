@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 
@@ -23,6 +23,7 @@ class EpEntry:
 
     us        microseconds of a call, by way: `fused`, `unfused`, and `halves`, with the unfused layer's SwiGLU between these
     results   name of the file in bench/results that this comes from
+    dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
     """
 
     SUFFIX: ClassVar[str] = "-ep"
@@ -35,6 +36,8 @@ class EpEntry:
     us: Mapping[str, float]
     results: str
     recipe: str = "fp8xfp8"
+    dispatch: Mapping[str, int] = field(default_factory=dict)
+    combine: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> EpShare:

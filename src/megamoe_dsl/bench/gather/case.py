@@ -10,14 +10,14 @@ import torch
 from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
-from ...problem import Problem
+from ...problem import Problem, ProblemError
 from ...quant.weights import TORCH_DTYPES
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
 from ...runtime.gemm_scales import gate_up_words, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
-from ..gemm.case import UNTOUCHED, GemmCase, drawing_of, gemm_case
+from ..gemm.case import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
 NAN_BYTE = 255
 """UE8M0's."""
@@ -45,11 +45,33 @@ class GatherCase:
         scales[self.placed] = d_sf
         return found, scales
 
+    def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
+        """Gate and up as they are stored, in the columns of B's rows, likewise."""
+        assert self.tensors.preactivations is not None
+        found = self.tensors.preactivations.clone()
+        found[self.placed] = self.packed.reference(accumulate)
+        return found
+
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
         low, high = (self.tensors.d.clone() for _ in range(2))
         low[self.placed], high[self.placed] = self.packed.ends(exact=exact)
         return low, high
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, by name, with `ends`; of gate and up codes and their scales, and gate and up where they are stored.
+        Raises `ProblemError` where it would not know their bits: of normal numbers whose sums are not promoted."""
+        if not self.problem.gate_up:
+            return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
+        if not (exact or self.problem.formats.promoted):
+            raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
+        accumulate: Accumulate = torch.float64 if exact else "hopper"
+        codes, scales = self.activated(accumulate)
+        assert self.tensors.d_sf is not None
+        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8)), "scales of D": (self.tensors.d_sf, scales)}
+        if self.tensors.preactivations is not None:
+            found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
+        return {name: (written, expected, expected) for name, (written, expected) in found.items()}
 
     def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
@@ -112,4 +134,5 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         d_sf = scales_by_column(d_sf)
     else:
         b_sf, d_sf = gate_up_words(b_sf, problem.gate_up), d_sf.to(torch.uint8)
-    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf), packed, placed)
+    stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
+    return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored), packed, placed)

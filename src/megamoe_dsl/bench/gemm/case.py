@@ -27,6 +27,10 @@ UNTOUCHED = 7.0
 """What D holds before a launch."""
 
 
+Compared = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What a launch writes into, the lowest and the highest that it may write: the same tensor where bits are known."""
+
+
 @dataclass(frozen=True)
 class GemmCase:
     """Operands, and which rows of A belong to which group: `spans` (group, first row, rows); rows of no group stay untouched.
@@ -86,6 +90,10 @@ class GemmCase:
             for one, end in ((low, -error), (high, error)):
                 one[part] = (self.multiplied((total + end).float(), part) + before).to(low.dtype)
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
+
+    def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
+        """What a launch writes, by name, with `ends`."""
+        return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
 
 
 def in_parts(

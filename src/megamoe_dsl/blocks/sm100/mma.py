@@ -1,7 +1,7 @@
 """The K loop of a tile on the MMA warp of an SM100 pair's even CTA: scales to TMEM and MMAs, word by word of the scales (article 4.4).
 
 waits     full, per stage
-signals   empty of both CTAs, per stage
+signals   empty of all CTAs that may write into one another's stages, per stage
 
 The pipe of the tensor core takes copies and MMAs in order, so every word of a stage's scales goes through the same columns.
 
@@ -21,7 +21,7 @@ from cutlass import Int32
 from ...device import tcgen05
 from ...device.stage import Stage
 from ...device.warp import elect
-from ...hardware.cta_pair import BLOCK_N
+from ...hardware.cta_pair import BLOCK_N, CLUSTER
 from ...hardware.k_block import KBlock
 from ...hardware.scale_factors import SF_ATOM_BYTES
 from ...hardware.scaled_mma import ScaledMma
@@ -84,7 +84,7 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
                             columns.sfa + tile.first_scale,
                             Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
                         )
-            tcgen05.commit_pair(stage.empty)
+            tcgen05.commit_pair(stage.empty, (1 << max(stage.cluster, CLUSTER)) - 1)
         stage = stage.next()
     return stage
 

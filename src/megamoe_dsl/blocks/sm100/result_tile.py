@@ -31,8 +31,12 @@ def write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
 
     result_tile(c, 8 * (4 * warp + k)).
     """
-    chunk = warp * 4 + (lane >> 3)
-    return tile + (chunk >> 3) * (tokens * HALF_BYTES) + (lane & 7) * HALF_BYTES + (((chunk ^ lane) & 7) << 4)
+    return chunk_address(tile, warp * 4 + (lane >> 3), lane, tokens)
+
+
+def chunk_address(tile: Int, chunk: Int, token: Int, tokens: int) -> Int:
+    """Of 8 channels of one of the first eight tokens, `token` modulo 8: result_tile(token % 8, 8 * chunk)."""
+    return tile + (chunk >> 3) * (tokens * HALF_BYTES) + (token & 7) * HALF_BYTES + (((chunk ^ token) & 7) << 4)
 
 
 def read_row(warp: Int, lane: Int) -> Int:

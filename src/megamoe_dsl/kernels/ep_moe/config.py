@@ -21,6 +21,7 @@ from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
+from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
@@ -51,6 +52,7 @@ class EpConfig(ABC):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    half: ClassVar[Half]
     tiles: ClassVar[tuple[int, ...]] = TILES
     columns: ClassVar[tuple[int, ...]] = COLUMNS
     clusters: ClassVar[tuple[int, ...]] = (1, 2)
@@ -105,11 +107,12 @@ class EpConfig(ABC):
 
     @classmethod
     def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, which were faster at all
-        measured points (docs/ep_moe.md), where the grid has an even number of them."""
+        """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen: pairs of CTAs, where the grid has an
+        even number of them, and what was faster at a measured point that is near (tuned_fields.py)."""
         problem.check_num_tokens(num_tokens)
         num_sms = fields.get("num_sms", target.num_sms)
-        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **fields})
+        tuned = tuned_fields(cls.half, problem, num_tokens, target.gpu)
+        return cls(problem, **{"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2, **tuned, **fields})
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
@@ -207,6 +210,7 @@ class DispatchGemmConfig(EpConfig):
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
 
+    half: ClassVar[Half] = "dispatch"
     row_places: ClassVar[tuple[str, ...]] = ROWS
 
     token_saving: bool = True
@@ -297,6 +301,8 @@ class GemmCombineConfig(EpConfig):
                   warps send them, which takes memory for all rows
     token_blocks  parts of a row, of as many tiles each, that communication warps wait for and send on their own
     """
+
+    half: ClassVar[Half] = "combine"
 
     scatter: bool = True
     interleaved: bool = True

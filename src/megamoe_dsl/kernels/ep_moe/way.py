@@ -8,7 +8,8 @@ from math import log
 
 from ...config_error import require
 from ...problem import Problem
-from ...tuned import DEFAULT_GPU, EpEntry, EpShare, tuned_layers
+from ...tuned import DEFAULT_GPU, EpEntry, tuned_layers
+from .tuned_fields import expected_rows, share_of
 
 
 class Way(StrEnum):
@@ -37,6 +38,5 @@ def nearest_entry(problem: Problem, num_tokens: int, gpu: str) -> EpEntry:
     """Of the GPU's table.  Raises `ConfigError` where that has none."""
     table = tuned_layers(gpu)
     require(len(table.entries) > 0, "gpu", gpu, "one that was measured, such as " + DEFAULT_GPU)
-    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
-    expected = max(num_tokens, 1) * problem.topk / problem.experts_per_rank
-    return min(table.by_share.get(share, list(table.entries)), key=lambda one: abs(log(one.expected / expected)))
+    expected = expected_rows(problem, num_tokens)
+    return min(table.by_share.get(share_of(problem), list(table.entries)), key=lambda one: abs(log(one.expected / expected)))

@@ -44,6 +44,7 @@ class ExpertLayer:
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
     recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4 on SM100
+    preactivations  whether gate and up of every row are stored, too
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -55,6 +56,7 @@ class ExpertLayer:
     gate_up: str = GATE_FIRST
     activation: str = SILU
     recipe: str = GEMM_RECIPES[0]
+    preactivations: bool = False
 
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:
@@ -69,8 +71,9 @@ class ExpertLayer:
     @property
     def fc1(self) -> GatherGemmProblem:
         """Rows gathered from the tokens; gate and up activated, sorted and packed."""
-        activates: dict[str, Any] = {"output": self.formats.hidden.element, "gate_up": self.gate_up, "activation": self.activation}
         n, experts = 2 * self.intermediate, self.num_experts
+        activates: dict[str, Any] = {name: getattr(self, name) for name in ("gate_up", "activation", "preactivations")}
+        activates["output"] = self.formats.hidden.element
         return GatherGemmProblem(n, self.hidden, num_groups=experts, recipe=self.recipe, **activates)
 
     @property

@@ -28,3 +28,13 @@ class GatherGemmArguments(GemmArguments):
     d_sf_ld: Int32
     a_rows: Int32
     d_rows: Int32
+
+
+@dataclass(frozen=True)
+class StoringArguments(GatherGemmArguments):
+    """Of a GEMM that stores gate and up, too.
+
+    preactivations   bf16 [d_rows, n]
+    """
+
+    preactivations: Int64

@@ -67,6 +67,18 @@ class GatherGemmConfig(GemmConfig):
         return GATHER_WARPS if self.problem.gathers else 0
 
     @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""
+        return self.warpgroups
+
+    @property
+    def shared_rows(self) -> str:
+        """Which rows of a stage two consumers share: of A, each with rows of B of its own, or of B; empty for one."""
+        if self.consumers == 1:
+            return ""
+        return "A" if self.tile.shares_rows(False) else "B"
+
+    @property
     def row_loader(self) -> str:
         """Who loads rows of A, in words."""
         return f"{self.gather_warps} warps gather them, 16 bytes a lane" if self.gather_warps else "TMA"

@@ -1,17 +1,19 @@
 """The epilogue of tiles of gate and up: activated, E4M3 with a power of two for each row and 128 channels, row by row to D.
 
 The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM, from which eight lanes write
-the 128 bytes of a row.  Nobody waits for them in this launch.
+the 128 bytes of a row.  Nobody waits for them in this launch.  Where gate and up are stored they pass through the same box first, 64
+columns at a time.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 from typing import Any
+from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 
 from ...blocks.sm90.tokens_as_m import WARP_ROWS, RowShare
 from ...device import cast
@@ -20,12 +22,15 @@ from ...device.matrix import store_b16
 from ...device.memory import load_shared_v4, store_f32, store_v4
 from ...device.warp import sync_warp
 from ...hardware.swizzle import CHUNK, Swizzle
+from ..gemm.epilogue_rows import stage_box
 from ..gemm.problem import SCALE_BLOCK
 from ..gemm.tile import WARPS_PER_GROUP
 from ..gemm.work_tile import GemmTile
 from ..mega_moe.swiglu import activate
+from .arguments import StoringArguments
+from .config import GatherGemmConfig
 from .context import GatherContext
-from .problem import INTERLEAVED
+from .problem import GATE_FIRST, INTERLEAVED
 
 ROW_BYTES = SCALE_BLOCK
 CHUNKS = ROW_BYTES // CHUNK
@@ -37,6 +42,8 @@ def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile to D, and their scales."""
     problem, args, swizzle = ctx.config.problem, ctx.args, Swizzle(ROW_BYTES)
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
+    if cutlass.const_expr(problem.preactivations):
+        store_preactivations(ctx, tile, me, sums, staging)
     words = []
     for h in cutlass.range_constexpr(2):
         values = channels(ctx, sums, h)
@@ -61,6 +68,32 @@ def finish_gate_up(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any):
             stored = load_shared_v4(staging + swizzle(row_of_warp * ROW_BYTES + (me.lane & (CHUNKS - 1)) * CHUNK))
             store_v4(args.d + (Int64(tile.row + token) * problem.d_columns + column), ordered(stored))
     sync_warp()
+
+
+@cute.jit
+def store_preactivations(ctx: GatherContext, tile: GemmTile, me: RowShare, sums: Any, staging: Int32):
+    """A warp's 16 rows of gate and up, rounded as they are before they are activated."""
+    config, swizzle, chunk = ctx.config, Swizzle(ROW_BYTES), (me.lane & (CHUNKS - 1)) * CHUNK
+    for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
+        stage_box(config, staging, me, sums, box)
+        sync_warp()
+        first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
+        for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
+            token = me.warp_token + row
+            if token < tile.valid_m:
+                stored = load_shared_v4(staging + swizzle(row * ROW_BYTES + chunk))
+                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)
+        sync_warp()
+
+
+def column_of(config: GatherGemmConfig, tile: GemmTile, column: int) -> Any:
+    """The row of B that is a tile's number `column`: gate comes before up in a stage."""
+    problem = config.problem
+    if problem.gate_up == INTERLEAVED:
+        return tile.n_block * config.block_n + column
+    up, within = divmod(column, config.weight_rows)
+    second = up == (problem.gate_up == GATE_FIRST)
+    return tile.n_block * config.weight_rows + within + second * (problem.n // 2)
 
 
 def channels(ctx: GatherContext, sums: Any, h: int) -> list[Float32]:

@@ -12,7 +12,7 @@ from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import GatherGemmArguments
+from .arguments import GatherGemmArguments, StoringArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -39,8 +39,9 @@ class GatherGemmKernel(GemmKernel):
         return gather_gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
-        """The same for all configurations."""
-        return GatherGemmArguments
+        """With an address of gate and up where they are stored."""
+        assert isinstance(config.problem, GatherGemmProblem)
+        return StoringArguments if config.problem.preactivations else GatherGemmArguments
 
     def parameters(
         self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
@@ -68,12 +69,14 @@ class GatherGemmKernel(GemmKernel):
         """As of a packed GEMM, and where rows lie."""
         problem = config.problem
         assert isinstance(problem, GatherGemmProblem)
-        return f"{super().label(config)}-{problem.source}-{problem.result}{'-' + problem.gate_up if problem.gate_up else ''}"
+        more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "") if one]
+        return "-".join([super().label(config), problem.source, problem.result, *more])
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:
-        """As of a packed GEMM, and who loads rows."""
+        """As of a packed GEMM, who loads rows, and what consumers share."""
         assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
-        return [*super().facts(config), ("rows", config.row_loader)]
+        consumers = f"{config.consumers}, which share rows of {config.shared_rows}" if config.shared_rows else "1"
+        return [*super().facts(config), ("rows", config.row_loader), ("consumers", consumers)]
 
     def measures(self, config: BaseGemmConfig, listing: Listing) -> list[Measure]:
         """Of the roles.  Raises `InspectionError`."""

@@ -28,6 +28,7 @@ class GatherGemmProblem(GemmProblem):
             SM90 E4M3 with a power of two for each row and 128; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
+    preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
 
     Raises `ProblemError`, which names field, value and what is allowed.
     """
@@ -38,6 +39,7 @@ class GatherGemmProblem(GemmProblem):
     gate_up: str = ""
     activation: str = SILU
     fast_math: bool = True
+    preactivations: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     weigh_results: ClassVar[bool] = True  # top-k weights are applied where a token's results are summed
@@ -50,6 +52,8 @@ class GatherGemmProblem(GemmProblem):
         self._require("gate_up", self.gate_up in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
         self._require("activation", self.activation in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS))
         self._require("fast_math", isinstance(self.fast_math, bool), "True or False")
+        stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
+        self._require("preactivations", stored, "True or False, and False without gate_up")
         output = self.formats.hidden.element if self.gate_up else BF16
         self._require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
         whole = self.n % (2 * SCALE_BLOCK) == 0 or not self.gate_up

@@ -130,6 +130,11 @@ class GemmContext:
         """Row of A that a tile begins at."""
         return tile.row
 
+    @property
+    def own_pair(self) -> Any:
+        """Mask of the CTAs of a pair of SM100 in its cluster."""
+        return 3
+
     def row_in_atom(self, tile: GemmTile) -> Any:
         """Of the scales of SM100, of a tile's first row; the stage has whole atoms of them."""
         return tile.row & (SF_ATOM_ROWS - 1)

@@ -35,7 +35,8 @@ from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 class EpMoE(torch.nn.Module):
     """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
 
-    problem      the layer; its recipe is fp8xfp8
+    problem      the layer; its recipe is one that the kernels have for the GPU.  Scales of UE8M0 are made by a quantisation that waits
+                 for the device, which no graph can hold
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
@@ -72,10 +73,8 @@ class EpMoE(torch.nn.Module):
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
         region = symmetric_buffer(problem, self.combine_config.keeps_rows)
         self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
-        if self.symmetric.num_bytes < region.size:
-            raise ProblemError(
-                "symmetric.num_bytes", self.symmetric.num_bytes, f"at least {region.size}, of these kernels for this problem"
-            )
+        if self.symmetric.num_bytes not in (region.size, symmetric_buffer(problem, True).size):
+            raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
         check_device("weights.fc1", weights.fc1, self.symmetric.sym.device)
         self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps_rows=self.combine_config.keeps_rows)
         self.rows = self.memory.new_rows()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
 from ....config_error import require, require_integers
+from ....hardware.cta_pair import CLUSTER
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
@@ -27,6 +28,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     block_m    32, 64, 128, 192, 256; tensor memory holds the sums of two tiles at a time, or of one where they are large
     consumers  1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256, and a
                warpgroup of the epilogue
+    pairs      CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
     """
 
     block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
@@ -35,19 +37,22 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     problem: GatherGemmProblem
     consumers: int = 1
+    pairs: int = 1
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
-        require_integers(self, "block_m", "consumers")
+        require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
+        require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         most = max(rows for rows in self.block_ms if Sm100TmemPlan(rows, self.consumers, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
         require(self.block_m <= most, "block_m", self.block_m, held)
         groups = self.consumers == 1 or self.epilogue_warpgroups == self.consumers
         require(groups, "epilogue_warpgroups", self.epilogue_warpgroups, "2 with consumers = 2, one for each")
+        of_tile = f"consumers = {self.consumers} and pairs = {self.pairs}"
         whole = not self.problem.gate_up or self.problem.n % self.block_n == 0
-        require(whole, "problem.n", self.problem.n, f"a multiple of {self.block_n} for gate and up with consumers = {self.consumers}")
+        require(whole, "problem.n", self.problem.n, f"a multiple of {self.block_n} for gate and up with {of_tile}")
         super().__post_init__()
 
     @classmethod
@@ -61,6 +66,16 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
         most = (MOST_TILES - self.num_experts) * self.block_m
         require(rows <= most, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of all pairs that have the same rows of A."""
+        return CLUSTER * self.pairs
+
+    @property
+    def block_n(self) -> int:
+        """Rows of B of a tile."""
+        return super().block_n * self.pairs
 
     @property
     def first_epilogue_warp(self) -> int:
@@ -78,9 +93,15 @@ class Sm100GatherConfig(Sm100GemmConfig):
         return True
 
     @property
+    def shared_rows(self) -> str:
+        """Which rows of a stage two consumers share: of A; empty for one."""
+        return "A" if self.consumers > 1 else ""
+
+    @property
     def row_loader(self) -> str:
         """Who loads rows of A, in words."""
         rows = "gather4, four rows at a time" if self.problem.gathers else "TMA"
+        rows += f", for {self.pairs} pairs" if self.pairs > 1 else ""
         return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time"
 
     @property
@@ -93,4 +114,4 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Of so many stages."""
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
-        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up))
+        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Int64
+from cutlass import Int32, Int64
 
+from ....hardware.cta_pair import CLUSTER
 from ...gemm.work_tile import GemmTile
 from ..context import GatherContext
 from .stage import CopiedStage
@@ -25,6 +26,26 @@ class PairGatherMaps:
 @dataclass(frozen=True)
 class PairGatherContext(GatherContext):
     """`config` is a `Sm100GatherConfig`."""
+
+    @property
+    def place_in_pair(self) -> Any:
+        """0 in the even CTA."""
+        return self.cta_rank if self.config.pairs == 1 else self.cta_rank & 1
+
+    @property
+    def pair(self) -> Any:
+        """This CTA's pair among those of the cluster."""
+        return 0 if self.config.pairs == 1 else self.cta_rank >> 1
+
+    @property
+    def own_pair(self) -> Any:
+        """Mask of the CTAs of its pair."""
+        return super().own_pair if self.config.pairs == 1 else Int32(3) << (self.cta_rank & 2)
+
+    @property
+    def same_rows(self) -> Any:
+        """Mask of the CTAs that have the same rows of A: one of each pair."""
+        return Int32(1 | 1 << CLUSTER) << self.place_in_pair
 
     def row_in_atom(self, tile: GemmTile) -> Any:
         """Scales of rows are put where the tile begins."""

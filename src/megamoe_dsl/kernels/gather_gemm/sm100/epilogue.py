@@ -24,7 +24,6 @@ from ....device import cast
 from ....device.memory import fence_async_shared, store_u8
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, scatter_rows, wait_group_read
-from ....hardware.cta_pair import CLUSTER
 from ....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ...gemm.sm100.config import PASS_ROWS
@@ -35,6 +34,7 @@ from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_expo
 from ...mega_moe.sm100.epilogue_tile import FC1_CHANNELS, fc1_scale
 from .context import PairGatherContext
 from .gate_up import first_gate
+from .preactivations import store_preactivations
 
 ROWS = 4  # of a scatter4
 WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
@@ -83,6 +83,8 @@ def finish_gate_up(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         sums = load_columns(part.column + first, groups)
+        if cutlass.const_expr(problem.preactivations):
+            store_preactivations(ctx, tile, part, first, sums)
         passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
         share_maxima(maxima, lane, [peaks for _, peaks in passed])
         wait_group_read(0)
@@ -119,7 +121,8 @@ def finish_of(ctx: PairGatherContext) -> Callable[..., Any]:
 @cute.jit
 def finish_tile(ctx: PairGatherContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32):
     """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
-    config, n_block, every, first = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    config, every, first = ctx.config, ctx.config.epilogue_warpgroups, group * PASS_ROWS
+    n_block = tile.n_block * config.cluster + ctx.cta_rank
     if cutlass.const_expr(config.consumers > 1):
         n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
     shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)

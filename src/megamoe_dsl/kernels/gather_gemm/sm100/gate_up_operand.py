@@ -9,7 +9,6 @@ from cutlass import Int32
 
 from ....blocks.sm100.load import PairOperand
 from ....device.tma import load_box_5d
-from ....hardware.cta_pair import CLUSTER
 from ...gemm.sm100.load import weight_operand
 from ...gemm.work_tile import GemmTile
 from .context import PairGatherContext
@@ -30,5 +29,5 @@ class GateUpOperand(PairOperand):
 def gate_up_operand(ctx: PairGatherContext, tile: GemmTile) -> GateUpOperand:
     """A CTA's part of a tile."""
     whole = weight_operand(ctx, tile)
-    first = (tile.n_block * CLUSTER + ctx.cta_rank) * runs_of_cta(ctx.config)
+    first = (tile.n_block * ctx.config.cluster + ctx.cta_rank) * runs_of_cta(ctx.config)
     return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)

@@ -3,8 +3,9 @@
 waits     work_tile_full and list_full, per tile; empty, per stage
 signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
 
-A CTA has half of the rows that the MMA covers, and the scales of all.  A row's four scales of 128 channels are a word, as quantisation
-leaves them; a thread copies it to where `tcgen05.cp` takes the scales of the row's place in the tile, which may so begin at any row of A.
+A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A row's
+four scales of 128 channels are a word, as quantisation leaves them; a thread copies it to where `tcgen05.cp` takes the scales of the row's
+place in the tile, which may so begin at any row of A.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ....device.copy_async import arrive_when_copied, copy_word
 from ....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
 from ....device.memory import load_shared_u32, load_shared_v4
 from ....device.ring import Ring
-from ....device.tma import gather_rows, load_tile
+from ....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
 from ....device.warp import elect
 from ....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import select
@@ -72,7 +73,7 @@ def gather_tokens(ctx: PairGatherContext, thread: Int32):
 def own_half(ctx: PairGatherContext, tile: GemmTile) -> tuple[Any, Any]:
     """Rows of a tile that a CTA has, and the first of them: halves of what the MMA covers, not of block_m."""
     half = mma_tokens(tile.valid_m) >> 1
-    return half, ctx.cta_rank * half
+    return half, ctx.place_in_pair * half
 
 
 def scaled_rows(ctx: PairGatherContext, thread: Any) -> list[Any]:
@@ -92,6 +93,8 @@ def listed_rows(ctx: PairGatherContext, tile: GemmTile, thread: Int32, lists: Ri
     warp, lane = thread // 32, thread % 32
     half, first = own_half(ctx, tile)
     quad = lane * GATHER_WARPS + warp
+    if cutlass.const_expr(ctx.config.pairs > 1):
+        quad = quad * ctx.config.pairs + ctx.pair
     wait(ctx.barrier("list_full", lists.index), lists.phase)
     own = first + cutlass.min(quad, Int32(ctx.config.block_m // 2 // ROWS - 1)) * ROWS
     words = load_shared_v4(ctx.shared("rows", lists.index, own))
@@ -126,11 +129,11 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
             if thread == 0:
                 arrive_expect_cluster(full, rows.half * row_bytes)
             if rows.quad * ROWS < rows.half:
-                gather_rows(stage.shared("tokens") + rows.quad * (ROWS * row_bytes), ctx.maps.tokens, full, k * row_bytes, rows.places)
+                gather_quad(ctx, stage.shared("tokens") + rows.quad * (ROWS * row_bytes), full, k * row_bytes, rows.places)
         elif thread < 32:
             if elect():
                 arrive_expect_cluster(full, config.block_m // 2 * row_bytes)
-                load_tile(stage.shared("tokens"), ctx.maps.tokens, full, k * row_bytes, rows.first)
+                load_sorted(ctx, stage.shared("tokens"), full, k * row_bytes, rows.first)
         for i in cutlass.range_constexpr(len(scales)):
             for word in cutlass.range_constexpr(words):
                 atom = word * config.stage.sfa_atoms * SF_ATOM_BYTES
@@ -138,6 +141,24 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
         arrive_when_copied(stage.copied)
         stage = stage.next()
     return stage
+
+
+def gather_quad(ctx: PairGatherContext, destination: Any, full: Any, x: Any, places: tuple[Any, ...]) -> None:
+    """Four rows, for this CTA and for those of other pairs that have the same."""
+    if ctx.config.pairs == 1:
+        gather_rows(destination, ctx.maps.tokens, full, x, places)
+    else:
+        gather_rows_multicast(destination, ctx.maps.tokens, full, x, places, ctx.same_rows)
+
+
+def load_sorted(ctx: PairGatherContext, destination: Any, full: Any, x: Any, first: Any) -> None:
+    """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
+    if ctx.config.pairs == 1:
+        load_tile(destination, ctx.maps.tokens, full, x, first)
+    else:
+        rows = ctx.config.block_m // ctx.config.cluster
+        own = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
+        load_tile_of_pairs(own, ctx.maps.tokens, full, x, first + ctx.pair * rows, ctx.same_rows)
 
 
 @cute.jit

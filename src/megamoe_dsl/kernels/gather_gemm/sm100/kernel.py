@@ -4,8 +4,8 @@
 |---|---|
 | 0     | index warp, where rows are gathered |
 | 1     | weight loader    |
-| 2     | MMA; in the odd CTA announces scales |
-| 3     | scheduler: tiles (even CTA); TMEM |
+| 2     | MMA; in odd CTAs announces scales |
+| 3     | scheduler: tiles (first CTA); TMEM |
 | 4-7   | gather           |
 | 8..   | epilogue         |
 """
@@ -67,7 +67,7 @@ def run_loader_warp(ctx: PairGatherContext, warp: Any):
         else:
             load_weights(ctx)
     elif warp == MMA_WARP:
-        if ctx.cta_rank == 0:
+        if ctx.place_in_pair == 0:
             issue_mma(ctx)
         else:
             announce_scales(ctx)

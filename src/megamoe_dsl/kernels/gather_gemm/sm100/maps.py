@@ -22,7 +22,7 @@ def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFiel
     """The same; `args` has the fields of `GatherGemmArguments`.  Rows that are gathered or scattered are boxes of one row."""
     problem, k_block, stage = config.problem, config.k_block, config.stage
     row_bytes = problem.formats.activations.row_bytes(problem.k)
-    box_rows = 1 if problem.gathers else config.block_m // 2
+    box_rows = 1 if problem.gathers else config.block_m // config.cluster
     weights = weight_rows(args.b, problem.k, problem.num_groups * problem.n, k_block, stage.weight_rows)
     return [
         byte_rows(args.a, row_bytes, args.a_rows, box_rows, k_block.row_bytes),

@@ -21,12 +21,14 @@ from .threads import GATHER_WARPS
 class PairGatherSmemPlan(PairGemmSmemPlan):
     """gathers      whether lists say which rows are a tile's
     places_rows  whether rows begin elsewhere in A than in D
+    pairs        CTA pairs of a cluster
     activates    whether gate and up are activated: warps then exchange the maxima of rows
     """
 
     gathers: bool
     places_rows: bool
     activates: bool
+    pairs: int = 1
 
     @property
     def loaded(self) -> int:
@@ -35,8 +37,8 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
 
     @property
     def reading_warps(self) -> int:
-        """Of the pair, which read work tiles: the odd CTA has an announcing warp where the even one multiplies."""
-        return super().reading_warps + 1 + CLUSTER * (GATHER_WARPS - 1 + self.gathers)
+        """Of the cluster, which read work tiles: the odd CTA of a pair has an announcing warp where the even one multiplies."""
+        return self.pairs * (super().reading_warps + 1 + CLUSTER * (GATHER_WARPS - 1 + self.gathers))
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:

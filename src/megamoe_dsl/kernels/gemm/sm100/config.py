@@ -67,8 +67,8 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         depths = block_ks(problem)
         allowed = " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}"
         require(self.block_k in depths, "block_k", self.block_k, allowed)
-        even = self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0
-        require(even, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
+        whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
+        require(whole, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
         require(self.group_m >= 1, "group_m", self.group_m, "positive")
         self.check_stages("block_m")

@@ -24,6 +24,7 @@ from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....layouts.activity import Activity, Role
 from ..context import GemmContext
 from ..store import store_value
 from ..work_tile import GemmTile, next_tile
@@ -99,16 +100,19 @@ def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable
     """All epilogue warps; `thread` counts within them.  `finish` is what a warp does with a tile."""
     config = ctx.config
     group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
+    ctx.begin(Role.EPILOGUE)
     tile, tiles = next_tile(ctx.first_tile)
     acc = Ring.start(config.tmem.accumulators)
     while tile.valid():
         wait(ctx.barrier("acc_full", acc.index), acc.phase)
         fence_after_sync()
+        ctx.stamp(Activity.WAIT_STAGE, tile)
         finish(ctx, tile, config.tmem.accumulator(acc.index), group, warp, lane)
         fence_before_sync()
         sync_warp()
         if lane == 0:
             arrive_cluster(ctx.barrier("acc_empty", acc.index) & LEADER)
+        ctx.stamp(Activity.EPILOGUE, tile)
         acc = acc.next()
         tile, tiles = next_tile(tiles)
 

@@ -16,6 +16,7 @@ from ....device import tcgen05
 from ....device.mbarrier import wait
 from ....device.ring import Ring
 from ....device.warp import elect
+from ....layouts.activity import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext
 from ..work_tile import GemmTile, next_tile
@@ -26,14 +27,17 @@ ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
 @cute.jit
 def issue_mma(ctx: GemmContext):
     """Runs in all lanes; one lane issues."""
+    ctx.begin(Role.MMA)
     tile, tiles = next_tile(ctx.first_tile)
     stage, acc = ctx.first_stage, Ring.start(ctx.config.tmem.accumulators)
     while tile.valid():
         wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
         tcgen05.fence_after_sync()
+        ctx.stamp(Activity.WAIT_STAGE, tile)
         stage = multiply(stage, pair_tile(ctx, tile, acc), Int32(ctx.config.k_blocks))
         if elect():
-            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index))
+            tcgen05.commit_pair(ctx.barrier("acc_full", acc.index), ctx.own_pair)
+        ctx.stamp(Activity.MULTIPLY, tile)
         acc = acc.next()
         tile, tiles = next_tile(tiles)
 

@@ -43,6 +43,7 @@ class PairGemmSmemPlan:
             reading_warps=self.reading_warps,
             epilogue_warps=self.epilogue_warps,
             accumulators=self.accumulators,
+            pairs=self.pairs,
         )
 
     @property
@@ -54,6 +55,11 @@ class PairGemmSmemPlan:
     def loaded(self) -> int:
         """Arrivals that say that a stage is full: of both CTAs' loaders."""
         return CLUSTER * LOADERS
+
+    @property
+    def pairs(self) -> int:
+        """CTA pairs of a cluster."""
+        return 1
 
     @property
     def reading_warps(self) -> int:

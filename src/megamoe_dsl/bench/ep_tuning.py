@@ -1,0 +1,73 @@
+"""What a run of the expert-parallel kernels says of a GPU: fields that are faster than those that are chosen, and the time of each way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..kernels.ep_moe.family import EP_KERNELS
+from ..kernels.ep_moe.tuned_fields import HALVES
+from ..kernels.ep_moe.way import Way
+from ..tuned import EpEntry, Table
+from .ep import Variant
+from .point import Point
+from .results import ResultsError
+
+NOISE = 1.01
+"""A winner is so many times as fast as what is chosen."""
+FOR_MEASUREMENTS = frozenset({"saving_experts", "trace"})
+"""Fields with which a kernel does something else."""
+DISPATCH = (
+    *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
+    *("group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128"),
+)
+COMBINE = ("cluster=1", "scatter=off", "group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128")
+CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
+    kernel.name: tuple(Variant(f"{half} {one}") for one in fields)
+    for kernel, half, fields in zip(EP_KERNELS, HALVES, (DISPATCH, COMBINE), strict=True)
+}
+"""By the kernel's name, what may be faster than what is chosen."""
+
+
+def winner_of(record: Mapping[str, Any], half: str) -> tuple[dict[str, Any], float]:
+    """Of a point's record the fields of `half`, "dispatch" or "combine", that are not as they are chosen without a table, and its time."""
+    times = {name: one["median"] for name, one in record["us"].items()}
+    chosen, fastest = dict(record.get("tuned", {}).get(half, {})), half
+    for name, us in times.items():
+        one = Variant(name)
+        if name.split()[0] == half and not FOR_MEASUREMENTS & one.fields.keys() and us * NOISE < times[half] and us < times[fastest]:
+            fastest = name
+    return {**chosen, **Variant(fastest).fields}, times[fastest]
+
+
+def entry_of(record: Mapping[str, Any], results: str) -> EpEntry:
+    """What a point's record says of the ways to compute a layer, and of the two halves."""
+    point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
+    problem = point.problem
+    (dispatch, first), (combine, second) = (winner_of(record, half) for half in HALVES)
+    halves = first + record["stages_us"]["moe_swiglu"] + second
+    ways = {Way.FUSED: us["fused"], Way.HALVES: halves, Way.UNFUSED: us["unfused"]}
+    shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
+    return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe, dispatch, combine)
+
+
+def entered(table: Table[EpEntry], results: Path) -> Table[EpEntry]:
+    """The table with all points of a file of results that were right."""
+    for record in read_run(results)[1]:
+        if "us" in record and not record["differing"]:
+            table = table.having(entry_of(record, results.name))
+    return table
+
+
+def read_run(results: Path) -> tuple[str, list[dict[str, Any]]]:
+    """GPU and records of a file.  Raises `ResultsError` for another file."""
+    try:
+        read = json.loads(results.read_text())
+        gpu, records = str(read["gpu"]), list(read["records"])
+        if not any("us" in one and "stages_us" in one for one in records):
+            raise ValueError("no times of expert-parallel kernels")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultsError(results) from error
+    return gpu, records

@@ -1,0 +1,84 @@
+"""Every combination of layouts, gate and up, consumers and architectures, over 128 or 512 experts of no row to many: exact, no finding.
+
+A few run with the suite, all of them with
+
+    python -m pytest -m "sweep or not sweep" tests/kernels/test_gather_matrix.py
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from test_pair_gemm import PADDING
+
+from gather_runs import LAYOUTS, MANY, GatherRun
+from gemm_runs import artifact
+from megamoe_dsl.activation import ACTIVATIONS
+from megamoe_dsl.kernels.gather_gemm.config import GatherGemmConfig
+from megamoe_dsl.kernels.gather_gemm.problem import GATE_UP
+from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
+from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
+from pair_gather_runs import PairGatherRun
+from sweep import rarely
+
+SOME = tuple({2: 70, 31: 1, 32: 33, 96: 129, 127: 5}.get(expert, 0) for expert in range(128))
+"""Rows of 128 experts: experts of none, of one, of more than a tile; `MANY` are those of 512."""
+ARCHS = ("sm_90a", "sm_100a")
+CONSUMERS = (1, 2)
+FORMULAS = tuple(ACTIVATIONS)
+
+
+def combination(arch: str, layout: tuple[str, str], gate_up: str, consumers: int) -> GatherRun:
+    """The run; experts and formula alternate, so that each meets every other choice."""
+    turn = LAYOUTS.index(layout) + GATE_UP.index(gate_up) + consumers
+    counts = MANY if turn % 2 else SOME
+    formula = FORMULAS[turn % len(FORMULAS)]
+    problem: dict[str, Any] = {"n": 528, "k": 128, "source": layout[0], "result": layout[1]}
+    if gate_up:
+        problem |= {"n": 512, "gate_up": gate_up, "output": "e4m3", "activation": formula}
+    name = "-".join((arch, *layout, gate_up or "plain", str(consumers)))
+    if arch == "sm_100a":
+        return PairGatherRun(name, counts, 64, problem=problem, fields={"consumers": consumers, "dealt": True})
+    tile = (64 * consumers, 256) if gate_up else (64, 128)
+    return GatherRun(name, counts, *tile, problem, {"warpgroups": consumers, "dealt": True})
+
+
+RUNS = {run.name: run for run in (combination(*one) for one in product(ARCHS, LAYOUTS, GATE_UP, CONSUMERS))}
+SAMPLE = {"sm_90a-packed-packed-plain-2", "sm_100a-gathered-packed-up_first-2"}
+
+
+@pytest.mark.parametrize("name", [name if name in SAMPLE else rarely(name) for name in RUNS])
+def test_every_combination_is_exact(name: str) -> None:
+    """To the bit; rows of no expert, and their scales, stay as they were."""
+    run = RUNS[name]
+    case = run.case(exact=True)
+    expected, scales = case.activated() if run.config.problem.gate_up else (case.reference(), None)
+    report = simulate_gemm(artifact(run.config), case.tensors)
+    assert not report.findings and [text for text in report.warnings if PADDING not in text] == []
+    assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
+    assert scales is None or (case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales))
+
+
+def test_each_choice_meets_each_other() -> None:
+    """Also numbers of experts and formulas, which alternate."""
+    assert len(RUNS) == len(ARCHS) * len(LAYOUTS) * len(GATE_UP) * len(CONSUMERS) and set(RUNS) >= SAMPLE
+    fields = ("gate_up", "source", "result")
+    met = set()
+    for run in RUNS.values():
+        config = run.config
+        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        values = [(field, getattr(config.problem, field)) for field in fields] + [("consumers", config.consumers)]
+        met |= {(str(config.arch), one, len(run.counts)) for one in values}
+        met |= {(str(config.arch), one, config.problem.activation) for one in values if config.problem.gate_up}
+    plain, activated = 4 + 3 + 2 + 2, 3 + 3 + 2 + 2
+    assert len(met) == len(ARCHS) * (plain * 2 + activated * len(FORMULAS))
+
+
+def test_consumers_of_sm90_share_rows_of_a_or_of_b() -> None:
+    """Of A where a tile has 64 rows; of B where gate and up of a row lie in one thread."""
+    configs = [run.config for run in RUNS.values()]
+    of_sm90 = {(bool(one.problem.gate_up), one.shared_rows) for one in configs if isinstance(one, GatherGemmConfig)}
+    assert of_sm90 == {(False, ""), (False, "A"), (True, ""), (True, "B")}

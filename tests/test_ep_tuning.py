@@ -1,0 +1,118 @@
+"""`megamoe tune` and `megamoe bench` of the two halves of a layer, and what their runs say of a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.bench.ep import without_clamp
+from megamoe_dsl.bench.ep_run import EpRun, well
+from megamoe_dsl.bench.ep_tuning import CANDIDATES, entered, entry_of, winner_of
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.point import Point
+from megamoe_dsl.cli.app import app
+from megamoe_dsl.kernels.ep_moe import tuned_fields
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.target import Target
+from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table
+
+POINT = Point(None, 64, 2, hidden=512, intermediate=256, experts=8, topk=2)
+US = {
+    "fused": 90.0,
+    "unfused": 300.0,
+    "dispatch": 100.0,
+    "dispatch cluster=1": 99.5,
+    "dispatch block_wise=off": 80.0,
+    "dispatch saving_experts=0": 10.0,
+    "combine": 50.0,
+    "combine cluster=1": 40.0,
+    "combine scatter=off": 45.0,
+}
+
+
+def record(**us: float) -> dict[str, Any]:
+    """Of a point, with other times."""
+    times = {**US, **us}
+    stages = {"moe_dispatch": 1.0, "moe_swiglu": 7.0}
+    return {"point": asdict(POINT), "us": {name: {"median": one} for name, one in times.items()}, "stages_us": stages, "differing": []}
+
+
+def test_a_winner_is_faster_by_more_than_noise() -> None:
+    """A kernel with less to do is none."""
+    assert winner_of(record(), "dispatch") == ({"block_wise": False}, 80.0)
+    assert winner_of(record(), "combine") == ({"cluster": 1}, 40.0)
+    assert winner_of(record(**{"dispatch block_wise=off": 99.5}), "dispatch") == ({}, 100.0)
+    tuned = {**record(**{"dispatch block_wise=off": 120.0}), "tuned": {"dispatch": {"group_m": 8}}}
+    assert winner_of(tuned, "dispatch") == ({"group_m": 8}, 100.0)
+    assert entry_of(record(), "none").us == {"fused": 90.0, "halves": 127.0, "unfused": 300.0}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    """A file of results with a point and a failure."""
+    path = folder / "ep_moe-1.json"
+    path.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [{**record(), **changes}, {"name": "other", "error": "none"}]}))
+    return path
+
+
+def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    found = CliRunner().invoke(app, ["tune", "--kernel", "dispatch_grouped_gemm", "--tables", str(tmp_path), "--from", str(path)])
+    assert found.exit_code == 0 and "1 entries" in found.output
+    table = Table.read(DEFAULT_GPU, tmp_path, EpEntry)
+    assert [(one.dispatch, one.combine, one.results) for one in table.entries] == [({"block_wise": False}, {"cluster": 1}, path.name)]
+    assert entered(table, write(tmp_path, differing=["combine"])) == table
+    assert [well(one) for one in json.loads(path.read_text())["records"]] == [False, False]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table of this point alone."""
+    table = Table(DEFAULT_GPU, (entry_of(record(), "none"),), EpEntry)
+    monkeypatch.setattr(tuned_fields, "tuned_layers", lambda gpu: table if gpu == DEFAULT_GPU else Table(gpu, (), EpEntry))
+    yield
+
+
+@pytest.mark.usefixtures("measured")
+def test_measured_fields_are_chosen_near_their_point() -> None:
+    problem = without_clamp(POINT.problem)
+    target, other = Target(SM90, 132, DEFAULT_GPU), Target(SM90, 132)
+    dispatch, combine = (kind.choose(problem, target, 64) for kind in (DispatchGemmConfig, GemmCombineConfig))
+    assert not dispatch.block_wise and dispatch.cluster == 2 and combine.cluster == 1
+    assert DispatchGemmConfig.choose(problem, target, 64, block_wise=True).block_wise
+    assert DispatchGemmConfig.choose(problem, target, 16).block_wise and DispatchGemmConfig.choose(problem, other, 64).block_wise
+
+
+def test_a_run_has_candidates_of_one_half(tmp_path: Path) -> None:
+    """All of them are configurations; a run that traces has kernels of its own."""
+    host = Host.typical()
+    for name, variants in CANDIDATES.items():
+        found = EpRun((POINT,), tmp_path, tmp_path, variants).configs(host)
+        kinds = [type(one).__name__ for one in found]
+        counts = {kind: kinds.count(kind) for kind in ("DispatchGemmConfig", "GemmCombineConfig")}
+        assert sorted(counts.values()) == [1, 1 + len(variants)] and (counts["DispatchGemmConfig"] > 1) == name.startswith("dispatch")
+    traced = EpRun((POINT,), tmp_path, tmp_path, trace=True).configs(host)
+    assert [getattr(one, "trace", None) for one in traced] == [True, True, None]
+    with pytest.raises(ProblemError, match=r"ranks = \[1, 2\]: must be one number for all points"):
+        EpRun((POINT, Point(None, 64, 1, hidden=512, intermediate=256, experts=8, topk=2)), tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--kernel", "routing_tables"], "--kernel = 'routing_tables': must be mega_moe, gemm"),
+        (["bench", "--kernel", "grouped_gemm_combine", "--soak", "3"], "--soak = 3: must be left out with --kernel grouped_gemm_combine"),
+        (["tune", "--kernel", "dispatch_grouped_gemm", "--points", "x"], "--points = 'x': must be left out"),
+        (["tune", "--kernel", "dispatch_grouped_gemm", "--predict"], "--predict = True: must be left out"),
+    ],
+)
+def test_what_does_not_go_with_a_half_is_named(arguments: list[str], message: str) -> None:
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2 and message in " ".join(found.output.split())
