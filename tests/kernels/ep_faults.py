@@ -155,6 +155,21 @@ SCATTER = (
     at("rows sent summed without proxy fence", GLOBAL_FENCE, 0, gone, ("race",)),
     at("READ of rows sent told without release", BETWEEN_RANKS, -1, swap(".release", ".relaxed"), ("race",)),
 )
+KEPT = r"ld\.global\.v4[^;]*;"
+SERIAL = (
+    before("part counted before its results are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
+    before("part counted by lanes that have not met", IN_GPU, 0, WARP_BARRIER, gone, ("race",)),
+    at("part not counted", IN_GPU, 0, gone, STUCK),
+    at("part counted without release", IN_GPU, 0, swap(".release", ".relaxed"), ("race",)),
+    at("part counted within the CTA", IN_GPU, 0, lambda match: smaller_scope(match[0]), ("race",)),
+    at("parts of the next launch not cleared", CLEAR, 0, gone, ANY),
+    before("parts not waited for", KEPT, 0, SPIN, taken, ANY),
+    at("parts waited for without acquire", ACQUIRES, 0, relaxed, ("race",)),
+    at("parts waited for within the CTA", ACQUIRES, 0, nearer, ("race",)),
+    at("results not sent", SENT, -1, gone, NOT_ORDERED),
+    before("results said to be sent by warps that have not met", IN_GPU, 1, NAMED, gone, ("race",)),
+    at("results said to be sent without release", IN_GPU, 1, swap(".release", ".relaxed"), ("race",)),
+)
 BOXES_OF_TILES = (*BOXES, before("tiles counted before their boxes are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED))
 OF_ANY = (*RING, *ALONE, *TILES[:2], *WGMMA[1:], *TASKS, *RANKS)  # one wait is the first group's and the last one's
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
@@ -164,5 +179,6 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),
     *((fault, "scatter") for fault in SCATTER),
+    *((fault, "serial") for fault in SERIAL),
 )
 SAMPLE = CASES[::12]

@@ -48,6 +48,7 @@ def subjects() -> dict[str, Subject]:
         "gathered": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "serial": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
         "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
         "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
         "gathered by pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
@@ -58,10 +59,10 @@ def subjects() -> dict[str, Subject]:
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    both = {"num_stages": 2, "task_tokens": 2}
     dispatch, combine = (subject.fields, {}) if subject.dispatches else ({}, subject.fields)
-    config = small_config(subject.case.problem, **{**both, **dispatch})
-    return simulated(config, subject.case, combine={**both, **combine}, seed=seed, watchdog_ns=WATCHDOG_NS)
+    config = small_config(subject.case.problem, num_stages=2, **dispatch)
+    combine = {"num_stages": 2, "task_tokens": 2, **combine}
+    return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 
 @cache

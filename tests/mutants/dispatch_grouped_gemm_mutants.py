@@ -11,6 +11,7 @@ FOLDER = "kernels/ep_moe"
 DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
 STORED_ONCE = (f"{RUNS}::test_a_token_stored_once",)
+FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
@@ -218,10 +219,7 @@ def short_simulation(arch: str) -> str | None:
     return sign_of(check)
 
 
-OF_DISPATCH = ("dispatch", "tail", "gathered", "dispatch of pairs")
-
-
-def ptx_faults(subjects: tuple[str, ...] = OF_DISPATCH) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+def ptx_faults(subjects: tuple[str, ...] = FAULTY) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     from fault_trial import trials
     from test_ep_faults import CASES, how_noticed

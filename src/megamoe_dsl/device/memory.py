@@ -107,6 +107,11 @@ def load_f32x2(address: Any) -> tuple[Any, ...]:
     return emit_to_many([Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];", address)
 
 
+def load_v4(address: Any) -> tuple[Any, ...]:
+    """Four words, 16-byte aligned, from global memory."""
+    return emit_to_many([Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
+
+
 def load_constant_u64(address: Any) -> Any:
     """For data that nobody writes while the kernel runs."""
     return emit_to(Int64, "ld.global.nc.b64 {}, [{}];", address)

@@ -68,6 +68,7 @@ class EpConfig(ABC):
     trace: bool = False
 
     gathers: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -302,15 +303,50 @@ class GemmCombineConfig(EpConfig):
 
     scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
              all tiles are done
+    interleaved   the epilogue of a tile sends its results, between its tile and the next; else they stay in this rank until communication
+                  warps send them, which takes memory for all rows
+    token_blocks  parts of a row, of as many tiles each, that communication warps wait for and send on their own
     """
 
     half: ClassVar[Half] = "combine"
 
     scatter: bool = True
+    interleaved: bool = True
+    token_blocks: int = 1
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
-        require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
+        for name in ("scatter", "interleaved"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
+        require_integers(self, "token_blocks")
+        require(
+            self.keeps_rows or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody"
+        )
+        tiles = self.gemm_problem.n // self.block_n
+        whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
+        divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
+        require(whole or not self.keeps_rows, "token_blocks", self.token_blocks, divides)
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Whether results stay in this rank until communication warps send them."""
+        return self.scatter and not self.interleaved
+
+    @property
+    def tiles_of_part(self) -> int:
+        """Of a part of a row, where results are kept."""
+        return self.gemm_problem.n // self.block_n // self.token_blocks
+
+    @property
+    def part_bytes(self) -> int:
+        """The same in bytes of BF16."""
+        return 2 * self.block_n * self.tiles_of_part
+
+    @property
+    def num_finished(self) -> int:
+        """Counters of parts."""
+        return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         """With slots of results."""

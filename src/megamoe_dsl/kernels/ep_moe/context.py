@@ -48,7 +48,7 @@ class EpContext(RankPlace):
     @property
     def region(self) -> Region:
         """The layout of a rank's symmetric buffer."""
-        return symmetric_buffer(self.config.problem)
+        return symmetric_buffer(self.config.problem, self.config.keeps_rows)
 
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""

@@ -26,13 +26,12 @@ from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
 from .context import EpContext, counter_of
+from .counters import clear_counters
 from .end import end_launch
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
-from .smem_plan import COMMUNICATION_WARPS
 from .tail import copy_rows
 
-THREADS = 32 * COMMUNICATION_WARPS
 NOWHERE = -1
 
 
@@ -70,7 +69,7 @@ def dispatch(ctx: EpContext, group: Group):
     if ctx.sm == 0:
         # What peers read was written before this launch.
         signal(ctx, group, EpBarrier.INPUTS)
-    clear_arrivals(ctx, group)
+    clear_counters(ctx, group, "arrivals", ctx.config.num_arrivals)
     await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)
     stamp(ctx, Activity.WAIT_RANKS)
     if cutlass.const_expr(ctx.config.tail_sms > 0):
@@ -94,13 +93,6 @@ def fetch_all(ctx: EpContext, warp: Int32):
         stamp(ctx, Activity.PULL, task)
         task = next_task(ctx)
     count_row(ctx, moved)
-
-
-@cute.jit
-def clear_arrivals(ctx: EpContext, group: Group):
-    """The counters of the next launch."""
-    for index in cutlass.range(ctx.sm * THREADS + group.thread, ctx.config.num_arrivals, ctx.num_sms * THREADS, unroll=1):
-        store_u32(ctx.at("arrivals", 1 - (ctx.epoch & 1), index), 0)
 
 
 @cute.jit

@@ -73,7 +73,7 @@ class EpKernel(Kernel):
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem), **traced}
+        return {"sym": symmetric_buffer(config.problem, config.keeps_rows), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""

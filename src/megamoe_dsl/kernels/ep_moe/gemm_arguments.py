@@ -14,14 +14,15 @@ from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
 def sym_address(config: EpConfig, base: Any, name: str, launch: EpLaunch) -> Any:
     """Address of a field of the symmetric buffer at `base`."""
     index = (int(launch),) if name in PER_LAUNCH else ()
-    return symmetric_buffer(config.problem).address(base, name, *index)
+    return symmetric_buffer(config.problem, config.keeps_rows).address(base, name, *index)
 
 
 def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArguments:
     """Linear2: results to the symmetric buffer; `args` has the fields of `GemmCombineArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0
-    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in ("results", "tile_counter"))
+    names = ("kept" if config.keeps_rows else "results", "tile_counter")
+    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in names)
     return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
 
 

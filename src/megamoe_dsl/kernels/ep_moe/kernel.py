@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -35,7 +36,7 @@ from ..gemm.load import load_tokens, load_weights
 from ..gemm.maps import map_fields
 from ..gemm.math import math
 from ..gemm.setup import prefetch_maps
-from . import combine, dispatch, scatter
+from . import combine, dispatch, scatter, serial
 from .arguments import DispatchGemmArguments, GemmCombineArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .context import ArrivingGemm, EpContext, EpGemm, GatheringGemm
@@ -130,6 +131,13 @@ def dispatch_gemm_kernel(
     end_together(gemm)
 
 
+def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
+    """What becomes of a tile's results."""
+    if config.keeps_rows:
+        return serial.finish_tile
+    return scatter.finish_tile if config.scatter else finish_tile
+
+
 @cute.kernel
 def gemm_combine_kernel(
     config: cutlass.Constexpr[GemmCombineConfig],
@@ -151,8 +159,9 @@ def gemm_combine_kernel(
         run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
-        math(gemm, warp - LOADER_WARPS, scatter.finish_tile if config.scatter else finish_tile)
-        combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
+        math(gemm, warp - LOADER_WARPS, finish_results(config))
+        if cutlass.const_expr(not config.keeps_rows):
+            combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
     else:
         set_max_registers(config.registers.dispatch, grow=False)
         combine.combine(ctx, communication_group(config))

@@ -94,4 +94,9 @@ class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
 
 @dataclass(frozen=True)
 class Sm100GemmCombineConfig(Sm100EpConfig, GemmCombineConfig):
-    """A `GemmCombineConfig` of pairs."""
+    """A `GemmCombineConfig` of pairs, whose epilogue sends what is sent."""
+
+    def check_fields(self) -> None:
+        """Raises `ConfigError`."""
+        super().check_fields()
+        require(self.interleaved, "interleaved", self.interleaved, f"True for {self.arch}")
