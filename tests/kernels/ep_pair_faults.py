@@ -15,6 +15,7 @@ from ep_faults import (
     NAMED,
     RANKS,
     SENT,
+    SERIAL,
     TASKS,
     nearer,
     relaxed,
@@ -68,5 +69,6 @@ PAIR_CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "gathered by pairs") for fault in (*GATHERING, *OF_ROWS)),
     *((fault, "gather of pairs") for fault in (*OF_PAIRS, *TILES_DONE, *besides(COMBINE, TILES_DONE))),
     *((fault, "scatter of pairs") for fault in SENDING),
+    *((fault, "serial of pairs") for fault in SERIAL[1:]),  # a pair stores by threads, not by TMA
 )
 PAIR_SAMPLE = PAIR_CASES[30::50]

@@ -54,6 +54,7 @@ def subjects() -> dict[str, Subject]:
         "gathered by pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
         "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
+        "serial of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
     }
 
 

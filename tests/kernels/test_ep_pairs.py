@@ -22,22 +22,24 @@ SMALL = Sm100DispatchGemmConfig(MOE, num_sms=2)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "scatter", "block_k"),
+    ("recipe", "combine", "block_k"),
     [
-        ("fp8xfp4", True, 128),
-        rarely("fp8xfp4", False, 128),
-        rarely("mxf4xmxf4", True, 128),
-        rarely("mxf4xmxf4", False, 256),
-        rarely("mxfp8xmxfp8", True, 128),
+        ("fp8xfp4", {}, 128),
+        rarely("fp8xfp4", {"scatter": False}, 128),
+        rarely("fp8xfp4", {"interleaved": False, "token_blocks": 2, "task_tokens": 1}, 128),
+        rarely("mxf4xmxf4", {}, 128),
+        rarely("mxf4xmxf4", {"scatter": False}, 256),
+        rarely("mxf4xmxf4", {"interleaved": False, "block_m": 64}, 256),
+        rarely("mxfp8xmxfp8", {}, 128),
     ],
 )
-def test_two_ranks(recipe: str, scatter: bool, block_k: int) -> None:
+def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
     """Dropped pairs; most tokens for the same few experts, a rank without tokens; all pairs dropped."""
     moe = problem(recipe=recipe, intermediate=256)
     masked, skewed = random_case(moe, (20, 9), 1, mask=0.3), random_case(moe, (0, 20), 2, skew=True)
     skewed = replace(skewed, weights=masked.weights)
     nothing = replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])
-    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"scatter": scatter, "block_k": block_k})
+    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"block_k": block_k, **combine})
     for number, (case, rows) in enumerate(((masked, int((torch.cat(masked.topk_idx) >= 0).sum())), (skewed, 60), (nothing, 0))):
         assert check_dispatch(ep, case) == rows
         assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))

@@ -68,7 +68,7 @@ MUTANTS = (
     of_pairs("tensor memory is not given back", "missing clean-up", PAIR_KERNEL, "        tensor_memory.free(gemm)", "        pass"),
 )
 
-ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes", "gather of pairs", "scatter of pairs"))
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes", "gather of pairs", "scatter of pairs", "serial of pairs"))
 
 
 def short_simulation(arch: str) -> str | None:

@@ -339,6 +339,11 @@ class GemmCombineConfig(EpConfig):
         return self.gemm_problem.n // self.block_n // self.token_blocks
 
     @property
+    def tile_warps(self) -> int:
+        """Warps that have a part of a tile's results."""
+        return self.math_warps
+
+    @property
     def part_bytes(self) -> int:
         """The same in bytes of BF16."""
         return 2 * self.block_n * self.tiles_of_part

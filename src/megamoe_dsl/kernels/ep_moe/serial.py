@@ -49,15 +49,22 @@ def finish_tile(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
     epilogue_rows.finish_tile(ctx, tile, me, sums)
     if me.lane == 0:
         wait_group(0)
+    count_tile(ctx, tile, me.lane)
+
+
+@cute.jit
+def count_tile(ctx: EpGemm, tile: GemmTile, lane: Int32):
+    """A warp whose part of a tile is in memory."""
     sync_warp()
-    if me.lane == 0:
+    if lane == 0:
         counter = part_of_rows(ctx.ep, tile.row, div(tile.n_block, ctx.ep.config.tiles_of_part))
         reduce_add_u32(ctx.ep.at("finished", ctx.ep.epoch & 1, counter), 1, "release", "gpu")
 
 
 @cute.jit
-def send_results(ctx: EpContext, group: Group) -> Int32:
-    """A communication warp: tasks of sending, until there are none.  The warp's first task of summing."""
+def send_results(ctx: EpContext, group: Group) -> tuple[Int32, Int32]:
+    """A communication warp: tasks of sending, until there are none.  How many there are, and the number of the task that the warp has next,
+    which is one of summing."""
     clear_counters(ctx, group, "finished", ctx.config.num_finished)
     parts, task = ctx.config.token_blocks, next_task(ctx)
     groups = advance_to(ctx, first_groups(ctx), div(task, parts))
@@ -66,7 +73,7 @@ def send_results(ctx: EpContext, group: Group) -> Int32:
         stamp(ctx, Activity.COMBINE, task)
         task = next_task(ctx)
         groups = advance_to(ctx, groups, div(task, parts))
-    return task - groups.number * parts
+    return groups.number * parts, task
 
 
 @cute.jit
@@ -75,7 +82,7 @@ def send_part(ctx: EpContext, groups: RowGroups, task: Int32):
     config, lane = ctx.config, cute.arch.lane_idx()
     number = div(task, config.token_blocks)
     part, first = task - number * config.token_blocks, groups.row(number)
-    counter, tiles = part_of_rows(ctx, first, part), Int32(config.tiles_of_part * config.math_warps)
+    counter, tiles = part_of_rows(ctx, first, part), Int32(config.tiles_of_part * config.tile_warps)
     spin(Equals32(ctx.at("finished", ctx.epoch & 1, counter), tiles, "gpu"), ctx.watchdog, EpWait.TILES, counter)
     vectors, offset = config.part_bytes // VECTOR_BYTES, part * config.part_bytes
     total = groups.count(number) * vectors

@@ -94,9 +94,15 @@ class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
 
 @dataclass(frozen=True)
 class Sm100GemmCombineConfig(Sm100EpConfig, GemmCombineConfig):
-    """A `GemmCombineConfig` of pairs, whose epilogue sends what is sent."""
+    """A `GemmCombineConfig` of pairs.  Raises `ConfigError` for tiles that could not be told apart by the 128 rows that they are of."""
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
         super().check_fields()
-        require(self.interleaved, "interleaved", self.interleaved, f"True for {self.arch}")
+        whole = self.interleaved or SF_ATOM_ROWS % self.block_m == 0
+        require(whole, "block_m", self.block_m, f"a divisor of {SF_ATOM_ROWS} where tiles of a block of rows are counted")
+
+    @property
+    def tile_warps(self) -> int:
+        """Of both CTAs."""
+        return self.cluster * self.math_warps

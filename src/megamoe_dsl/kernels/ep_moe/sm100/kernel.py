@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -47,7 +48,7 @@ from ..layouts.symmetric import EpBarrier, EpLaunch
 from ..scheduler import schedule_tiles
 from .config import Sm100DispatchGemmConfig, Sm100GemmCombineConfig
 from .context import GatheringPairGemm
-from .scatter import send_tile
+from .scatter import keep_tile, send_tile
 
 MAPS = ("tokens", "sfa", "weights", "sfb")
 TOKENS_WARP, WEIGHTS_WARP, _, SCHEDULER_WARP = range(LOADER_WARPS)
@@ -134,6 +135,13 @@ def dispatch_gathering_pair_kernel(
     finalise(gemm, warp)
 
 
+def finish_results(config: Sm100GemmCombineConfig) -> Callable[..., Any]:
+    """What becomes of a tile's results."""
+    if config.keeps_rows:
+        return keep_tile
+    return send_tile if config.scatter else store_tile_of
+
+
 @cute.kernel
 def pair_gemm_combine_kernel(
     config: cutlass.Constexpr[Sm100GemmCombineConfig],
@@ -154,8 +162,9 @@ def pair_gemm_combine_kernel(
         run_loader_warp(gemm, warp, schedule)
     elif warp < first_communication_warp(config):
         group = Group(MATH_BARRIER, 32 * config.math_warps, thread - 32 * LOADER_WARPS)
-        epilogue(gemm, group.thread, send_tile if config.scatter else store_tile_of)
-        arrive(ctx, group, EpBarrier.RESULTS)
+        epilogue(gemm, group.thread, finish_results(config))
+        if cutlass.const_expr(not config.keeps_rows):
+            arrive(ctx, group, EpBarrier.RESULTS)
     else:
         combine(ctx, communication_group(config))
     finalise(gemm, warp)
