@@ -8,7 +8,7 @@ from typing import Any
 from gather_runs import COUNTS, LAYOUTS, MANY, GatherRun
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
 from megamoe_dsl.kernels.gather_gemm.sm100.config import Sm100GatherConfig
-from pair_gemm_runs import W4A4, W4A8, W8A8
+from pair_gemm_runs import NVFP4, W4A4, W4A8, W8A8
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ PAIR_GATHER_RUNS = (
         )
         for gate_up, result in (("gate_first", "blocked"), ("up_first", "packed"), ("interleaved", "packed"))
     ),
+    pair_gather("nvfp4", COUNTS, 64, {"recipe": NVFP4, "result": "blocked"}, block_k=256, num_stages=2),
+    pair_gather("nvfp4-sorted", COUNTS, 128, {"recipe": NVFP4, "source": "blocked", "n": 528, "k": 128}, consumers=2),
     pair_gather("one-row", (0, 1), 32, {"n": 16, "k": 128}),
 )
 PAIR_GATHER_BY_NAME = {run.name: run for run in PAIR_GATHER_RUNS}

@@ -33,7 +33,7 @@ SAMPLE = {
     "packed-packed",
     "blocked-blocked",
     "rows-192",
-    "e2m1",
+    "nvfp4",
     "forty-experts",
     "two-consumers",
     "two-pairs-sorted",
@@ -60,7 +60,7 @@ def test_every_row_is_exact(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=True, launches=2 if name in ("gathered-blocked", "many-experts") else 1)
 
 
-@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow")])
+@pytest.mark.parametrize("name", ["gathered-packed", rarely("e2m1-narrow"), rarely("nvfp4")])
 def test_normal_numbers_are_within_their_bound(name: str) -> None:
     run_within(PAIR_GATHER_BY_NAME[name], exact=False, seed=1)
 
@@ -134,7 +134,9 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
 
 
 def test_bad_configurations_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
+    with pytest.raises(
+        ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 for sm_100a"
+    ):
         Sm100GatherConfig(GatherGemmProblem(256, 256, num_groups=2), 64)
     with pytest.raises(ConfigError, match=r"problem = .*: must be a GatherGemmProblem"):
         Sm100GatherConfig(GemmProblem(256, 256, recipe="fp8xfp4"), 64)  # type: ignore[arg-type]
@@ -154,6 +156,8 @@ def test_bad_configurations_are_refused() -> None:
         replace(WIDE, consumers=3)
     with pytest.raises(ConfigError, match="epilogue_warpgroups = 1: must be 2 with consumers = 2, one for each"):
         replace(WIDE, consumers=2, epilogue_warpgroups=1)
+    with pytest.raises(ConfigError, match=r"problem\.gate_up = 'up_first': must be empty with nvfp4xnvfp4"):
+        Sm100GatherConfig(GatherGemmProblem(512, 256, gate_up="up_first", output="e2m1", recipe="nvfp4xnvfp4"), 64)
     with pytest.raises(ConfigError, match="num_sms = 6: must be a positive multiple of 4"):
         replace(WIDE, pairs=2, num_sms=6)
     with pytest.raises(ConfigError, match="pairs = 4: must be 1 or 2"):
@@ -177,6 +181,20 @@ def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor], mes
     tensors: GatherTensors = replace(gather_case(problem, (70, 0, 1, 130)).tensors, **changes)
     with pytest.raises(ProblemError, match=message):
         tensors.check(problem)
+
+
+def test_factors_come_with_the_formats_that_have_them() -> None:
+    problem = GatherGemmProblem(256, 256, num_groups=2, recipe="nvfp4xnvfp4")
+    t = gather_case(problem, (3, 0)).tensors
+    with pytest.raises(ProblemError, match="factors = None: must be a float32 tensor"):
+        replace(t, factors=None).check(problem)
+    with pytest.raises(ProblemError, match=r"factors.shape = \(3,\): must be \(2,\)"):
+        replace(t, factors=torch.ones(3)).check(problem)
+    with pytest.raises(ProblemError, match=r"a_sf\.dtype = torch\.uint8: must be torch\.float8_e4m3fn"):
+        replace(t, a_sf=t.a_sf.view(torch.uint8)).check(problem)
+    other = GatherGemmProblem(256, 256, num_groups=2, recipe="fp8xfp4")
+    with pytest.raises(ProblemError, match="factors = 'a tensor': must be None with fp8xfp4"):
+        replace(gather_case(other, (3, 0)).tensors, factors=torch.ones(2)).check(other)
 
 
 def test_scales_of_gate_and_up_come_in_their_order() -> None:

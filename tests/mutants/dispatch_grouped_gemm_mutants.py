@@ -8,9 +8,8 @@ from functools import partial
 from mutant import Mutant
 
 FOLDER = "kernels/ep_moe"
-DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
+DISPATCH, SCHEDULER, CONTEXT = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
-STORED_ONCE = (f"{RUNS}::test_a_token_stored_once",)
 FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
@@ -99,40 +98,6 @@ MUTANTS = (
         "kernels/ep_moe/end.py",
         '            store_u32(ctx.at("task_counter"), 0)\n',
         "            pass\n",
-    ),
-    mutant(
-        "tail warps count from the first SM",
-        "wrong base",
-        TAIL,
-        "(ctx.sm - config.fetching_sms)",
-        "ctx.sm",
-        STORED_ONCE,
-    ),
-    mutant(
-        "rows of a tail warp are as far apart as all warps are many", "wrong base", TAIL, "config.tail_sms *", "ctx.num_sms *", STORED_ONCE
-    ),
-    mutant("rows are counted before they are copied", "missing order", TAIL, "        wait_group(0)\n", "", STORED_ONCE),
-    mutant("tail warps take what the launch before has stored", "wrong phase", TAIL, "ctx.epoch + 1", "ctx.epoch", STORED_ONCE),
-    mutant("tail warps copy a row from itself", "wrong base", TAIL, "shuffle(source, index)", "first + index", STORED_ONCE),
-    mutant("groups of rows go on without padding", "wrong base", GROUPS, "+ padded_rows(groups.rows)", "+ groups.rows", STORED_ONCE),
-    mutant(
-        "the last group of an expert is left out", "off by one", GROUPS, "ceil_div(self.rows, LANES)", "div(self.rows, LANES)", STORED_ONCE
-    ),
-    mutant(
-        "each row is said to have its own token",
-        "wrong base",
-        DISPATCH,
-        'ctx.at("sources", places.rows), first)',
-        'ctx.at("sources", places.rows), places.rows)',
-        STORED_ONCE,
-    ),
-    mutant(
-        "a row is counted before another lane has stored it",
-        "missing order",
-        DISPATCH,
-        "        wait_group(0)  # of the lane that has stored it for all\n        sync_warp()\n",
-        "        wait_group(0)\n",
-        STORED_ONCE,
     ),
     mutant(
         "both CTAs of a pair hand out tiles",

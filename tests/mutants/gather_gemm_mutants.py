@@ -13,6 +13,7 @@ CONSUMERS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-con
 TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pairs-sorted]",)
 TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[two-pairs-gate-first]",)
 STORED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantised[stored-up_first]",)
+NVFP4 = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[nvfp4]",)
 LISTS = ("tests/kernels/test_gather_gemm.py::test_rows_that_are_not_there_are_those_that_are",)
 
 
@@ -224,6 +225,9 @@ MUTANTS = (
     pair_mutant("both pairs bring the same sorted rows", "wrong base", "gather.py", "first + ctx.pair * rows", "first", TWO_PAIRS),
     pair_mutant("sums are announced to the first pair", "wrong base", "context.py", "<< (self.cta_rank & 2)", "<< 0", TWO_PAIRS),
     pair_mutant("rows go to both CTAs of a pair", "wrong base", "context.py", "1 | 1 << CLUSTER", "1 | 1 << 1", TWO_PAIRS),
+    pair_mutant(
+        "a row has a word of scales for 128 of K", "wrong base", "gather.py", "problem.k_words * WORD", "problem.k_blocks * WORD", NVFP4
+    ),
     pair_mutant("a row more than a tile has is stored", "off by one", "preactivations.py", "if row < tile", "if row <= tile", STORED),
     pair_mutant(
         "gate and up are read before they are staged",

@@ -10,7 +10,7 @@ from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
 from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import UE8M0
+from ..recipe import UE4M3, UE8M0
 from .buffers import check_aligned, check_device, check_tensor
 from .gemm_scales import KernelScales, check_bytes, has_kernel_strides, scale_words, scales_by_column
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
@@ -22,7 +22,7 @@ class GatherTensors:
 
     a        float8_e4m3fn [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
     a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
-             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], contiguous
+             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], UE4M3 float8_e4m3fn [rows of a, k / 16], contiguous
     b        float8_e4m3fn [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
     b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them; of gate and up
              `gate_up_words`
@@ -33,6 +33,7 @@ class GatherTensors:
     d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
              contiguous; None else
     preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
+    factors  float32 [num_groups], what D is multiplied with, in number formats with such a factor; None else
     """
 
     a: torch.Tensor
@@ -44,6 +45,7 @@ class GatherTensors:
     sources: torch.Tensor | None = None
     d_sf: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
@@ -62,6 +64,7 @@ class GatherTensors:
         check_tensor("out", self.d, *self._results(p))
         self._check_d_sf(p)
         self._check_preactivations(p)
+        self._check_factors(p)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
@@ -82,7 +85,8 @@ class GatherTensors:
         rows, groups = len(self.a), problem.num_groups
         if not problem.formats.promoted:
             scales = problem.k // problem.formats.activations.channels
-            check_tensor("a_sf", self.a_sf, (torch.uint8, torch.float8_e8m0fnu), (rows, scales))
+            of_scale = (torch.float8_e4m3fn,) if problem.formats.activations.scale == UE4M3 else (torch.uint8, torch.float8_e8m0fnu)
+            check_tensor("a_sf", self.a_sf, of_scale, (rows, scales))
             if problem.gate_up and self.b_sf.dtype != torch.int32:
                 raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
             check_bytes(problem, "b_sf", self.b_sf, (groups, problem.n))
@@ -119,6 +123,15 @@ class GatherTensors:
         check_device("preactivations", stored, self.a.device)
         check_aligned("preactivations", stored, TMA_ALIGNMENT)
 
+    def _check_factors(self, problem: GatherGemmProblem) -> None:
+        if not problem.has_factors or self.factors is None:
+            if problem.has_factors or self.factors is not None:
+                allowed = "a float32 tensor" if problem.has_factors else f"None with {problem.recipe}"
+                raise ProblemError("factors", None if self.factors is None else "a tensor", allowed)
+            return
+        check_tensor("factors", self.factors, torch.float32, (problem.num_groups,))
+        check_device("factors", self.factors, self.a.device)
+
     def _check_sources(self, problem: GatherGemmProblem) -> None:
         if not problem.gathers:
             if self.sources is not None:
@@ -149,7 +162,8 @@ class GatherTensors:
         """What a launch reads, by name."""
         sources = {} if self.sources is None else {"sources": self.sources}
         a_sf = scales.a_storage if self.sources is None else scales.a
-        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources}
+        factors = {} if self.factors is None else {"factors": self.factors}
+        return {"a": self.a, "b": self.b, "ends": self.ends, "b_sf": scales.b, "a_sf": a_sf, **sources, **factors}
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
@@ -173,5 +187,6 @@ class GatherTensors:
             "sources": 0 if self.sources is None else self.sources.data_ptr(),
             "a_rows": len(self.a),
             "d_rows": len(self.d),
+            **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
             **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
         }

@@ -99,6 +99,16 @@ def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
     return torch.tensor([row for expert in range(len(counts)) for row in rows.rows(expert)], dtype=torch.long), rows.num_rows
 
 
+def as_integers(values: torch.Tensor) -> torch.Tensor:
+    """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
+    return values.view({1: torch.uint8, 4: torch.int32}[values.element_size()])
+
+
+def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """These rows, in this order."""
+    return as_integers(values)[rows].view(values.dtype)
+
+
 def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GatherCase:
     """Operands drawn for `counts` rows of each expert; `exact` as of `gemm_case`.  Raises `ProblemError` as that does.
 
@@ -114,19 +124,19 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         tokens = len(t.a) // TOKENS_PER_ROW + 1
         sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
         a, a_sf = drawing_of(of_rows, exact)(of_rows, tokens, generator)[:2]
-        own: GemmTensors = replace(t, a=a.view(torch.uint8)[sources].view(t.a.dtype), a_sf=a_sf[sources])
+        own: GemmTensors = replace(t, a=rows_of(a, sources), a_sf=rows_of(a_sf, sources))
         packed = replace(packed, tensors=own)
     if problem.source == SORTED_BLOCKED:
         placed, num_rows = rows_in(problem.source, counts)
         a = torch.full((num_rows, t.a.shape[1]), 0x7F, dtype=torch.uint8)
         a[placed] = t.a.view(torch.uint8)
-        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), torch.nan if problem.formats.promoted else NAN_BYTE)
+        a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), NAN_BYTE if t.a_sf.dtype == torch.uint8 else torch.nan)
         a_sf = a_sf.to(t.a_sf.dtype)
-        a_sf[placed] = t.a_sf
+        as_integers(a_sf)[placed] = as_integers(t.a_sf)
     placed, num_rows = rows_in(problem.result, counts)
     if not problem.gate_up:
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
-        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources), packed, placed)
+        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
     hidden, b_sf = problem.formats.hidden, t.b_sf
     d = torch.full((num_rows, hidden.row_bytes(problem.d_columns)), UNTOUCHED).to(TORCH_DTYPES[hidden.element])
     d_sf = torch.full((num_rows, problem.d_columns // hidden.channels), UNTOUCHED)

@@ -31,6 +31,16 @@ class GatherGemmArguments(GemmArguments):
 
 
 @dataclass(frozen=True)
+class FactoredGatherArguments(GatherGemmArguments):
+    """In number formats with a factor of a whole matrix.
+
+    factors   f32 [num_groups], what the sums of each expert's rows are multiplied with
+    """
+
+    factors: Int64
+
+
+@dataclass(frozen=True)
 class StoringArguments(GatherGemmArguments):
     """Of a GEMM that stores gate and up, too.
 

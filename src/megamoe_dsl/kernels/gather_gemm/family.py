@@ -12,7 +12,7 @@ from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import GatherGemmArguments, StoringArguments
+from .arguments import FactoredGatherArguments, GatherGemmArguments, StoringArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -39,8 +39,10 @@ class GatherGemmKernel(GemmKernel):
         return gather_gemm
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
-        """With an address of gate and up where they are stored."""
+        """With factors where the number formats have them, or an address of gate and up where they are stored."""
         assert isinstance(config.problem, GatherGemmProblem)
+        if config.problem.has_factors:
+            return FactoredGatherArguments
         return StoringArguments if config.problem.preactivations else GatherGemmArguments
 
     def parameters(

@@ -32,7 +32,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     """
 
     block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
     kinds: ClassVar[tuple[str, ...]] = (PACKED,)
 
     problem: GatherGemmProblem
@@ -41,6 +41,10 @@ class Sm100GatherConfig(Sm100GemmConfig):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
+        plain = not (self.problem.gate_up and self.problem.has_factors)
+        require(
+            plain, "problem.gate_up", self.problem.gate_up, f"empty with {self.problem.recipe}: nobody knows a factor of what is activated"
+        )
         require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")

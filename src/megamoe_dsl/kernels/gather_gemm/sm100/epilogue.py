@@ -28,6 +28,7 @@ from ....hardware.scale_factors import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ...gemm.sm100.config import PASS_ROWS
 from ...gemm.sm100.epilogue import FIRST_BARRIER
+from ...gemm.sm100.factor import load_factor, with_factor
 from ...gemm.tile import WARPS_PER_GROUP
 from ...gemm.work_tile import GemmTile
 from ...mega_moe.sm100.activated_rows import OUTPUTS, activate_group, joint_exponents, share_maxima
@@ -41,12 +42,15 @@ WARP_ROWS = PASS_ROWS // WARPS_PER_GROUP
 
 
 @dataclass(frozen=True)
-class PlainRows:
-    """Sums as they are."""
+class ExpertSums:
+    """Sums as they are, or times the factor of their expert."""
+
+    ctx: PairGatherContext
+    factor: Any
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """The same."""
-        return sums
+        """Rounded once."""
+        return with_factor(self.ctx, sums, self.factor)
 
 
 @cute.jit
@@ -64,10 +68,10 @@ def scatter_pass(ctx: PairGatherContext, tile: GemmTile, part: ResultPart, first
 @cute.jit
 def finish_results(ctx: PairGatherContext, tile: GemmTile, part: ResultPart):
     """BF16, 128 columns of D."""
-    write = write_address(part.staging, part.warp, part.lane, PASS_ROWS)
+    write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ExpertSums(ctx, load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         wait_group_read(0)
-        stage_pass(part, PlainRows(), write, first)
+        stage_pass(part, rows, write, first)
         fence_async_shared()
         part.sync_group()
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS))

@@ -4,7 +4,7 @@ waits     work_tile_full and list_full, per tile; empty, per stage
 signals   work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
 
 A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A row's
-four scales of 128 channels are a word, as quantisation leaves them; a thread copies it to where `tcgen05.cp` takes the scales of the row's
+scales are words of four, as quantisation leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
 place in the tile, which may so begin at any row of A.
 """
 
@@ -120,7 +120,7 @@ def bring_tile(ctx: PairGatherContext, tile: GemmTile, thread: Int32, rows: Rows
     """All stages of a tile; returns the one after them."""
     config = ctx.config
     row_bytes, words = config.k_block.row_bytes, config.k_block.words
-    scales = [ctx.args.a_sf + Int64(row) * (config.problem.k_blocks * WORD) for row in rows.scaled]
+    scales = [ctx.args.a_sf + Int64(row) * (config.problem.k_words * WORD) for row in rows.scaled]
     places = [utccp_row(row) * WORD for row in scaled_rows(ctx, thread)]
     counts = [select(row < tile.valid_m, Int32(WORD), Int32(0)) for row in scaled_rows(ctx, thread)]
     for k in cutlass.range(config.k_blocks, unroll=1):

@@ -27,7 +27,7 @@ def pair_gather_map_fields(config: Sm100GatherConfig, args: Any) -> list[MapFiel
     return [
         byte_rows(args.a, row_bytes, args.a_rows, box_rows, k_block.row_bytes),
         gate_up_rows(config, args.b) if problem.gate_up else weights,
-        scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_blocks, stage.weight_rows, k_block),
+        scale_words(args.b_sf, align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_words, stage.weight_rows, k_block),
         result_rows(config, args),
     ]
 
