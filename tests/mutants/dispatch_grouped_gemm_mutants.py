@@ -38,7 +38,7 @@ MUTANTS = (
         "counters of the next launch keep what an earlier one counted",
         "missing clean-up",
         DISPATCH,
-        "    clear_arrivals(ctx, group)\n",
+        '    clear_counters(ctx, group, "arrivals", ctx.config.num_arrivals)\n',
         "",
     ),
     mutant(
