@@ -119,7 +119,7 @@ MUTANTS = (
         "a tile of few rows waits for them alone",
         "missing order",
         f"{FOLDER}/sm100/config.py",
-        "not self.block_wise or self.block_m == SF_ATOM_ROWS",
+        "self.gathers or self.block_m == SF_ATOM_ROWS",
         "True",
         (f"{PAIR_RUNS}::test_a_tile_of_few_rows_waits_for_its_expert",),
     ),
@@ -130,14 +130,6 @@ MUTANTS = (
         'require(self.block_m <= SF_ATOM_ROWS, "block_m"',
         'require(self.block_m <= 2 * SF_ATOM_ROWS, "block_m"',
         (f"{PAIR_RUNS}::test_bad_fields_are_named",),
-    ),
-    of_pairs(
-        "rows that a list names are not waited for",
-        "missing order",
-        "kernels/gather_gemm/sm100/list_rows.py",
-        "        ctx.wait_rows(tile)\n",
-        "",
-        (f"{PAIR_RUNS}::test_tokens_saved_do_not_cross",),
     ),
     of_pairs(
         "scales of weights are read as checkpoints have them",
