@@ -34,6 +34,7 @@ def gather_tokens(ctx: GatherContext, number: Int32):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         stage = gather_tile(ctx, tile, number, stage)
         tile, tiles = next_tile(tiles)
 
