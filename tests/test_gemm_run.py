@@ -14,10 +14,11 @@ from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
+from megamoe_dsl.bench.gemm.counters import launch_once
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
 from megamoe_dsl.bench.gemm.tuning import enter_run, read_run
-from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import ResultsError
 from megamoe_dsl.cli import app
 from megamoe_dsl.problem import ProblemError
@@ -50,6 +51,12 @@ def test_what_does_not_go_together_is_refused(message: str) -> None:
 def test_a_folder_without_the_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="must be a folder with unpacked wheels, deep_gemm among them"):
         GemmRun((POINT,), tmp_path, tmp_path, tmp_path)
+
+
+def test_blackwells_gemms_are_not_timed(tmp_path: Path) -> None:
+    for start in (lambda run, host: run_gemms(run, host, print), launch_once):
+        with pytest.raises(HostError, match="GPUs = 'of sm_100a': must be of sm_90a: GEMMs of others are not timed"):
+            start(GemmRun((POINT,), tmp_path, tmp_path), Host.typical("sm_100a"))
 
 
 def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 
 RANKS = (1, 2, 4, 8)
-TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4}
+TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4, "cluster": 2}
 SETS = 8
 
 

@@ -81,7 +81,7 @@ RUNS = (
     Run("fp4-64", (70,), 64, 256, FP4, {**SWAPPED, "num_sms": 2}),
     Run("fp4-half", (60,), 40, 128, {"n": 400, **FP4}, {**SWAPPED, "dealt": True}),
     Run("fp4-half-one-warpgroup", (60,), 64, 128, {"n": 400, **FP4}, {**SWAPPED, "warpgroups": 1, "boxes": 1}),
-    Run("fp4-quarter", (21,), 24, 64, {"n": 208, **FP4}, SWAPPED),
+    Run("fp4-quarter", (21,), 24, 64, {"n": 336, **FP4}, SWAPPED),
     Run("fp4-deep", (20,), 16, 64, {"n": 64, "k": 4352, **FP4}, {**SWAPPED, "num_sms": 1}),
     Run("fp4-split-k", (30,), 16, 128, {"k": 640, **FP4}, {**SWAPPED, **SPLIT}),
     Run("fp4-split-k-64", (70,), 64, 256, {"k": 896, **FP4}, {**SWAPPED, **SPLIT}),

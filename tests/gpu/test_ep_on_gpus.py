@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ep_ranks import RANKS, SETS, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from ep_ranks import RANKS, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
@@ -84,7 +84,7 @@ def test_launches_have_the_references_bits(number: int, exact: bool, options: Gp
 def test_a_graph_of_the_layer(options: GpuOptions, devices: list[torch.device], tmp_path: Path) -> None:
     """Tables, dispatch, activation and combine captured once; its replays are as calls are."""
     case = whole_case(1, exact=False)
-    fields = {name: getattr(small_configs(options.gpu_sms, len(devices), 1)[1], name) for name in ("block_m", "block_n", "task_tokens")}
+    fields = {name: getattr(small_configs(options.gpu_sms, len(devices), 1)[1], name) for name in TILES}
     weights = case.to("cuda").weights[0]
     layer = EpMoE(case.problem, weights, activation=swiglu, store=ArtifactStore(options.kernels), dispatch=fields, combine=fields)
     x, idx, topk_weights = case.x[0].float().bfloat16().cuda(), case.topk_idx[0].cuda(), case.topk_weights[0].cuda()

@@ -1,5 +1,5 @@
-"""Faults of a GEMM that decodes E2M1 weights: of the decoded values, of their scales, and of the hand-over where warps of their own decode
-(gemm_faults.py has the kernels)."""
+"""Faults of what decodes E2M1 weights, in GEMMs and in the fused kernel: of the decoded values, of their scales, and of the hand-over where
+warps of their own decode (gemm_faults.py and test_sm90_faults.py have the kernels)."""
 
 from __future__ import annotations
 
@@ -73,37 +73,45 @@ LOOP = (
     at("wgmma without fence", WGMMA_FENCE, 0, gone, ("simulator error",)),
     at("a wgmma dropped", r"wgmma\.mma_async[^;]*;", 1, gone, NOT_ORDERED),
     at("a partial sum not cleared", r"setp\.ne\.b32 p, 0, 0;", 0, lambda match: "setp.ne.b32 p, 1, 0;", NOT_ORDERED),
-    at("codes not fetched", LOAD, -2, gone, STUCK),
-    at("records not fetched", LOAD, -1, gone, STUCK),
-    before("records not expected", LOAD, -1, EXPECT, last_number_plus(-512), ANY),
     at("the power of a row left out", SCALED, -1, unscaled_sum, WRONG),
     at("table not waited for", CTA_BARRIER, 0, gone, ANY),
 )
+IN_PARTS = (
+    at("codes not fetched", LOAD, -2, gone, STUCK),
+    at("records not fetched", LOAD, -1, gone, STUCK),
+    before("records not expected", LOAD, -1, EXPECT, last_number_plus(-512), ANY),
+)
+"""Of GEMMs, whose stages have parts of packed tiles."""
 DECODING_FAULTS = (
     *VALUES,
     at("halves of the table's entries swapped", TABLE_STORE, 0, pair_swapped, WRONG),
     at("table not written", TABLE_STORE, 0, gone, NOT_ORDERED),
     at("shifts of the row 8 further not rotated", ROTATED, 0, last_number_plus(-28), WRONG),
-    before("shifts of the group's other block", PICK, 0, CHOSEN, choice_swapped, WRONG),
-    at("exponents of the group's other block", OTHER_PLACE, -1, lambda match: f"shr.u32 {match[1]}, {match[2]}, 0;", WRONG),
     at("scale of the tile left out", SCALED, 0, unscaled, WRONG),
 )
+BLOCKS = (
+    before("shifts of the group's other block", PICK, 0, CHOSEN, choice_swapped, WRONG),
+    at("exponents of the group's other block", OTHER_PLACE, -1, lambda match: f"shr.u32 {match[1]}, {match[2]}, 0;", WRONG),
+)
+"""Of a warpgroup that has one block of a group."""
 TWO_WAITS = f"{WAIT}(?=(?:(?!{WAIT}).)*{WAIT}(?:(?!{WAIT}).)*{TINY})"
-HANDED_OVER = f"{FENCE_SHARED}.*?{ARRIVE}"
+DECODED = f"{TINY}.*?{FENCE_SHARED}"
+HANDED_OVER = f"{DECODED}.*?{ARRIVE}"
+EXPONENTS = f"{STORE_WORD}(?=(?:(?!{STORE_WORD}).)*{STORE_WORD}(?:(?!{STORE_WORD}).)*{TINY})"
 DECODED_FAULTS = (
     *VALUES,
     at("shifts of the row 8 further not rotated", ROTATED_BY_LANE, 0, lambda match: f"mov.b32 {match[1]}, {match[2]};", WRONG),
     at("first group not waited for", GROUP_WAIT, 0, gone, NOT_ORDERED),
     before("decoded tile written before it has been read", TINY, 0, WAIT, never, NOT_ORDERED),
     at("codes_full not waited for", TWO_WAITS, 0, never, NOT_ORDERED),
-    at("decoded tile without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
-    after("lanes not together after decoding", FENCE_SHARED, 0, WARP_BARRIER, gone, ("race",)),
-    after("full not signalled by decode warps", FENCE_SHARED, 0, ARRIVE, gone, STUCK),
+    after("decoded tile without proxy fence", TINY, 0, FENCE_SHARED, gone, ("race",)),
+    after("lanes not together after decoding", DECODED, 0, WARP_BARRIER, gone, ("race",)),
+    after("full not signalled by decode warps", DECODED, 0, ARRIVE, gone, STUCK),
     after("codes_empty not signalled", HANDED_OVER, 0, ARRIVE, gone, STUCK),
     at("full by a decode warp less", r"mbarrier\.init[^;]*, 5;", 0, last_number_plus(-1), ANY),
     at("codes_empty by a decode warp less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
     after("a matrix of decoded values not stored", TINY, 0, STORE_FOUR, gone, NOT_ORDERED),
     before("scale of the tile not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
-    at("exponents of rows not stored", STORE_WORD, 0, gone, NOT_ORDERED),
+    at("exponents of rows not stored", EXPONENTS, -1, gone, NOT_ORDERED),
     at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),
 )

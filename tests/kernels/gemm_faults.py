@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
+from decoding_faults import BLOCKS, DECODED_FAULTS, DECODING_FAULTS, IN_PARTS, LOOP
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
 from pair_gather_faults import PAIR_GATHER_FAULTS, TWO_PAIRS_FAULTS
 from pair_gemm_faults import PAIR_FAULTS
@@ -141,8 +141,8 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
-    *((fault, "decoding") for fault in (*DECODING_FAULTS, *RING, *ALONE, *LOOP)),
-    *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP)),
+    *((fault, "decoding") for fault in (*DECODING_FAULTS, *BLOCKS, *RING, *ALONE, *LOOP, *IN_PARTS)),
+    *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP, *IN_PARTS)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),
     *((fault, "gathered") for fault in GATHER_FAULTS),
     *((fault, "gathered by a pair") for fault in PAIR_GATHER_FAULTS),

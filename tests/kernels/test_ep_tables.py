@@ -9,10 +9,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from ep_runs import check_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mega_moe_runs import artifact
 
+from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
@@ -21,6 +23,7 @@ from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.buffers import EpSymmetric
 from megamoe_dsl.runtime.ep.simulated_tables import simulate_tables
+from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Simulator
 from sweep import rarely
@@ -86,12 +89,16 @@ def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch
 def run(shape: str, idx: Sequence[torch.Tensor], most: int, sorting: bool, launches: int = 1, seed: int = 0) -> None:
     """Launches without a pause, and their tables."""
     moe = problem(shape)
+    run_kernel(artifact(RoutingTablesConfig(moe, min(most, moe.experts_per_rank), sorting)), shape, idx, launches, seed)
+
+
+def run_kernel(made: Artifact, shape: str, idx: Sequence[torch.Tensor], launches: int, seed: int, watchdog_ns: int = WATCHDOG_NS) -> None:
+    """The same of a compiled kernel."""
+    moe, config = problem(shape), made.config
     ranks = ranks_with(moe, idx)
-    fetched_for = min(most, moe.experts_per_rank)
-    made = artifact(RoutingTablesConfig(moe, fetched_for, sorting))
-    report = simulate_tables(made, ranks, [len(one) for one in idx], launches=launches, seed=seed)
-    assert not report.findings and not report.warnings
-    check_tables(moe, ranks, idx, fetched_for, sorting)
+    report = simulate_tables(made, ranks, [len(one) for one in idx], launches=launches, seed=seed, watchdog_ns=watchdog_ns)
+    check_report(report)
+    check_tables(moe, ranks, idx, config.fetched_for, config.token_sorting)
     assert all(one.view("launch_epoch").tolist() == [0, 0, launches] for one in ranks)
 
 

@@ -112,6 +112,13 @@ def test_many_rows_share_what_is_decoded(kind: str, block_m: int) -> None:
             config.replace(block_m=256, block_n=128, halves=False)
 
 
+@pytest.mark.parametrize(("rows", "block_m"), [(128, 32), (256, 64), (384, 64)])
+def test_columns_divide_the_blocks_of_a_contiguous_problem(rows: int, block_m: int) -> None:
+    """Of six groups, though fewer would do for 21 rows of each, or for 43."""
+    problem = GemmProblem(4096, 4096, "contiguous", 6, recipe="fp8xmxfp4")
+    assert find_kernel("gemm").choose(problem, Target(H200.arch, 132), rows).block_m == block_m
+
+
 def test_rows_of_192_do_not_divide_the_blocks_of_a_contiguous_problem() -> None:
     with pytest.raises(ConfigError, match=r"block_m = 192: must be a divisor of 128 for a contiguous problem"):
         GemmConfig(GemmProblem(4096, 7168, "contiguous", 8), 192, 128)

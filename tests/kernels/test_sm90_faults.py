@@ -1,6 +1,6 @@
 """What the SM90 roles wait for and signal is needed and watched: each taken out or weakened on its own, something must notice.
 
-`make test` runs each fault with one of the two orders of a tile; both, two minutes on two cores, with
+`make test` runs each fault with one of the two orders of a tile, and some of those of 4-bit weights; all, four minutes on two cores, with
 
     python -m pytest -m faults -n 2 tests/kernels/test_sm90_faults.py
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, LOOP
 from fault_runs import sign_of
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import artifact
@@ -21,14 +22,21 @@ from megamoe_dsl.artifact.artifact import Artifact
 
 ORDERS = {"columns": 16, "rows": 128}
 PAIRS, RING = "pairs", "ring"
+PACKED, DECODED = "packed", "decoded"
+SUBJECTS = (*ORDERS, PAIRS, RING, PACKED, DECODED)
+"""The last two have weights of 4 bits, which math warps decode, or warps of their own."""
 ONE_ORDER = [
     *((fault, "columns") for fault in COLUMNS_ONLY),
     *((fault, "rows") for fault in ROWS_ONLY),
     *((fault, PAIRS) for fault in PAIRS_ONLY),
     *((fault, RING) for fault in RING_ONLY),
 ]
-ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER
-SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER
+FOUR_BITS = [
+    *((fault, PACKED) for fault in (*DECODING_FAULTS, *LOOP)),
+    *((fault, DECODED) for fault in (*DECODED_FAULTS, *LOOP)),
+]
+ALL = [(fault, order) for order in ORDERS for fault in FAULTS] + ONE_ORDER + FOUR_BITS
+SAMPLE = [(fault, list(ORDERS)[i % 2]) for i, fault in enumerate(FAULTS)] + ONE_ORDER + FOUR_BITS[5::8]
 
 
 @cache
@@ -42,6 +50,11 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
     if order == RING:  # of eight blocks; one expert has fifteen
         moe = problem(130, num_experts=2, topk=1, pool_rows=128)
         return artifact(config(moe, block_m=16, num_stages=2, num_sms=2)), hopper_case(moe, (130, 100), 0, target_expert=0)
+    if order in (PACKED, DECODED):
+        tokens, block_m = (9, 8) if order == PACKED else (70, 128)
+        moe = problem(tokens, num_ranks=1, num_experts=2, topk=1, intermediate=256, recipe="fp8xmxfp4")
+        kernel = config(moe, block_m=block_m, num_stages=2, num_sms=2)
+        return artifact(kernel), hopper_case(moe, (tokens,), 0, target_expert=1, exact=False)
     # As rows: one expert with more tokens than a warpgroup has, others with fewer.
     tokens = {"columns": (24, 5), "rows": (70, 5)}[order]
     moe = problem(max(tokens), num_experts=4, intermediate=256)
@@ -57,19 +70,19 @@ def how_noticed(fault: Sm90Fault | None, order: str, seed: int = 0) -> str | Non
         assert faulty != compiled.ptx
         compiled = replace(compiled, ptx=faulty)
     tokens = [len(x) for x in case.x]
-    return sign_of(compiled, case, (tokens, (3, 2), (0, 0)), seed)
+    return sign_of(compiled, case, (tokens, (3, 2)[: len(tokens)], (0, 0)[: len(tokens)]), seed)
 
 
-@pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
+@pytest.mark.parametrize("order", SUBJECTS)
 def test_the_kernel_itself_shows_no_sign(order):
     assert how_noticed(None, order) is None
 
 
-@pytest.mark.parametrize("order", [*ORDERS, PAIRS, RING])
+@pytest.mark.parametrize("order", SUBJECTS)
 def test_faults_are_different(order):
     faults = [fault for fault, its in ALL if its == order]
     assert_faults_are_different(faults, subject(order)[0].ptx)
-    assert len(faults) > {PAIRS: 8, RING: 6}.get(order, 30)
+    assert len(faults) > {PAIRS: 8, RING: 6, PACKED: 12, DECODED: 18}.get(order, 30)
 
 
 @each_fault(ALL, SAMPLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gemm_decoding_mutants import DECODING_MUTANTS
 from mutant import Mutant
 
 FOLDER = "kernels/gemm"
@@ -172,6 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    # What TMA still reads is this CTA's.\n    wait_group_read(0)\n",
         "",
     ),
+    *DECODING_MUTANTS,
     *PAIR_MUTANTS,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from mutant import Mutant
@@ -81,3 +82,12 @@ def short_simulation(arch: str) -> str | None:
     for one in idx:
         one[one == -1] = moe.num_experts
     return sign_of(lambda: run(shape, idx, 99, True, launches=3))
+
+
+def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+    """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
+    from fault_trial import trials
+    from tables_faults import CASES
+    from test_tables_faults import how_noticed
+
+    return trials(CASES, how_noticed, lambda subject: "sm_90a")

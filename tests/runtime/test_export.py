@@ -17,6 +17,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.cli import app
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.gemm.config import GemmConfig
 from megamoe_dsl.kernels.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.mega_moe.config import MegaMoeConfig
@@ -34,6 +35,7 @@ CONFIGS = {
 OTHERS = {
     "packed weights": Sm90Config.choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xmxfp4"), 16, num_sms=3),
     "gemm": GemmConfig.choose(GemmProblem(256, 256), Target.typical("sm_90a"), 64),
+    "dispatch of a half": DispatchGemmConfig(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), num_sms=2),
 }
 RECORDER = Path(__file__).with_name("launch_recorder.c")
 CHILD = """

@@ -12,7 +12,7 @@ from typing import Any
 from ...problem import ProblemError
 from ..host import Host
 from ..result_file import save
-from .run import GemmRun, configs_of
+from .run import GemmRun, configs_of, require_timed
 
 PROFILER = "ncu"
 TIME, CYCLES = "gpu__time_duration.sum", "gpc__cycles_elapsed.max"
@@ -37,7 +37,10 @@ WARM = 3
 
 
 def launch_once(run: GemmRun, host: Host) -> None:
-    """What the profiler sees: of every point each kernel in a range of its own, warm; prints their names in that order."""
+    """What the profiler sees: of every point each kernel in a range of its own, warm; prints their names in that order.
+
+    Raises `HostError` for GPUs whose GEMMs are not timed."""
+    require_timed(host)
     import torch
 
     from ...artifact.store import ArtifactStore

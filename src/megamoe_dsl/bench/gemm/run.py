@@ -15,7 +15,7 @@ from ...kernels.gemm.problem import GEMM_RECIPES
 from ...kernels.registry import find_kernel
 from ...problem import ProblemError
 from ...target import Target
-from ..host import Host
+from ..host import Host, HostError
 from ..result_file import heading, result_path, write
 from .candidates import MOST, candidates, within_reach
 from .point import GemmPoint
@@ -72,16 +72,24 @@ def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants:
     return within_reach(point, there)
 
 
+def require_timed(host: Host) -> None:
+    """Raises `HostError` for GPUs whose GEMMs nobody times."""
+    if host.arch != GemmConfig.arch:
+        raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
+
+
 def run_gemms(run: GemmRun, host: Host, show: Callable[[dict[str, Any]], None]) -> tuple[Path, list[dict[str, Any]]]:
     """Checks and times point by point; the results file and the records in it.  One that fails has an `error`.
 
-    The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written."""
+    The file is written after every point: a fault of a kernel ends the process.  Raises `ProblemError` where `out` cannot be written, and
+    `HostError` for GPUs whose GEMMs are not timed."""
     from .session import Beside, run_point
 
     def beside_of(point: GemmPoint) -> Beside | None:
         usual = point.having(GEMM_RECIPES[0])
         return Beside(usual, configs_of(store, usual, target, False)) if point.problem.decodes else None
 
+    require_timed(host)
     require_writable("out", run.out)
     run.out.mkdir(parents=True, exist_ok=True)
     path, head = result_path(run.out, "gemm"), heading(None if run.baseline is None else str(run.baseline))

@@ -1,0 +1,57 @@
+"""What the kernel that makes routing tables waits for and signals is needed and watched: without any of it, something must notice.
+
+`make test` runs a part of the faults; all of them with
+
+    python -m pytest -m faults tests/kernels/test_tables_faults.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+from ep_runs import sign_of
+from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
+from mega_moe_runs import artifact
+from sm90_faults import Sm90Fault
+from tables_faults import CASES, FAULTS, SAMPLE
+from test_ep_tables import problem, run_kernel
+
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.cases.routing import draw_experts
+from megamoe_dsl.kernels.ep_moe.tables_config import RoutingTablesConfig
+
+SHAPE = "more tokens of a warp than it sorts at a time"
+TOKENS = (200, 7)
+LAUNCHES = 3
+WATCHDOG_NS = 1_000_000
+
+
+@cache
+def subject() -> tuple[Artifact, list[torch.Tensor]]:
+    """The kernel, and experts of two ranks: pairs of all, of few and of no experts."""
+    moe, generator = problem(SHAPE), torch.Generator().manual_seed(0)
+    idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in TOKENS]
+    return artifact(RoutingTablesConfig(moe, moe.experts_per_rank, True)), idx
+
+
+def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None:
+    """The first sign of a fault (None: no fault) under one schedule, as `kind: text`; None when there is none."""
+    made, idx = subject()
+    kernel = made if fault is None else replace(made, ptx=fault.apply(made.ptx))
+    return sign_of(lambda: run_kernel(kernel, SHAPE, idx, LAUNCHES, seed, WATCHDOG_NS))
+
+
+def test_the_kernel_itself_shows_no_sign() -> None:
+    assert how_noticed(None, "tables") is None
+
+
+def test_faults_are_different() -> None:
+    assert_faults_are_different(FAULTS, subject()[0].ptx)
+    assert len(FAULTS) > 30
+
+
+@each_fault(CASES, SAMPLE)
+def test_fault_is_noticed(fault: Sm90Fault, subject: str) -> None:
+    assert_fault_is_noticed(how_noticed, fault, subject)
