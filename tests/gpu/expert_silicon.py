@@ -128,4 +128,5 @@ def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int
 
 def other_bytes(found: torch.Tensor, expected: torch.Tensor) -> int:
     """Bytes that differ."""
-    return int((found.contiguous().view(torch.uint8) != expected.contiguous().view(torch.uint8)).sum())
+    a, b = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (found, expected))  # of one column: any stride is contiguous
+    return int((a != b).sum())

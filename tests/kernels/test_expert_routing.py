@@ -13,6 +13,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, SumConfig
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
+from megamoe_dsl.kernels.expert_routing.uneven import uneven_tile
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32, quantize_weight_e4m3
@@ -130,6 +131,22 @@ def test_layers_of_models_have_configurations(name: str) -> None:
         route, fc1, fc2, total = LAYERS[name].configs(Target.typical("sm_90a"), tokens)
         assert (fc1.problem.n // 2, fc1.problem.k) == (fc2.problem.k, fc2.problem.n) and route.num_sms == total.num_sms
         assert fc1.num_stages >= 4 and find_kernel("gather_gemm").dynamic_smem(fc1) <= fc1.arch.smem_bytes
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields"),
+    [
+        (512, {"block_m": 16, "swap_ab": True}),
+        (2048, {"block_m": 16, "swap_ab": True}),
+        (8192, {"block_m": 48, "swap_ab": True}),
+        (32768, {"block_m": 128, "halves": True}),
+    ],
+)
+def test_linear2_has_room_for_what_a_router_deals(rows: int, fields: dict[str, object]) -> None:
+    """Of 256 experts, whose rows differ; with few K blocks tiles of many rows are as good as any."""
+    chosen = uneven_tile(LAYERS["deepseek-v3"].fc2, rows)
+    assert {name: chosen[name] for name in fields} == fields
+    assert uneven_tile(LAYERS["qwen3-next"].fc2, 163840)["block_m"] == 192
 
 
 def test_points_are_models_and_tokens() -> None:

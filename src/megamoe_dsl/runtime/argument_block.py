@@ -28,9 +28,11 @@ class ArgumentBlock:
         start = ctypes.addressof(self.values)
         self._table = (ctypes.c_void_p * len(layout))(*(start + getattr(structure, name).offset for name in self.names))
         self.address = ctypes.addressof(self._table)
+        self._start, self._restored = start, b""
 
     def fill(self, arguments: Sequence[int | bytes]) -> None:
         """All of them, in the order of a launch."""
+        self._restored = b""
         for name, value in zip(self.names, arguments, strict=True):
             setattr(self.values, name, type(getattr(self.values, name)).from_buffer_copy(value) if isinstance(value, bytes) else value)
 
@@ -39,8 +41,11 @@ class ArgumentBlock:
         return bytes(self.values)
 
     def restore(self, saved: bytes) -> None:
-        """All arguments as they were when this was saved."""
-        ctypes.memmove(ctypes.addressof(self.values), saved, len(saved))
+        """All arguments as they were when this was saved, but for those that have been set one by one since the same was restored last: who
+        restores sets them again for every launch."""
+        if saved is not self._restored:
+            ctypes.memmove(self._start, saved, len(saved))
+            self._restored = saved
 
     def read(self) -> tuple[int | bytes, ...]:
         """All of them, in the order of a launch."""

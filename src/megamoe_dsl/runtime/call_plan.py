@@ -35,6 +35,7 @@ class CallPlans(Generic[Plan]):
     def __init__(self, make: Callable[[Any, Any], Plan]) -> None:
         self._make = make
         self._made: dict[tuple[object, ...], Plan] = {}
+        self._last: tuple[tuple[object, ...], Plan] | None = None
 
     def of(self, tensors: Sequence[torch.Tensor | None], others: tuple[object, ...]) -> Plan:
         """The plan of a call, which its tensors and `others` decide.  A tensor counts by dtype, shape, whether it is contiguous, and
@@ -43,10 +44,19 @@ class CallPlans(Generic[Plan]):
         for tensor in tensors:
             if tensor is not None:
                 key += (tensor.dtype, tensor.shape, tensor.is_contiguous(), tensor.get_device())
+        last = self._last  # calls come in runs; to compare takes less than to hash
+        if last is not None and last[0] == key:
+            return last[1]
         plan = self._made.get(key)
         if plan is None:
             plan = self._make(tensors, others)
             if len(self._made) >= MOST:
-                self._made.clear()
+                self.clear()
             self._made[key] = plan
+        self._last = key, plan
         return plan
+
+    def clear(self) -> None:
+        """Forgets all plans."""
+        self._made.clear()
+        self._last = None

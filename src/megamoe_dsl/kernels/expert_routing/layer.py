@@ -17,6 +17,7 @@ from ..gemm.problem import GEMM_RECIPES, PACKED, GemmProblem
 from .config import TokensConfig
 from .family import RouteKernel, SumKernel
 from .problem import RoutingProblem
+from .uneven import uneven_config
 
 
 class LayerConfigs(NamedTuple):
@@ -95,6 +96,6 @@ class ExpertLayer:
         return LayerConfigs(
             RouteKernel().choose(self.routing, target, tokens),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
-            family_of(self.fc2).choose(self.fc2, target, rows),
+            uneven_config(self.fc2, target, rows) if self.formats.promoted else family_of(self.fc2).choose(self.fc2, target, rows),
             SumKernel().choose(self.routing, target, tokens),
         )
