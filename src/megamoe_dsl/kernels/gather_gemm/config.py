@@ -89,6 +89,11 @@ class GatherGemmConfig(GemmConfig):
         return True
 
     @property
+    def idles(self) -> bool:
+        """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
+        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
+
+    @property
     def boxes_of_warp(self) -> int:
         """Boxes of D that a warp has in SMEM: one of activated rows, which TMA does not read."""
         return 1 if self.problem.gate_up else self.boxes

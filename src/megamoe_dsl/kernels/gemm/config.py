@@ -204,6 +204,11 @@ class GemmConfig(BaseGemmConfig):
         return self.problem.output == BF16
 
     @property
+    def idles(self) -> bool:
+        """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
+        return False
+
+    @property
     def is_tall(self) -> bool:
         """Whether a warpgroup has two chunks of 64 rows of A, decoded B being the same for both."""
         return self.problem.decodes and not self.swap_ab and self.block_m > self.block_n

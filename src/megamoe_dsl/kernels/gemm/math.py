@@ -21,7 +21,7 @@ from ...blocks.sm90.math_thread import MathThread
 from ...blocks.sm90.tokens_as_m import RowShare
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
-from ...device.stage import Stage
+from ...device.stage import Stage, release_stage
 from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group_read
 from ...layouts.activity import Activity, Role
@@ -73,12 +73,22 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
     else:
         rows = rows_of(ctx.config, me, False)
-        sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        if cutlass.const_expr(ctx.config.idles):
+            sums = rows.zero().parts
+            if rows.first_token < tile.valid_m:
+                sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+            else:
+                stage = leave_out(ctx, stage, me)
+        else:
+            sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
         ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         if cutlass.const_expr(ctx.config.split_k):
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
+        elif cutlass.const_expr(ctx.config.idles):
+            if rows.first_token < tile.valid_m:
+                finish_rows(ctx, tile, rows, sums)
         else:
             finish_rows(ctx, tile, rows, sums)
             ctx.stamp(Activity.EPILOGUE, tile)
@@ -101,6 +111,16 @@ def compute_rows(
     ctx.stamp(Activity.MULTIPLY, tile)
     finish_rows(ctx, tile, rows, sums)
     ctx.stamp(Activity.EPILOGUE, tile)
+    return stage
+
+
+@cute.jit
+def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
+    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
+    for _ in cutlass.range(ctx.k_blocks, unroll=1):
+        stage.wait_full()
+        release_stage(stage, me.lane)
+        stage = stage.next()
     return stage
 
 
