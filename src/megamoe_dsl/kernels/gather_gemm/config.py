@@ -29,7 +29,7 @@ GATE_UP_ROWS = 256
 class GatherGemmConfig(GemmConfig):
     """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
 
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
 
     problem: GatherGemmProblem
 

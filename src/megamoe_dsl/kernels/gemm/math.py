@@ -1,4 +1,4 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py, accumulate.py) and an epilogue.
 
 The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
@@ -16,6 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
+from ...blocks.sm90.accumulate import accumulate_tile
 from ...blocks.sm90.main_loop import Share, multiply_ahead, multiply_tile
 from ...blocks.sm90.math_thread import MathThread
 from ...blocks.sm90.tokens_as_m import RowShare
@@ -142,6 +143,8 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
 @cute.jit
 def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
     """All K blocks of a tile that this CTA has."""
+    if cutlass.const_expr(not ctx.config.tile.scaled):
+        return accumulate_tile(stage, me, ctx.k_blocks, ctx.config.problem.formats.activations.element)
     if cutlass.const_expr(ctx.config.ahead > 1):
         return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
     stage.wait_full()

@@ -47,7 +47,7 @@ def load_tokens(ctx: Sm90Context):
         scales = ctx.map(Sm90Map.SFA, tile.phase)
         row = config.first_row(tile.pool_block)
         k_blocks = ctx.k_blocks(tile)
-        stage = load.load_tokens(stage, TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks)
+        stage = load.load_tokens(stage, TokenTile(tokens, row, rows, plan.token_transaction(rows), scales), k_blocks)
         stamp(ctx, Activity.LOAD, detail_of(tile))
         tile, tiles = next_tile(tiles)
 
