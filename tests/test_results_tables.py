@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.bench.experts.report import markdown
+from megamoe_dsl.bench.gemm.report import markdown as gemm_table
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.cli.app import app
 from results_table import share_table, short_table, spread_table, table
@@ -21,7 +22,8 @@ RESULTS = ROOT / "bench" / "results"
 TIMES, TRACES = ("time-20261122-075037", "time-20261122-075127"), ("trace-20261122-002058", "trace-20261122-002113")
 OTHER_SHAPES = "time-20261122-163649", "time-20261122-163802", "time-20261122-165327", "time-20261122-165419"
 RINGS = "time-20261122-165242", "time-20261122-165304"
-EXPERTS = ("20261122-233634", "20261122-233533")
+EXPERTS = ("20261123-024237", "20261123-024114")
+DECODED_GEMMS = ("20261122-201815",)
 H100 = "time-20261122-155606", "time-20261122-155638"
 
 
@@ -52,6 +54,12 @@ def test_page_has_the_table_of_a_layer_on_one_gpu(record: str) -> None:
     records = json.loads((RESULTS / f"experts-{record}.json").read_text())["records"]
     assert len(records) >= 2 and all(one["passed"] for one in records)
     assert markdown(records) in (ROOT / "docs" / "gather_gemm.md").read_text()
+
+
+@pytest.mark.parametrize("record", DECODED_GEMMS)
+def test_page_has_the_table_of_gemms_whose_weights_are_decoded(record: str) -> None:
+    rows = gemm_table(json.loads((RESULTS / f"gemm-{record}.json").read_text())["records"])
+    assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "gemm.md").read_text()
 
 
 @pytest.mark.parametrize("rows_of", [table, spread_table, short_table])

@@ -41,7 +41,7 @@ class Format:
 
     def scales_of(self, channels: int) -> int:
         """Scales of a row of so many values; the last one's may be fewer than the others'."""
-        return -(-channels // self.channels)
+        return 0 if self.scale is None else -(-channels // self.channels)
 
     def row_bytes(self, channels: int) -> int:
         """Of so many values, without their scales."""
@@ -51,7 +51,8 @@ class Format:
 MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
 MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
 NVFP4 = Format(E2M1, UE4M3, 1, 16, factor=True)
-COMBINE = {one.element: one for one in (Format(BF16), Format(E4M3, UE8M0, 1, 128, True))}
+UNSCALED = Format(BF16)
+COMBINE = {one.element: one for one in (UNSCALED, Format(E4M3, UE8M0, 1, 128, True))}
 """How results travel back to their token's rank, by element; BF16 unless a problem says otherwise."""
 
 
@@ -59,7 +60,8 @@ COMBINE = {one.element: one for one in (Format(BF16), Format(E4M3, UE8M0, 1, 128
 class Recipe:
     """Formats of a layer's activations and weights, of what Linear1 gives to Linear2, and of the results that travel back.
 
-    promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales
+    promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales, if
+              there are scales at all, and adds over all of K
     layers    layers have it, and not GEMMs alone
     """
 
@@ -70,6 +72,16 @@ class Recipe:
     promoted: bool
     combine: Format = COMBINE[BF16]
     layers: bool = True
+
+    @property
+    def scaled(self) -> bool:
+        """Whether operands have scales."""
+        return self.activations.scale is not None
+
+    @property
+    def scales_in_mma(self) -> bool:
+        """Whether the tensor core applies scales."""
+        return self.scaled and not self.promoted
 
     @property
     def packs_activations(self) -> bool:
@@ -98,10 +110,11 @@ RECIPES = {
             hidden=Format(E4M3, F32, 1, 128, True),
             promoted=True,
         ),
+        Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False, layers=False),
     )
 }
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
 of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
-`fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format."""
+`fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format.  `bf16xbf16` has no scales."""
 LAYER_RECIPES = tuple(name for name, one in RECIPES.items() if one.layers)
 """Names of those that a layer can have."""

@@ -138,7 +138,7 @@ def run_token_loader(gemm: Gemm):
         tokens = Fetch.of(maps, ClusterPlace(Int32(0), 1), half, False)
         rows = select(half, Int32(half_rows), Int32(config.block_m))
         num_bytes = rows * BLOCK_K + 4 * config.block_m
-        tile = TokenTile(tokens, gemm.map(SCALES), block.m_block * config.block_m, rows, num_bytes)
+        tile = TokenTile(tokens, block.m_block * config.block_m, rows, num_bytes, gemm.map(SCALES))
         stage = load_tokens(stage, tile, Int32(config.k_blocks))
         blocks = next_block(blocks)
 

@@ -64,6 +64,7 @@ def _packed_inputs(preset: str) -> PreDispatchConfig:
 
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
+BF16 = GemmProblem(2112, 7168, recipe="bf16xbf16")
 
 
 def _gemm(block_m: int, block_n: int, problem: GemmProblem = PROJECTION, **fields: bool | int) -> Callable[[], KernelConfig]:
@@ -84,6 +85,7 @@ def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pair
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
+BF16_LAYER = replace(EXPERT_LAYER, recipe="bf16xbf16")
 DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, topk_groups=4, scale=2.5)
 
 
@@ -139,6 +141,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-split-k": _gemm(64, 64, warpgroups=1, cluster=2, split_k=True, ahead=4),
     "sm_90a-gemm-in-turn": _gemm(192, 128, cluster=2, dealt=True, in_turn=True),
     "sm_90a-gemm-accumulate": _gemm(128, 128, GemmProblem(2112, 7168, output="f32", accumulate=True)),
+    "sm_90a-gemm-bf16": _gemm(128, 256, BF16, cluster=2),
+    "sm_90a-gemm-bf16-packed": _gemm(128, 256, GemmProblem(4096, 4096, "packed", 32, recipe="bf16xbf16"), halves=True, dealt=True),
+    "sm_90a-gemm-bf16-swapped": _gemm(16, 128, BF16, swap_ab=True),
     "sm_90a-gemm-decoding": _gemm(64, 256, FP4, swap_ab=True),
     "sm_90a-gemm-decoding-split-k": _gemm(16, 128, FP4, swap_ab=True, cluster=2, split_k=True),
     "sm_90a-gemm-decoded": _gemm(256, 128, FP4),
@@ -151,8 +156,12 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
     "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
+    "sm_90a-gather-gemm-bf16-gate-first": lambda: GatherGemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),
+    "sm_90a-gather-gemm-bf16-interleaved": lambda: GatherGemmConfig(replace(BF16_LAYER, gate_up="interleaved").fc1, 64, 256, warpgroups=1),
     "sm_90a-top-experts": lambda: TopExpertsConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-route": lambda: RouteConfig(EXPERT_LAYER.routing, 132, sorters=32),
+    "sm_90a-route-bf16": lambda: RouteConfig(BF16_LAYER.routing, 132, sorters=32),
     "sm_90a-topk-sum": lambda: SumConfig(EXPERT_LAYER.routing, 132),
     "sm_100a-gemm-w4a8": _pair_gemm(192, "fp8xfp4"),
     "sm_100a-gemm-w4a4-masked": _pair_gemm(64, "mxf4xmxf4", {"kind": "masked", "num_groups": 32}, block_k=256, dealt=True),

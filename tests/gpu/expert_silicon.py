@@ -21,6 +21,8 @@ from megamoe_dsl.target import Target
 from prepared_record import read_record, write_record
 
 SUFFIX = ".experts.gz"
+WEIGHTS_TOLERANCE = 2e-6
+"""Relative: a GPU's `ex2.approx` is not known to the bit."""
 MOST, UNIT = 1 << 20, 1 << 18
 BETWEEN = ("x_q", "x_sf", "ends", "positions")
 """What `route` leaves, all of which is written."""
@@ -105,7 +107,8 @@ def results(call: ExpertCall) -> dict[str, torch.Tensor]:
 
 
 def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int]:
-    """Bytes that this GPU has other than the simulator, of the result of every launch; `moe` is the operator from logits on."""
+    """Bytes that this GPU has other than the simulator, of the result of every launch, with the simulator's top-k weights; top-k weights of
+    its own that are farther off than its exponentials explain; and bytes of `moe` from logits on that are not those of the launches."""
     from megamoe_dsl.runtime.expert_plan import DeviceExperts
     from megamoe_dsl.runtime.experts import moe
     from megamoe_dsl.runtime.top_experts import top_experts
@@ -113,17 +116,26 @@ def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int
     record = read_record(folder / f"{check.name}{SUFFIX}", sources(check, target))
     os.environ[FOLDER_VARIABLE] = str(folder)  # where the operators find their kernels
     x, logits, weights = check.inputs()
+    expected = record["results"]
     here = ExpertWeightsFp8(*(tensor.cuda() for tensor in vars(weights).values()))
     router = {name: check.router[name] for name in ("scores", "groups", "topk_groups") if name in check.router}
     scale = check.router.get("scale", 1.0)
-    call = ExpertCall(check.layer, x.cuda(), *top_experts(logits.cuda(), check.layer.topk, scale=scale, **router), here)
-    call.check()
-    DeviceExperts(check.layer.configs(target, check.tokens), ArtifactStore(folder), call.x.device)(call)
+    idx, topk_weights = top_experts(logits.cuda(), check.layer.topk, scale=scale, **router)
+    experts = DeviceExperts(check.layer.configs(target, check.tokens), ArtifactStore(folder), idx.device)
+
+    def result(given: torch.Tensor) -> ExpertCall:
+        call = ExpertCall(check.layer, x.cuda(), idx, given, here)
+        call.check()
+        experts(call)
+        return call
+
+    call, own = result(expected["topk_weights"].cuda()), result(topk_weights)
     layouts = {"gate_up": check.layer.gate_up, "activation": check.layer.activation}
     chosen: dict[str, Any] = {"router_logits": logits.cuda(), "topk": check.layer.topk, "weight_scale": scale, **router, **layouts}
-    found = {**results(call), "moe": moe(call.x, *vars(here).values(), **chosen)}
-    expected = {**record["results"], "moe": record["results"]["y"]}
-    return {name: other_bytes(tensor.cpu(), expected[name]) for name, tensor in found.items()}
+    y = moe(call.x, *vars(here).values(), **chosen)
+    far = ~torch.isclose(topk_weights.cpu(), expected["topk_weights"], rtol=WEIGHTS_TOLERANCE, atol=0)
+    others = {name: other_bytes(tensor.cpu(), expected[name]) for name, tensor in results(call).items()}
+    return {**others, "weights too far": int(far.sum()), "moe": other_bytes(y.cpu(), own.y.cpu())}
 
 
 def other_bytes(found: torch.Tensor, expected: torch.Tensor) -> int:

@@ -34,6 +34,8 @@ COUNTS = (70, 0, 1, 130)
 MANY = tuple(3 * (expert % 37 == 5) + (expert % 100 == 99) for expert in range(512))
 GATE_UP = {"n": 512, "output": "e4m3"}
 GPT_OSS = {**GATE_UP, "gate_up": "interleaved", "activation": "swigluoai"}
+BF16 = {"recipe": "bf16xbf16"}
+BF16_GATE_UP = {"n": 512, **BF16}
 LAYOUTS = tuple((source, result) for source in SOURCES for result in RESULTS)
 
 GATHER_RUNS = (
@@ -41,6 +43,14 @@ GATHER_RUNS = (
         GatherRun(f"gather-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result}, {"dealt": True})
         for source, result in LAYOUTS
     ),
+    *(
+        GatherRun(f"gather-bf16-{source}-{result}", COUNTS, 128, 128, {"source": source, "result": result, **BF16}, {"dealt": True})
+        for source, result in LAYOUTS
+    ),
+    GatherRun("gather-bf16-swapped", (25, 0, 2), 24, 64, {"result": "blocked", "k": 320, **BF16}, {"swap_ab": True}),
+    GatherRun("bf16-gate-first", (30, 0, 70), 64, 256, {**BF16_GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
+    GatherRun("bf16-up-first", (130, 5), 128, 256, {**BF16_GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
+    GatherRun("bf16-interleaved", (0, 67), 64, 256, {**BF16_GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
     GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
     GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
     GatherRun("gather-swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),

@@ -40,6 +40,7 @@ SWAPPED = {"swap_ab": True}
 SPLIT = {"cluster": 2, "split_k": True, "boxes": 1}
 FEW = (30, 0, 1, 64, 20)
 FP4 = {"recipe": "fp8xmxfp4"}
+PLAIN = {"recipe": "bf16xbf16"}
 
 
 def groups(kind: str, **fields: Any) -> dict[str, Any]:
@@ -94,6 +95,16 @@ RUNS = (
     Run("fp4-rows-contiguous", GROUPED, 128, 256, groups("contiguous", **FP4), {"halves": True}),
     Run("fp4-rows-packed", GROUPED, 128, 256, groups("packed", **FP4), {"halves": True, "dealt": True}),
     Run("fp4-rows-masked", GROUPED, 256, 128, groups("masked", **FP4), {"dealt": True}),
+    Run("bf16-64", (70,), 64, 96, {"n": 400, "k": 320, **PLAIN}),
+    Run("bf16-wide", (200,), 128, 256, {"n": 512, **PLAIN}, {"num_sms": 1}),
+    Run("bf16-one-block", (9,), 64, 64, {"n": 64, "k": 64, **PLAIN}, {"warpgroups": 1}),
+    Run("bf16-pairs", (400,), 192, 96, PLAIN, PAIRS),
+    Run("bf16-split-k", (200,), 128, 136, {"k": 320, **PLAIN}, SPLIT),
+    Run("bf16-accumulate", (200,), 128, 192, {"output": "f32", "accumulate": True, **PLAIN}, {"halves": True}),
+    Run("bf16-8", (17,), 8, 256, PLAIN, SWAPPED),
+    Run("bf16-24", (21,), 24, 64, PLAIN, SWAPPED),
+    *(Run(f"bf16-{kind}", GROUPED, 128, 192, groups(kind, **PLAIN), EVERYTHING) for kind in ("contiguous", "packed", "masked")),
+    Run("bf16-packed-swapped", FEW, 32, 128, groups("packed", **PLAIN), {**SWAPPED, "dealt": True}),
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}

@@ -97,6 +97,7 @@ BLOCKS = (
 TWO_WAITS = f"{WAIT}(?=(?:(?!{WAIT}).)*{WAIT}(?:(?!{WAIT}).)*{TINY})"
 DECODED = f"{TINY}.*?{FENCE_SHARED}"
 HANDED_OVER = f"{DECODED}.*?{ARRIVE}"
+LAST_WAIT = f"{WAIT}(?=(?:(?!{WAIT}).)*{TINY})"
 DECODED_FAULTS = (
     *VALUES,
     at("shifts of the row 8 further not rotated", ROTATED_BY_LANE, 0, lambda match: f"mov.b32 {match[1]}, {match[2]};", WRONG),
@@ -110,7 +111,7 @@ DECODED_FAULTS = (
     at("full by a decode warp less", r"mbarrier\.init[^;]*, 5;", 0, last_number_plus(-1), ANY),
     at("codes_empty by a decode warp less", r"mbarrier\.init[^;]*, 4;", 0, last_number_plus(-1), ANY),
     after("a matrix of decoded values not stored", TINY, 0, STORE_FOUR, gone, NOT_ORDERED),
-    before("exponents of rows not stored", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
-    at("scale of the tile not stored", STORE_WORD, 0, gone, NOT_ORDERED),
+    after("a stage's scales not stored, first word", LAST_WAIT, 0, STORE_WORD, gone, NOT_ORDERED),
+    before("a stage's scales not stored, last word", TINY, 0, STORE_WORD, gone, NOT_ORDERED),
     at("scale of the tile left out", SCALED, 0, unscaled_sum, NOT_ORDERED),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from gemm_faults import ALONE, ANY, BOXES, COMMIT, COUNT, READ_WAIT, RING, TILES
+from gemm_faults import ALONE, ANY, BOXES, COMMIT, COPY_ROW, COUNT, GATHER_FAULTS, READ_WAIT, RING, TILES
 from kernel_faults import SPIN, gone, last_number_plus, smaller_scope, swap, taken, twice
 from sm90_faults import (
     CLEAR,
@@ -88,6 +88,35 @@ DISPATCH = (
     at("rows waited for within the CTA", ACQUIRES, 0, nearer, ("race",)),
     before("scales of rows without proxy fence", LOAD, 0, GLOBAL_FENCE, gone, ("race",)),
 )
+STORED = r"st\.release\.gpu[^;]*;"
+ROW_LIES = r"st\.global\.b64[^;]*;"
+"""Where a row's result goes is stored just before where its token lies."""
+TAIL = (
+    at("token said to be there without release", STORED, 0, swap(".release", ".relaxed"), ("race",)),
+    at("last token said to be there without release", STORED, -1, swap(".release", ".relaxed"), ("race",)),
+    at("last token not said to be there", STORED, -1, gone, STUCK),
+    before("token said to be there before it is written", STORED, 0, WRITTEN, gone, NOT_ORDERED),
+    before("token said to be there by lanes that have not met", STORED, -1, WARP_BARRIER, gone, ("race",)),
+    after("place of a token not stored", ROW_LIES, 0, r"st\.global\.b32[^;]*;", gone, ANY),
+    before("tokens not waited for by who copies them", ROW_STORE, -1, SPIN, taken, ANY),
+    at("tokens waited for without acquire", ACQUIRES, -1, relaxed, ("race",)),
+    after("tokens copied by lanes that have not met", ACQUIRES, -1, WARP_BARRIER, gone, ("race",)),
+    before("row copied into slots that are still read", FETCH, -1, READ_WAIT, gone, NOT_ORDERED),
+    at("row not copied", ROW_STORE, -1, gone, NOT_ORDERED),
+    at("rows counted before they are copied", WRITTEN, -1, gone, NOT_ORDERED),
+    at("rows of a group not counted", IN_GPU, -1, gone, STUCK),
+    at("rows of a group counted without release", IN_GPU, -1, swap(".release", ".relaxed"), ("race",)),
+)
+GATHERED = (
+    *GATHER_FAULTS[:-1],  # rows begin where the table says
+    before("row counted before its token is written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
+    before("scales not stored", ROW_STORE, 0, r"st\.global\.b32[^;]*;(?=.*st\.global\.b64)", gone, NOT_ORDERED),
+    after("place of a token not stored", ROW_LIES, 0, r"st\.global\.b32[^;]*;", gone, ANY),
+    before("rows not waited for by the first warp", COPY_ROW, 0, SPIN, taken, ANY),
+    before("rows not waited for by the second warp", COPY_ROW, -1, SPIN, taken, ANY),
+    at("rows waited for without acquire, first warp", ACQUIRES, 0, relaxed, ("race",)),
+    at("rows waited for within the CTA, second warp", ACQUIRES, 1, nearer, ("race",)),
+)
 COMBINE = (
     at("work tile not published", PUBLISH, 0, gone, ANY),
     at("tiles of a CTA not counted", IN_GPU, 0, gone, STUCK),
@@ -126,12 +155,30 @@ SCATTER = (
     at("rows sent summed without proxy fence", GLOBAL_FENCE, 0, gone, ("race",)),
     at("READ of rows sent told without release", BETWEEN_RANKS, -1, swap(".release", ".relaxed"), ("race",)),
 )
+KEPT = r"ld\.global\.v4[^;]*;"
+SERIAL = (
+    before("part counted before its results are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
+    before("part counted by lanes that have not met", IN_GPU, 0, WARP_BARRIER, gone, ("race",)),
+    at("part not counted", IN_GPU, 0, gone, STUCK),
+    at("part counted without release", IN_GPU, 0, swap(".release", ".relaxed"), ("race",)),
+    at("part counted within the CTA", IN_GPU, 0, lambda match: smaller_scope(match[0]), ("race",)),
+    at("parts of the next launch not cleared", CLEAR, 0, gone, ANY),
+    before("parts not waited for", KEPT, 0, SPIN, taken, ANY),
+    at("parts waited for without acquire", ACQUIRES, 0, relaxed, ("race",)),
+    at("parts waited for within the CTA", ACQUIRES, 0, nearer, ("race",)),
+    at("results not sent", SENT, -1, gone, NOT_ORDERED),
+    before("results said to be sent by warps that have not met", IN_GPU, 1, NAMED, gone, ("race",)),
+    at("results said to be sent without release", IN_GPU, 1, swap(".release", ".relaxed"), ("race",)),
+)
 BOXES_OF_TILES = (*BOXES, before("tiles counted before their boxes are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED))
 OF_ANY = (*RING, *ALONE, *TILES[:2], *WGMMA[1:], *TASKS, *RANKS)  # one wait is the first group's and the last one's
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch") for fault in (*OF_ANY, *DISPATCH)),
+    *((fault, "tail") for fault in TAIL),
+    *((fault, "gathered") for fault in GATHERED),
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),
     *((fault, "scatter") for fault in SCATTER),
+    *((fault, "serial") for fault in SERIAL),
 )
 SAMPLE = CASES[::12]

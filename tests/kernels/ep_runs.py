@@ -25,7 +25,7 @@ from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, Report, SimError
 
 UE8M0_NAN = 0xFF
-KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals")
+KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals", "finished")
 
 
 def problem(tokens: int = 20, **changes: Any) -> Problem:

@@ -40,7 +40,7 @@ from sm90_faults import (
 )
 
 from gather_runs import EVERYTHING_GATHERED, GatherRun
-from gemm_runs import EVERYTHING, FP4, GROUPED, SPLIT, SWAPPED, Run, artifact, groups
+from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS
 from pair_gemm_runs import SUBJECT
 
@@ -68,6 +68,7 @@ SUBJECTS = {
     "ahead": Subject(Run("faults-ahead", (70,), 64, 64, {"n": 208, "k": 640}, {"num_sms": 2, "num_stages": 3, "ahead": 2})),
     "pairs": Subject(Run("faults-pairs", GROUPED, 128, 128, groups("packed"), {**EVERYTHING, "num_stages": 2}), launches=3),
     "split": Subject(Run("faults-split", (200,), 128, 72, {"n": 208, "k": 384}, {**SPLIT, "num_sms": 2, "num_stages": 2})),
+    "unscaled": Subject(Run("faults-bf16", (200,), 128, 192, {"n": 416, "k": 256, **PLAIN}, {"num_sms": 2, "num_stages": 2})),
     "decoding": Subject(Run("faults-decoding", (20,), 24, 64, {"n": 336, "k": 384, **FP4}, {**SWAPPED, "num_sms": 2, "num_stages": 2})),
     "decoded": Subject(Run("faults-decoded", (300,), 256, 128, {"n": 384, "k": 384, **FP4}, {"num_sms": 2, "num_stages": 2})),
     "CTA pair": Subject(SUBJECT),
@@ -123,6 +124,11 @@ EXCHANGE = (
     at("exchange bytes too few", EXPECT, -1, last_number_plus(-16), ANY),
     after("exchange_full not waited for", EXPECT, -1, WAIT, never, NOT_ORDERED),
 )
+ACCUMULATING = (
+    # Registers of sums that are not cleared are zero before the first K block, too.
+    *(one for one in WGMMA if one.name != "a partial sum not cleared"),
+    at("sums forget all K blocks but the last", r"setp\.ne\.b32 p, 1, 0;", 0, lambda match: "setp.ne.b32 p, 0, 0;", NOT_ORDERED),
+)
 GATHER_FAULTS = (
     at("rows of tokens without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
     at("rows of tokens without proxy fence, later stages", FENCE_SHARED, 1, gone, ("race",)),
@@ -141,6 +147,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "ahead") for fault in (*RING, *WGMMA)),
     *((fault, "pairs") for fault in (*PAIRS, *BOXES, *TILES)),
     *((fault, "split") for fault in (*EXCHANGE, *BOXES, *TILES)),
+    *((fault, "unscaled") for fault in (*RING, *ALONE, *ACCUMULATING)),
     *((fault, "decoding") for fault in (*DECODING_FAULTS, *BLOCKS, *RING, *ALONE, *LOOP, *IN_PARTS)),
     *((fault, "decoded") for fault in (*DECODED_FAULTS, *LOOP, *IN_PARTS)),
     *((fault, "CTA pair") for fault in PAIR_FAULTS),

@@ -10,7 +10,8 @@ from ep_runs import check_combine, only_first_ranks, problem, row_activations, s
 from mega_moe_runs import inputs
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.watchdog import WatchdogError
@@ -47,6 +48,45 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int, scatter: bool) -> N
     assert check_combine(ep, nothing, row_activations(ep, 2)) == 20
     ep.store(inputs(skewed))
     assert check_combine(ep, skewed, row_activations(ep, 3, exact=False), accumulate="hopper") == 20
+
+
+@pytest.mark.parametrize(
+    ("block_m", "block_n", "options"),
+    [
+        (64, 64, {"token_blocks": 4}),
+        rarely(64, 128, {"cluster": 2}),
+        rarely(128, 256, {"token_blocks": 2}),
+        rarely(128, 64, {"token_blocks": 2, "cluster": 2}),
+        rarely(64, 256, {}),
+    ],
+)
+def test_results_that_warps_send(block_m: int, block_n: int, options: dict[str, int]) -> None:
+    """Parts of rows, when their tiles are done; two launches, then one without a pair."""
+    moe = problem(9, num_experts=4, topk=2, hidden=block_n * (4 if block_n < 256 else 2))
+    case = random_case(moe, (9, 3), 1, mask=0.3, target_expert=1)
+    ep = simulated(DispatchGemmConfig(moe, block_m, block_n, num_sms=2, task_tokens=1), case, {"interleaved": False, **options})
+    ep.store(inputs(case))
+    assert check_combine(ep, case, row_activations(ep, 0), 2) == 12
+    nothing = replace(case, topk_idx=[torch.full_like(idx, -1) for idx in case.topk_idx])
+    ep.store(inputs(nothing))
+    assert check_combine(ep, nothing, row_activations(ep, 1)) == 12
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "others"),
+    [
+        ("interleaved", 1, {}),
+        ("interleaved", False, {"scatter": False}),
+        ("token_blocks", 2, {}),
+        ("token_blocks", 0, {"interleaved": False}),
+        ("token_blocks", 3, {"interleaved": False}),
+        ("token_blocks", "2", {"interleaved": False}),
+        ("scatter", "off", {}),
+    ],
+)
+def test_bad_fields_are_named(field: str, value: object, others: dict[str, bool]) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):
+        GemmCombineConfig(MOE, 64, 128, **{field: value, **others})
 
 
 def test_launches_without_a_pause() -> None:

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import ep_faults
 import pytest
@@ -28,11 +29,11 @@ LAUNCHES = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """Which of the two kernels runs, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
+    """Which of the two kernels runs, with which fields, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
 
     dispatches: bool
     case: Case
-    scatter: bool = False
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -43,19 +44,25 @@ def subjects() -> dict[str, Subject]:
     first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
-        "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
-        "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1), scatter=True),
-        "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0)),
+        "tail": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"tail_sms": 1}),
+        "gathered": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
+        "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"scatter": False}),
+        "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
+        "serial": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
+        "boxes": Subject(False, random_case(tall, (40, 40), 0, target_expert=0), {"scatter": False}),
         "dispatch of pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1)),
-        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
-        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), scatter=True),
+        "gathered by pairs": Subject(True, random_case(first, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
+        "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"scatter": False}),
+        "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
+        "serial of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
-    combine = {"num_stages": 2, "task_tokens": 2, "scatter": subject.scatter}
-    config = small_config(subject.case.problem, num_stages=2)
+    dispatch, combine = (subject.fields, {}) if subject.dispatches else ({}, subject.fields)
+    config = small_config(subject.case.problem, num_stages=2, **dispatch)
+    combine = {"num_stages": 2, "task_tokens": 2, **combine}
     return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 
 

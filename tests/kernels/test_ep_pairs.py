@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from ep_runs import check_combine, check_dispatch, checked_dispatch, only_first_ranks, problem, row_activations, simulated
+from ep_runs import check_combine, check_dispatch, checked_dispatch, only_first_ranks, problem, row_activations, simulated, small_config
 from mega_moe_runs import inputs
 
 from megamoe_dsl.cases import random_case
@@ -21,22 +22,24 @@ SMALL = Sm100DispatchGemmConfig(MOE, num_sms=2)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "scatter", "block_k"),
+    ("recipe", "combine", "block_k"),
     [
-        ("fp8xfp4", True, 128),
-        rarely("fp8xfp4", False, 128),
-        rarely("mxf4xmxf4", True, 128),
-        rarely("mxf4xmxf4", False, 256),
-        rarely("mxfp8xmxfp8", True, 128),
+        ("fp8xfp4", {}, 128),
+        rarely("fp8xfp4", {"scatter": False}, 128),
+        rarely("fp8xfp4", {"interleaved": False, "token_blocks": 2, "task_tokens": 1}, 128),
+        rarely("mxf4xmxf4", {}, 128),
+        rarely("mxf4xmxf4", {"scatter": False}, 256),
+        rarely("mxf4xmxf4", {"interleaved": False, "block_m": 64}, 256),
+        rarely("mxfp8xmxfp8", {}, 128),
     ],
 )
-def test_two_ranks(recipe: str, scatter: bool, block_k: int) -> None:
+def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
     """Dropped pairs; most tokens for the same few experts, a rank without tokens; all pairs dropped."""
     moe = problem(recipe=recipe, intermediate=256)
     masked, skewed = random_case(moe, (20, 9), 1, mask=0.3), random_case(moe, (0, 20), 2, skew=True)
     skewed = replace(skewed, weights=masked.weights)
     nothing = replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])
-    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"scatter": scatter, "block_k": block_k})
+    ep = simulated(Sm100DispatchGemmConfig(moe, num_sms=2, block_k=block_k), masked, {"block_k": block_k, **combine})
     for number, (case, rows) in enumerate(((masked, int((torch.cat(masked.topk_idx) >= 0).sum())), (skewed, 60), (nothing, 0))):
         assert check_dispatch(ep, case) == rows
         assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))
@@ -52,32 +55,49 @@ def test_launches_without_a_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_m", "block_wise", "combine_m"), [(128, True, 64), rarely(64, False, 192), rarely(32, False, 32), rarely(128, False, 128)]
+    ("block_m", "options", "combine_m"),
+    [
+        (128, {}, 64),
+        rarely(64, {"block_wise": False}, 192),
+        rarely(32, {"block_wise": False}, 32),
+        rarely(128, {"block_wise": False}, 128),
+        rarely(64, {"rows": "gathered"}, 64),
+    ],
 )
-def test_one_rank_with_several_tiles_of_an_expert(block_m: int, block_wise: bool, combine_m: int) -> None:
+def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[str, Any], combine_m: int) -> None:
     """Each waiting for its own rows or for all; tiles of Linear2 that begin inside 128 rows whose scales come together, or go beyond them;
     an expert without rows."""
     moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe="fp8xfp4")
     case = random_case(moe, (150,), 6, target_expert=1)
-    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, block_wise=block_wise)
+    config = Sm100DispatchGemmConfig(moe, block_m, num_sms=2, **options)
     ep = simulated(config, case, {"block_m": combine_m})
     assert check_dispatch(ep, case) == 150
     assert check_combine(ep, case, row_activations(ep, 0)) == 150
 
 
 @pytest.mark.parametrize(
-    ("token_saving", "token_sorting", "block_wise", "saving_experts"),
-    [(True, False, True, 2), rarely(True, True, False, 0), rarely(False, True, True, 0), rarely(False, False, False, 0)],
+    "options",
+    [
+        {"token_sorting": False, "saving_experts": 2},
+        rarely({"block_wise": False}),
+        rarely({"token_saving": False}),
+        rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),
+        {"rows": "gathered"},
+        rarely({"rows": "gathered", "block_m": 32, "token_sorting": False, "block_k": 256}),
+        rarely({"rows": "gathered", "block_m": 64, "block_wise": False, "saving_experts": 2}),
+        rarely({"tail_sms": 1}),
+        rarely({"tail_sms": 1, "block_wise": False, "saving_experts": 2}),
+    ],
+    ids=str,
 )
-def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, block_wise: bool, saving_experts: int) -> None:
+def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
     """The rows that bulk copies fetch from the other rank are those that the tables count; two E2M1 in a byte."""
     moe = problem(9, num_experts=6, hidden=256, recipe="mxf4xmxf4")
     case = random_case(moe, (9, 6), 7, mask=0.1)
-    options = {"token_saving": token_saving, "token_sorting": token_sorting, "block_wise": block_wise, "saving_experts": saving_experts}
-    config = Sm100DispatchGemmConfig(moe, num_sms=2, **options)
+    config = small_config(moe).replace(num_stages=0, **options)
     traffic = Traffic.of(moe, case.topk_idx, config.fetched_for)
-    assert traffic.tokens < traffic.pairs or not token_saving
-    assert checked_dispatch(simulated(config, case), case).crossed == moe.hidden // 2 * traffic.tokens
+    assert traffic.tokens < traffic.pairs or not config.token_saving
+    assert checked_dispatch(simulated(config, case), case, 2).crossed == 2 * moe.hidden // 2 * traffic.tokens
 
 
 def test_a_rank_that_stays_away_is_named() -> None:

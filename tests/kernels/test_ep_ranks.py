@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -60,9 +61,9 @@ def case_of(ranks: int, routing: str, tokens: tuple[int, ...], mask: float, reci
     return Case(whole.problem, *([one[:n] for one, n in zip(field, tokens, strict=False)] for field in fields), whole.weights, exact=True)
 
 
-def run_of(ranks: int, case: Case, **fields: bool) -> SimulatedEp:
+def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fields: Any) -> SimulatedEp:
     """On two SMs of each rank."""
-    return simulated(small_config(case.problem, **fields), case, seed=ranks)
+    return simulated(small_config(case.problem, **fields), case, combine, seed=ranks)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,26 @@ def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str
         rows = sum(int((idx >= 0).sum()) for idx in case.topk_idx)
         assert checked_dispatch(ep, case, launches).count == rows
         assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch", "combine"),
+    [
+        rarely(4, {"rows": "gathered"}, {"interleaved": False}),
+        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}),
+        rarely(1, {"tail_sms": 1}, {"interleaved": False}),
+        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}),
+        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}),
+        rarely(8, {"tail_sms": 1}, {"interleaved": False}),
+    ],
+)
+def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any]) -> None:
+    """Ranks without tokens and with many, group-limited, on the same buffers; a token crosses once, a result once."""
+    for tokens in (UNEVEN, FULL):
+        case = case_of(ranks, "group-limited" if ranks > 1 else "uniform", tokens, mask=0.2)
+        ep = run_of(ranks, case, combine, **dispatch)
+        assert checked_dispatch(ep, case, 2).crossed == 2 * case.problem.hidden * Traffic.of(case.problem, case.topk_idx).tokens
+        assert checked_combine(ep, case, row_activations(ep, 0)).count == sum(map(len, case.x))
 
 
 @pytest.mark.parametrize(

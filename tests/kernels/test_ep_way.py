@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.ep_moe import way
+from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.ep_moe.way import Way, fastest_way
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_layers
 
 SHAPE = (512, 256, 4, 2)
@@ -51,3 +54,13 @@ def test_bad_arguments_are_named() -> None:
 def test_the_tables_entries_have_every_way() -> None:
     entries = tuned_layers(DEFAULT_GPU).entries
     assert entries and all(set(one.us) == set(Way) and min(one.us.values()) > 0 for one in entries)
+
+
+@pytest.mark.parametrize("kind", [DispatchGemmConfig, GemmCombineConfig])
+def test_the_tables_entries_are_configurations(kind: type[DispatchGemmConfig] | type[GemmCombineConfig]) -> None:
+    """What was measured is chosen at its own point."""
+    for one in tuned_layers(DEFAULT_GPU).entries:
+        experts = 2 * one.experts_per_rank
+        moe = Problem(one.hidden, one.intermediate, experts, one.topk, 2, one.tokens, recipe=one.recipe)
+        config, fields = kind.choose(moe, Target(SM90, 132, DEFAULT_GPU), one.tokens), getattr(one, kind.half)
+        assert {name: getattr(config, name) for name in fields} == dict(fields)

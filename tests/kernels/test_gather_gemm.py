@@ -26,15 +26,23 @@ from megamoe_dsl.target import Target
 from sweep import rarely
 
 ACTIVATED = ("gate-first", "up-first", "interleaved")
+BF16_ACTIVATED = ("bf16-gate-first", "bf16-up-first", "bf16-interleaved")
 STORED = ("stored-gate_first", "stored-up_first", "stored-interleaved")
-TWINS = ("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8")
+TWINS = (
+    *("gather-packed-packed", "gather-packed-blocked", "gather-blocked-packed", "gather-swapped-8"),
+    *(f"gather-bf16-{one}" for one in ("gathered-packed", "packed-packed", "packed-blocked", "blocked-packed", "blocked-blocked")),
+)
 TWICE = ("gather-gathered-blocked", "gather-many-experts")
 ACTIVATING = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, output="e4m3", gate_up="gate_first"), 128, 256, dealt=True)
 STORING = ACTIVATING.replace(problem=replace(ACTIVATING.problem, preactivations=True))
+ACTIVATING_BF16 = ACTIVATING.replace(problem=replace(ACTIVATING.problem, recipe="bf16xbf16", output="bf16", preactivations=True))
 WIDE = GatherGemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dealt=True)
 
 
-@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED)])
+PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
+
+
+@pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in PLAIN])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
     run = GATHER_BY_NAME[name]
@@ -68,6 +76,16 @@ def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
         assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
 
 
+@pytest.mark.parametrize("name", BF16_ACTIVATED)
+def test_gate_and_up_stay_bf16(name: str) -> None:
+    """And are stored, where they are asked for."""
+    run = GATHER_BY_NAME[name]
+    case = run.case(exact=True)
+    compared = case.compared(exact=True)
+    assert not simulate_gemm(artifact(run.config), case.tensors).findings
+    assert all(((low <= written) & (written <= high)).all() for written, low, high in compared.values())
+
+
 def test_rows_that_are_not_there_are_those_that_are() -> None:
     """A list with numbers of no token reads none beyond the tokens; ends beyond the list are cut off."""
     run = GATHER_BY_NAME["gather-rows-64-ahead"]
@@ -84,7 +102,15 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [WIDE, ACTIVATING, STORING, GATHER_BY_NAME["gather-rows-64-ahead"].config, GATHER_BY_NAME["gather-blocked-blocked"].config]
+    "config",
+    [
+        WIDE,
+        ACTIVATING,
+        STORING,
+        ACTIVATING_BF16,
+        GATHER_BY_NAME["gather-rows-64-ahead"].config,
+        GATHER_BY_NAME["gather-blocked-blocked"].config,
+    ],
 )
 def test_registers_are_enough(config: GatherGemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""

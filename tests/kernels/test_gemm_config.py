@@ -25,6 +25,7 @@ BAD_PROBLEMS = {
     "n = 0: must be a positive integer": {"n": 0},
     "n = 24: must be a multiple of 16": {"n": 24},
     "k = 192: must be a multiple of 128": {"k": 192},
+    "k = 96: must be a multiple of 64": {"k": 96, "recipe": "bf16xbf16"},
     "kind = 'sorted': must be one of dense, contiguous, packed, masked": {"kind": "sorted"},
     "num_groups = 2: must be at most 1 for a dense problem": {"num_groups": 2},
     "num_groups = 1025: must be at most 1024 for a packed problem": {"kind": "packed", "num_groups": 1025},
@@ -53,6 +54,7 @@ BAD_CONFIGS = {
 }
 
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
+UNSCALED = GemmProblem(4096, 7168, recipe="bf16xbf16")
 BAD_DECODING = {
     "block_m, block_n = (16, 128): must be 128 x 256 or 256 x 128 with fp8xmxfp4 and without swap_ab": {"swap_ab": False},
     "halves = True: must be False unless block_m is 128": {"swap_ab": False, "block_m": 256, "halves": True},
@@ -62,6 +64,11 @@ BAD_DECODING = {
     "block_n = 96: must be one of [64, 128, 256] with swap_ab": {"block_n": 96},
     "block_m = 72: must be a multiple of 8 up to 64 with swap_ab": {"block_m": 72},
     "in_turn = True: must be False where a tile has one warpgroup, or with swap_ab or fp8xmxfp4": {"in_turn": True},
+}
+BAD_UNSCALED = {
+    "ahead = 2: must be 1 with bf16xbf16, whose sums stay in the tensor core": {"ahead": 2},
+    "in_turn = True: must be False with bf16xbf16, whose sums stay in the tensor core": {"in_turn": True},
+    "num_stages = 5: must be between 2 and 4, or 0 for the deepest": {"block_n": 256, "num_stages": 5},
 }
 
 
@@ -86,8 +93,24 @@ def test_weights_that_are_decoded_have_tiles_of_their_own(message: str) -> None:
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize("message", BAD_UNSCALED)
+def test_sums_that_stay_in_the_tensor_core_have_no_others_beside_them(message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GemmConfig(UNSCALED, **{"block_m": 128, "block_n": 128, **BAD_UNSCALED[message]})
+    assert str(error.value) == message
+
+
+def test_without_scales_a_stage_has_half_of_the_values_and_any_width_is_one_part() -> None:
+    config = GemmConfig(UNSCALED, 128, 256, halves=True)
+    assert (UNSCALED.k_block, UNSCALED.k_blocks, replace(UNSCALED, recipe="fp8xfp8").k_blocks) == (64, 112, 56)
+    assert [config.tile.chunks(half) for half in (False, True)] == [1, 1] and config.smem.scale_rows == 0
+    assert GemmConfig(UNSCALED, 128, 224).tile.splits(False) == (224,)
+    for rows in (1, 64, 4096):
+        assert find_kernel("gemm").choose(UNSCALED, H200, rows).ahead == 1
+
+
 def test_formats_of_the_other_architecture_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         find_kernel("gemm").choose(GemmProblem(2112, 7168, recipe="fp8xfp4"), H200, 64)
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xmxfp4': must be fp8xfp4 or .* or nvfp4xnvfp4 for sm_100a"):
         find_kernel("gemm").choose(FP4, Target.typical("sm_100a"), 64)

@@ -32,6 +32,9 @@ TWINS = {
     "fp4-rows-accumulate": "fp4-rows-256",
     "fp4-rows-contiguous": "fp4-rows-packed",
     "fp4-rows-masked": "fp4-rows-256",
+    "bf16-8": "bf16-24",
+    "bf16-contiguous": "bf16-packed",
+    "bf16-masked": "bf16-packed",
 }
 """Runs for the sweep, and those of the suite that have their code."""
 
@@ -57,6 +60,16 @@ def test_rounding_is_the_tensor_cores(name: str) -> None:
     expected = case.reference("hopper", run.config.most_k_blocks)
     assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
     assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize("name", [rarely("bf16-wide"), "bf16-24"])
+def test_sums_without_scales_lie_in_the_bound_of_fp32(name: str) -> None:
+    """Normal data: the tensor core adds over all of K, in an order of its own."""
+    run = BY_NAME[name]
+    case = run.case(exact=False)
+    low, high = case.ends(exact=False)
+    assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
+    assert ((low <= case.tensors.d) & (case.tensors.d <= high)).all() and (low < high).any()
 
 
 def test_runs_have_names_of_their_own() -> None:

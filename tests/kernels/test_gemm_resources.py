@@ -19,6 +19,7 @@ from sweep import rarely
 DENSE = GemmProblem(2112, 7168)
 PACKED = GemmProblem(4096, 4096, "packed", 32)
 FP4 = replace(DENSE, recipe="fp8xmxfp4")
+UNSCALED = replace(DENSE, recipe="bf16xbf16")
 CONFIGS = {
     "two parts of 128": GemmConfig(DENSE, 128, 256),
     "one part of 192, pairs": GemmConfig(DENSE, 128, 192, cluster=2, dealt=True),
@@ -28,6 +29,9 @@ CONFIGS = {
     "eight ahead": GemmConfig(DENSE, 64, 32, warpgroups=1, ahead=8),
     "swapped": GemmConfig(PACKED, 32, 128, swap_ab=True, ahead=2),
     "halves": GemmConfig(PACKED, 128, 256, halves=True, dealt=True),
+    "BF16": GemmConfig(UNSCALED, 128, 256, cluster=2),
+    "BF16, packed halves": GemmConfig(replace(PACKED, recipe="bf16xbf16"), 128, 256, halves=True, dealt=True),
+    "BF16, swapped": GemmConfig(UNSCALED, 16, 256, swap_ab=True),
     "decoding, 64 rows": GemmConfig(FP4, 64, 256, swap_ab=True),
     "decoding, one block, halves of K": GemmConfig(FP4, 64, 128, swap_ab=True, cluster=2, split_k=True),
     "decoding, one warpgroup": GemmConfig(FP4, 8, 64, swap_ab=True),

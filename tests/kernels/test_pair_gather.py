@@ -14,6 +14,7 @@ import torch
 from test_pair_gemm import PADDING
 
 from gemm_runs import artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.bench.gather.case import gather_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.gather_gemm.problem import GatherGemmProblem
@@ -109,6 +110,16 @@ def test_registers_are_enough(config: Sm100GatherConfig) -> None:
     assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
     assert compiled.overtaken_loads == []
     assert compiled.dynamic_smem <= config.arch.smem_bytes
+
+
+def test_every_role_is_measured() -> None:
+    """Of a cluster that has everything: loops are found by the functions that they come from."""
+    config = replace(WIDE, consumers=2, pairs=2, num_stages=0)
+    compiled = compile_kernel(config, line_info=True)
+    found = {one.key: one.instructions for one in compiled.kernel.measures(config, compiled.listing)}
+    units = {"mma": ("k_block",), "token_gather": ("rows", "k_block"), "weight_loader": ("k_block",), "epilogue": ("8_rows",)}
+    assert set(found) == {f"{role}_{unit}" for role, own in units.items() for unit in (*own, "tile")}
+    assert found["token_gather_rows"] < found["token_gather_k_block"] < found["mma_k_block"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from mutant import Mutant
 FOLDER = "kernels/ep_moe"
 DISPATCH, SCHEDULER, CONTEXT = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
+FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
@@ -21,8 +22,8 @@ MUTANTS = (
         "scales of a saved token go to its first row only",
         "wrong base",
         DISPATCH,
-        "shuffle(places.rows, lowest_bit(mask))",
-        "shuffle(places.rows, lowest_bit(places.mask))",
+        "row = shuffle(places.rows, lowest_bit(mask))",
+        "row = shuffle(places.rows, lowest_bit(places.mask))",
     ),
     mutant(
         "a task has the pairs of those after it",
@@ -37,7 +38,7 @@ MUTANTS = (
         "counters of the next launch keep what an earlier one counted",
         "missing clean-up",
         DISPATCH,
-        "    clear_arrivals(ctx, group)\n",
+        '    clear_counters(ctx, group, "arrivals", ctx.config.num_arrivals)\n',
         "",
     ),
     mutant(
@@ -51,11 +52,11 @@ MUTANTS = (
         "a tile waits for as many rows of its expert as it has",
         "wrong number",
         CONTEXT,
-        'index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))',
-        "index, rows = tile.group, tile.valid_m",
+        'rows = load_u32(ctx.at("expert_rows", tile.group))',
+        "rows = tile.valid_m",
         (f"{RUNS}::test_one_rank_with_several_tiles_of_an_expert[False]",),
     ),
-    mutant("a row is counted before it is written", "missing order", DISPATCH, "        wait_group(0)\n", ""),
+    mutant("a row is counted before it is written", "missing order", DISPATCH, "            wait_group(0)\n", "            pass\n"),
     mutant("a row is counted without release", "missing order", DISPATCH, '1, "release", "gpu")', '1, "relaxed", "gpu")'),
     mutant(
         "inputs of other ranks are not waited for",
@@ -65,10 +66,18 @@ MUTANTS = (
         "",
         (f"{RUNS}::test_a_rank_that_stays_away_is_named",),
     ),
-    mutant("a tile waits for its first row", "off by one", CONTEXT, "block_m), tile.valid_m", "block_m), Int32(1)"),
-    mutant("scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "    fence_async_global()\n", ""),
+    mutant("a tile waits for its first row", "off by one", CONTEXT, "tile.row), tile.valid_m", "tile.row), Int32(1)"),
+    mutant(
+        "scales of rows are fetched without a proxy fence", "missing order", CONTEXT, "        fence_async_global()\n", "        pass\n"
+    ),
     mutant("experts follow one another without padding", "wrong base", SCHEDULER, "padded = padded_rows(rows)", "padded = rows"),
-    mutant("the last row of a warp is not counted", "off by one", DISPATCH, "    count_row(ctx, moved)\n    end_launch", "    end_launch"),
+    mutant(
+        "the last row of a warp is not counted",
+        "off by one",
+        DISPATCH,
+        "        task = next_task(ctx)\n    count_row(ctx, moved)\n",
+        "        task = next_task(ctx)\n",
+    ),
     mutant(
         "a row is loaded into slots that are still read",
         "missing order",
@@ -110,7 +119,7 @@ MUTANTS = (
         "a tile of few rows waits for them alone",
         "missing order",
         f"{FOLDER}/sm100/config.py",
-        "not self.block_wise or self.block_m == SF_ATOM_ROWS",
+        "self.gathers or self.block_m == SF_ATOM_ROWS",
         "True",
         (f"{PAIR_RUNS}::test_a_tile_of_few_rows_waits_for_its_expert",),
     ),
@@ -167,7 +176,7 @@ def short_simulation(arch: str) -> str | None:
     return sign_of(check)
 
 
-def ptx_faults(subjects: tuple[str, ...] = ("dispatch", "dispatch of pairs")) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+def ptx_faults(subjects: tuple[str, ...] = FAULTY) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Faults of the compiled PTX: architecture, name, and what runs the faulty kernel and says how the fault shows."""
     from fault_trial import trials
     from test_ep_faults import CASES, how_noticed

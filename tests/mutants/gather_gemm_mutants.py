@@ -98,6 +98,15 @@ MUTANTS = (
         "                store_v4(first + Int64(tile.row + token) * (2 * config.problem.n), stored)\n",
         ACTIVATED,
     ),
+    Mutant(
+        "a warpgroup without rows of a tile keeps its stages",
+        "missing clean-up",
+        "kernels/gemm/math.py",
+        "        release_stage(stage, me.lane)\n",
+        "",
+        ACTIVATED,
+        ("sm_90a",),
+    ),
     pair_mutant(
         "a lane gives a list back for its warp, after a warp barrier",
         "missing order",

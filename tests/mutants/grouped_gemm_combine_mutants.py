@@ -68,7 +68,8 @@ MUTANTS = (
     of_pairs("tensor memory is not given back", "missing clean-up", PAIR_KERNEL, "        tensor_memory.free(gemm)", "        pass"),
 )
 
-ptx_faults = partial(dispatch.ptx_faults, ("combine", "boxes", "gather of pairs", "scatter of pairs"))
+OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")
+ptx_faults = partial(dispatch.ptx_faults, ("combine", "scatter", "serial", "boxes", *OF_PAIRS))
 
 
 def short_simulation(arch: str) -> str | None:

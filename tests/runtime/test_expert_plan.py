@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.gemm_scales import no_scales
 from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
 
@@ -20,10 +22,11 @@ ARCH, SMS, TOKENS, CALLS = "sm_90a", 4, 5, 3
 LAYER = ExpertLayer(256, 128, 8, 2)
 
 
-def weights() -> ExpertWeightsFp8:
+def weights(recipe: str) -> ExpertWeightsFp8:
     generator = torch.Generator().manual_seed(1)
     shapes = (8, 256, 256), (8, 256, 128)
-    made = [quantize_weight_e4m3(torch.randn(*shape, generator=generator)) for shape in shapes]
+    drawn = [torch.randn(*shape, generator=generator) for shape in shapes]
+    made = [quantize_weight_e4m3(one) if recipe == "fp8xfp8" else (one.bfloat16(), no_scales(one)) for one in drawn]
     return ExpertWeightsFp8(*made[0], *made[1])
 
 
@@ -34,7 +37,7 @@ def tokens(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(TOKENS, 256, generator=generator).bfloat16(), scores.topk(2).indices, torch.rand(TOKENS, 2, generator=generator)
 
 
-def run_on_gpu(file: Path) -> None:
+def run_on_gpu(file: Path, recipe: str) -> None:
     """Results of some calls with the same shapes; every second has int32 indices."""
     from megamoe_dsl import moe
     from megamoe_dsl.runtime import experts
@@ -42,7 +45,7 @@ def run_on_gpu(file: Path) -> None:
     from stand_in.gpu import install
 
     install(ARCH, SMS)
-    on_gpu = [tensor.cuda() for tensor in vars(weights()).values()]
+    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values()]
     found = []
     for number in range(CALLS):
         x, idx, topk_weights = (tensor.cuda() for tensor in tokens(number))
@@ -54,11 +57,13 @@ def run_on_gpu(file: Path) -> None:
     )
 
 
-def test_calls_give_their_kernels_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ArtifactStore(tmp_path)
-    artifacts = [store.get(config) for config in LAYER.configs(Target.typical(ARCH, SMS), TOKENS)]
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_calls_give_their_kernels_bits(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In BF16 the second launch reads a call's own tokens, wherever they are."""
+    store, layer = ArtifactStore(tmp_path), replace(LAYER, recipe=recipe)
+    artifacts = [store.get(config) for config in layer.configs(Target.typical(ARCH, SMS), TOKENS)]
     monkeypatch.setenv("MEGAMOE_CACHE_DIR", str(tmp_path))
-    process = forked_process(run_on_gpu, (tmp_path / "found.pt",))
+    process = forked_process(run_on_gpu, (tmp_path / "found.pt", recipe))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -67,5 +72,5 @@ def test_calls_give_their_kernels_bits(tmp_path: Path, monkeypatch: pytest.Monke
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)
     for number, y in enumerate(found["y"]):
-        expected, _ = simulate_experts(artifacts, ExpertCall(LAYER, *tokens(number), weights()))
+        expected, _ = simulate_experts(artifacts, ExpertCall(layer, *tokens(number), weights(recipe)))
         assert torch.equal(y, expected)

@@ -136,6 +136,32 @@ def test_packed_weights_go_through_the_same_call(kind: str, counts: tuple[int, .
     assert torch.equal(out, case.reference())
 
 
+@pytest.mark.parametrize(("kind", "counts"), [("dense", (70,)), rarely("masked", (40, 0, 9))])
+def test_bf16_has_no_scales(kind: str, counts: tuple[int, ...], on_simulator: None) -> None:
+    """Any capacity is allowed: nothing is fetched by fours."""
+    case = gemm_case(GemmProblem(208, 192, kind, len(counts), recipe="bf16xbf16"), counts, capacity=41)
+    t = case.tensors
+    out = t.d.clone()
+    SimulatedKernel.tensors = visible(t, out)
+    if t.groups is None:
+        gemm(t.a, None, t.b, None, out)
+    else:
+        grouped_gemm(t.a, None, t.b, None, t.groups, out, kind=kind)
+    assert torch.equal(out, case.reference())
+
+
+def test_scales_are_given_where_values_have_some() -> None:
+    t, plain = (gemm_case(GemmProblem(208, 256, recipe=recipe), (70,)).tensors for recipe in ("fp8xfp8", "bf16xbf16"))
+    with pytest.raises(ProblemError, match=r"a_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"):
+        gemm(t.a, None, t.b, t.b_sf)
+    with pytest.raises(ProblemError, match=r"b_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"):
+        gemm(t.a, t.a_sf, t.b, None)
+    with pytest.raises(ProblemError, match=r"a_sf = 'torch.float32 \(70, 2\)': must be None: bf16xbf16 has no scales"):
+        gemm(plain.a, t.a_sf, plain.b, None, t.d)
+    with pytest.raises(ProblemError, match=r"a\.dtype = torch.float8_e4m3fn: must be torch.bfloat16"):
+        gemm(t.a, t.a_sf, plain.b, None, t.d)
+
+
 def test_weights_are_made_for_an_architecture() -> None:
     codes, scales = torch.randint(0, 256, (208, 128), dtype=torch.uint8), torch.randint(120, 124, (208, 8), dtype=torch.uint8)
     b, b_sf = gemm_weights(codes, scales.view(torch.float8_e8m0fnu), "sm_90a")

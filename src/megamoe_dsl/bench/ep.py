@@ -15,6 +15,7 @@ from ..artifact.store import ArtifactStore
 from ..cases import Case, random_case
 from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from ..kernels.ep_moe.layouts.pool import pool_rows
+from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..problem import Problem
@@ -44,11 +45,17 @@ SWITCHED_OFF = (
     "dispatch saving_experts=0",
     "dispatch token_sorting=off",
     "dispatch block_wise=off",
+    "dispatch rows=gathered",
+    "dispatch tail_sms=8",
+    "dispatch tail_sms=16",
+    "dispatch tail_sms=32",
     "dispatch cluster=1",
     "dispatch group_m=8",
     "dispatch task_tokens=2",
     "dispatch task_tokens=8",
     "combine scatter=off",
+    "combine interleaved=off",
+    "combine interleaved=off token_blocks=4",
     "combine cluster=1",
     "combine group_m=8",
     "combine task_tokens=2",
@@ -77,7 +84,7 @@ class Variant:
     def fields(self) -> dict[str, Any]:
         """By name."""
         pairs = (one.split("=") for one in self.name.split()[1:])
-        return {name: VALUES[value] if value in VALUES else int(value) for name, value in pairs}
+        return {name: VALUES[value] if value in VALUES else int(value) if value.isdigit() else value for name, value in pairs}
 
     @property
     def dispatches(self) -> bool:
@@ -162,7 +169,10 @@ def ep_point(
     symmetric = SymmetricBuffer.allocate(problem, fused_config.arch)
     fused, unfused = layer.bind(store, fused_config, symmetric, watchdog_ns), layer.bind_stages(store, fused_config, symmetric, watchdog_ns)
     fields = {"saving_experts": as_of_many(point)}
-    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, dispatch=fields, watchdog_ns=watchdog_ns)
+    configs = configs_of(point, target, variants)
+    region = symmetric_buffer(problem, any(one.keeps_rows for one in configs.values()))
+    memory = SymmetricBuffer.allocate(problem, region=region)
+    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
     fused.buffers.load(inputs)
     ep.route(inputs)
@@ -179,7 +189,7 @@ def ep_point(
     candidates: dict[str, Callable[[], None]] = {"fused": partial(fused, other), "unfused": partial(unfused, other)}
     later: list[tuple[DispatchGemmConfig, str, CudaKernel]] = []
     differing = []
-    for name, config in configs_of(point, target, variants).items():
+    for name, config in configs.items():
         kernel = ep.bind(store.load(config, any_sources=True))
         if isinstance(config, DispatchGemmConfig):
             if tables_of(config) != tables_of(ep.dispatch_config):

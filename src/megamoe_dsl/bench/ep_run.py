@@ -30,6 +30,9 @@ BITS = {
     "bits": DEFAULTS,
     "bits without pairs": ("dispatch cluster=1", "combine cluster=1"),
     "bits of a gather": ("dispatch token_saving=off", "combine scatter=off"),
+    "bits of rows that are gathered": ("dispatch rows=gathered", "combine"),
+    "bits with tail SMs": ("dispatch tail_sms=8", "combine cluster=1"),
+    "bits of results that warps send": ("dispatch", "combine interleaved=off token_blocks=2"),
 }
 """What small cases are computed with."""
 

@@ -16,7 +16,7 @@ def permute(low: Any, high: Any, selector: int) -> Any:
 
 
 def joined_pairs(chunk: Sequence[Any]) -> tuple[Any, ...]:
-    """Word q has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9."""
+    """Word q has channels 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 in bytes, or q and q + 4 in BF16."""
     return tuple(permute(a, b, half) for half in (0x5410, 0x7632) for a, b in (chunk[:2], chunk[2:]))
 
 

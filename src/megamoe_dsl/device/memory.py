@@ -107,6 +107,11 @@ def load_f32x2(address: Any) -> tuple[Any, ...]:
     return emit_to_many([Float32] * 2, "ld.global.v2.f32 {{{}, {}}}, [{}];", address)
 
 
+def load_v4(address: Any) -> tuple[Any, ...]:
+    """Four words, 16-byte aligned, from global memory."""
+    return emit_to_many([Uint32] * 4, "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", address)
+
+
 def load_constant_u64(address: Any) -> Any:
     """For data that nobody writes while the kernel runs."""
     return emit_to(Int64, "ld.global.nc.b64 {}, [{}];", address)
@@ -167,6 +172,11 @@ def load_acquire_u32(address: Any, scope: str) -> Any:
 def load_acquire_u64(address: Any, scope: str) -> Any:
     """8 bytes, as `load_acquire_u32`."""
     return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
+
+
+def store_release_u32(address: Any, value: Any, scope: str) -> None:
+    """4 bytes, as a release: who sees them by an acquire sees what this thread wrote and saw before.  `scope` is gpu or sys."""
+    emit(f"st.release.{scope}.global.b32 [{{}}], {{}};", address, value)
 
 
 def atomic_add_u32(address: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Warpgroup MMA of SM90 (PTX ISA, wgmma): FP8 tiles from shared memory, accumulated in registers.
+"""Warpgroup MMA of SM90 (PTX ISA, wgmma): tiles of FP8 or BF16 from shared memory, accumulated in registers.
 
 The accumulator of a group in flight must not be touched: `issue` gives values that only `wait` may take, and `wait` gives them back ready.
 Both are single inline blocks over all registers, so that no compiler can put a move between them.
@@ -13,9 +13,13 @@ from cutlass import Float32, Int64, Uint32
 from cutlass._mlir import ir as _ir
 from cutlass._mlir.dialects import llvm
 
+from ..hardware.operand_tile import MMA_K_BYTES, ROW_BYTES
+
 OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SBO 1024
-K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
-STEPS = 4  # wgmmas of K = 32 in a K block of 128
+K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
+STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
+ELEMENTS = {"e4m3": (32, ""), "bf16": (16, ", 0, 0")}
+"""Of A and B: their K of an instruction, and what says that neither is transposed, which elements of a byte cannot be."""
 
 
 def descriptor(low: Any) -> Any:
@@ -34,13 +38,18 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
     return tuple(Float32(llvm.extractvalue(f32, packed, [i])) for i in range(count))
 
 
-def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) -> tuple[Any, ...]:
-    """Starts D[64, n] = A[64, 128] B[n, 128]^T in E4M3, as one group; n / 2 values per thread, not to be read before `wait`.
+def instruction(n: int, element: str = "e4m3") -> str:
+    """D[64, n] of A and B with these elements, 32 bytes of K."""
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element][0]}.f32.{element}.{element}"
 
-    a, b: descriptors of the operands' first 32 of K; the tile's K block is 128 bytes wide.  registers: n / 2 values that are not needed
-    any more, and whose registers become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its
-    own, and spills.
+
+def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False, element: str = "e4m3") -> tuple[Any, ...]:
+    """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
+
+    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, and whose registers
+    become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its own, and spills.
     accumulate: D += instead; `registers` are D so far.
+    element: of A and B, one of `ELEMENTS`.
     """
     count = len(registers)
     n = 2 * count
@@ -51,7 +60,7 @@ def issue(a: Any, b: Any, registers: Sequence[Any], accumulate: bool = False) ->
             lines += [f"add.s64 a, a, {K_STEP};", f"add.s64 b, b, {K_STEP};"]
         lines += [
             f"setp.ne.b32 p, {step or int(accumulate)}, 0;",
-            f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {{{names}}}, a, b, p, 1, 1;",
+            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{ELEMENTS[element][1]};",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
@@ -69,7 +78,7 @@ def issue_registers(a: Sequence[Any], b: Any, registers: Sequence[Any]) -> tuple
         lines += [
             *([f"add.s64 b, b, {K_STEP};"] if step else []),
             f"setp.ne.b32 p, {step}, 0;",
-            f"wgmma.mma_async.sync.aligned.m64n{2 * count}k32.f32.e4m3.e4m3 {{{names}}}, {{{words}}}, b, p, 1, 1;",
+            f"{instruction(2 * count)} {{{names}}}, {{{words}}}, b, p, 1, 1;",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l"] + ["r"] * len(a) + [str(i) for i in range(count)])

@@ -10,8 +10,10 @@ from .swizzle import Swizzle
 
 CORE_ROWS = 8
 ROW_VALUES = 128  # E2M1 values of an unpacked row
-BLOCK_K = 128
-"""K elements of a stage: a row of 128 bytes of E4M3, and one 32-bit word of scales."""
+ROW_BYTES = 128
+"""Bytes of K of a stage, whatever its elements: a row of an operand, the span of its swizzle."""
+BLOCK_K = ROW_BYTES
+"""K elements of a stage of E4M3, and of one 32-bit word of scales."""
 OPERAND_ALIGNMENT = 1024
 """Bytes: of SW128 operands, eight rows of 128 bytes."""
 MMA_K_BYTES = 32

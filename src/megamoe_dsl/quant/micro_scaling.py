@@ -80,5 +80,7 @@ def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
 
 def dequantize(codes: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
     """float64 [..., K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, or E4M3 (NVFP4, without
-    the factor of the matrix)."""
+    the factor of the matrix).  BF16 has none."""
+    if codes.dtype == torch.bfloat16:
+        return codes.double()
     return dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)

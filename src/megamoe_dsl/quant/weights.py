@@ -18,7 +18,7 @@ import torch
 from megamoe_dsl.quant.formats import ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import pack_tiles, unpack_tiles
 from megamoe_dsl.quant.whole_tiles import MatrixShape, resize, tiled_shapes, weight_shapes
-from megamoe_dsl.recipe import E2M1, E4M3, F32, UE4M3, UE8M0
+from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, Format
 
 if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
@@ -35,8 +35,10 @@ TORCH_DTYPES: dict[str | None, torch.dtype] = {
     UE8M0: torch.uint8,
     UE4M3: torch.float8_e4m3fn,
     F32: torch.float32,
+    BF16: torch.bfloat16,
+    None: torch.uint8,
 }
-"""Of a recipe's elements and scales; two E2M1 share a byte."""
+"""Of a recipe's elements and scales; two E2M1 share a byte.  Where there are no scales, rows of none stand for them."""
 _ATOM_ROWS = 128
 _WORD_BYTES = 4
 
@@ -77,10 +79,15 @@ def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
     return TORCH_DTYPES[activations.scale], activations.channels
 
 
+def stored_row(form: Format, channels: int) -> tuple[torch.dtype, int]:
+    """A row of so many values in memory: dtype and length; of E2M1, two in a byte, half as long."""
+    dtype = TORCH_DTYPES[form.element]
+    return dtype, form.row_bytes(channels) // dtype.itemsize
+
+
 def input_row(problem: "Problem") -> tuple[torch.dtype, int]:
     """Rows of activations: dtype and length.  x is [tokens, hidden]; of E2M1, two in a byte, [tokens, hidden / 2]."""
-    activations = problem.formats.activations
-    return TORCH_DTYPES[activations.element], activations.row_bytes(problem.hidden)
+    return stored_row(problem.formats.activations, problem.hidden)
 
 
 @dataclass(frozen=True)

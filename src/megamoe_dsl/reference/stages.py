@@ -25,10 +25,10 @@ from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 def scaled_matmul(
     x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, accumulate: Accumulate = torch.float64, parts: int = 1
 ) -> torch.Tensor:
-    """Block-scaled x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
+    """x @ w^T; FP32 scales of x mean that sums are promoted (`promoted_matmul`), bytes that the tensor core scales.
 
     Args:
-        x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].
+        x: float8_e4m3fn [n, K]; mxf4xmxf4: uint8 packed E2M1 [n, K/2].  bf16xbf16: bfloat16 [n, K], as w; x_sf and w_sf do not matter.
         x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)]; NVFP4: float8_e4m3fn [n, K/16], and w_sf likewise.
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
@@ -94,12 +94,15 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
         recipe: one of `problem.RECIPES`.
 
     Returns:
-        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128].
+        (float8_e4m3fn [n, I], uint8 [n, I/32]); mxf4xmxf4: packed E2M1, uint8 [n, I/2]; fp8xfp8: float32 scales [n, I/128];
+        bf16xbf16: (bfloat16 [n, I], uint8 [n, 0]).
 
     Raises:
         ValueError: see `quant.quantize_e4m3`.
     """
     hidden = RECIPES[recipe].hidden
+    if hidden.scale is None:
+        return values.to(torch.bfloat16), torch.empty(len(values), 0, dtype=torch.uint8, device=values.device)
     return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 

@@ -12,10 +12,10 @@ from ..kernels.expert_routing.workspace import workspace
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
-from ..quant.weights import TORCH_DTYPES
+from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .gather_tensors import GatherTensors
-from .gemm_scales import padded_rows
+from .gemm_scales import check_no_scales, no_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 
 
@@ -23,9 +23,10 @@ from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 class ExpertWeightsFp8:
     """Of all experts.
 
-    w1     float8_e4m3fn [num_experts, 2 intermediate, hidden]; E2M1 uint8 [.., hidden / 2]
-    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]; UE8M0 as `gemm_weights` makes them of gate and up
-    w2     float8_e4m3fn [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
+    w1     float8_e4m3fn or bfloat16 [num_experts, 2 intermediate, hidden]; E2M1 uint8 [.., hidden / 2]
+    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]; UE8M0 as `gemm_weights` makes them of gate and up; of bfloat16
+           `no_scales`, w2_sf too
+    w2     float8_e4m3fn or bfloat16 [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
     w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
     """
 
@@ -63,7 +64,7 @@ class ExpertCall:
         check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
         check_tensor("topk_idx", self.topk_idx, torch.int64, (self.tokens, layer.topk))
         check_tensor("topk_weights", self.topk_weights, torch.float32, (self.tokens, layer.topk))
-        aligned = TMA_ALIGNMENT if layer.formats.promoted else UNPACKED_ALIGNMENT
+        aligned = UNPACKED_ALIGNMENT if layer.formats.scales_in_mma else TMA_ALIGNMENT
         for name, tensor in (("x", self.x), ("w1", self.weights.w1), ("w2", self.weights.w2)):
             check_aligned(name, tensor, aligned)
         for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
@@ -83,8 +84,11 @@ class ExpertCall:
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
         w, w_sf = getattr(self.weights, name), getattr(self.weights, f"{name}_sf")
-        check_tensor(name, w, TORCH_DTYPES[form.element], (layer.num_experts, rows, form.row_bytes(k)))
-        if layer.formats.promoted:
+        dtype, row = stored_row(form, k)
+        check_tensor(name, w, dtype, (layer.num_experts, rows, row))
+        if not layer.formats.scaled:
+            check_no_scales(layer.recipe, f"{name}_sf", w_sf, (layer.num_experts, rows))
+        elif layer.formats.promoted:
             check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
         else:
             check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, blocks, padded_rows(rows)))
@@ -114,7 +118,7 @@ class ExpertCall:
 
     @cached_property
     def x_q(self) -> torch.Tensor:
-        """Tokens, quantised."""
+        """Tokens, quantised; none where they stay as they are."""
         return self._view("x_q")
 
     @cached_property
@@ -145,18 +149,21 @@ class ExpertCall:
     @cached_property
     def fc1(self) -> GatherTensors:
         """Of Linear1: rows gathered from tokens, activated and packed."""
-        h, h_sf = self._view("h"), self._view("h_sf")
+        h, w = self._view("h"), self.weights
+        if not self.layer.formats.scaled:
+            operands = self.x, no_scales(self.x), w.w1, w.w1_sf
+            return GatherTensors(*operands, self.ends, h, self.sources, None, self.preactivations)
+        h_sf = self._view("h_sf")
         if self.layer.formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        w = self.weights
         return GatherTensors(self.x_q, self.x_sf, w.w1, w.w1_sf, self.ends, h, self.sources, h_sf, self.preactivations)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:
         """Of Linear2: rows as Linear1 leaves them."""
-        assert self.fc1.d_sf is not None
-        operands, rows = (self.fc1.d, self.fc1.d_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
-        return GemmTensors(*operands, rows, self.ends) if self.layer.formats.promoted else GatherTensors(*operands, self.ends, rows)
+        h, h_sf = self.fc1.d, self.fc1.d_sf
+        operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
+        return GatherTensors(*operands, self.ends, rows) if self.layer.formats.scales_in_mma else GemmTensors(*operands, rows, self.ends)
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""

@@ -113,7 +113,8 @@ class ExpertPlan:
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
         stored = 0 if preactivations is None else preactivations.data_ptr()
-        key = (workspace.data_ptr(), stored, *[tensor.data_ptr() for tensor in weights])
+        gathered = 0 if self._layer.formats.scaled else place  # from x itself, else from the workspace
+        key = (workspace.data_ptr(), stored, gathered, *[tensor.data_ptr() for tensor in weights])
         prepared = self._prepared.get(key)
         if prepared is None:
             call = ExpertCall(self._layer, x, topk_idx, topk_weights, ExpertWeightsFp8(*weights), workspace, preactivations)

@@ -22,15 +22,19 @@ from .custom_op import define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .expert_plan import ExpertPlan
+from .gemm_scales import given_scales
 from .top_experts import top_experts
+
+RECIPES = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
+"""By the type of weights that are not E4M3."""
 
 
 def moe(
     x: torch.Tensor,
     w1: torch.Tensor,
-    w1_sf: torch.Tensor,
+    w1_sf: torch.Tensor | None,
     w2: torch.Tensor,
-    w2_sf: torch.Tensor,
+    w2_sf: torch.Tensor | None,
     topk_idx: torch.Tensor | None = None,
     topk_weights: torch.Tensor | None = None,
     *,
@@ -45,11 +49,13 @@ def moe(
     activation: str = "silu",
     preactivations: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 on Hopper, E2M1 on Blackwell.
+    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 on
+    Blackwell.
 
-    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32
+    x              bfloat16 [T, H], H a multiple of 128; quantised to E4M3 per token and 128, on Blackwell 32, unless weights are BF16
     w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
-    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them
+    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
+                   bfloat16 weights have no scales: w1_sf and w2_sf are None
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 [T, topk]
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
     scores, score_bias, groups, topk_groups, weight_scale
@@ -59,7 +65,8 @@ def moe(
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably.  On Hopper
 
-    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32; a token's rows are BF16, added in
+    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or
+    to BF16; a token's rows are BF16, added in
     FP32 in the order of its slots.  Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
     if router_logits is not None:
@@ -73,6 +80,7 @@ def moe(
         raise ProblemError("topk", topk, "None without router_logits")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
+    w1_sf, w2_sf = given_scales("w1_sf", w1, w1_sf), given_scales("w2_sf", w2, w2_sf)
     call = launch if is_plain_call(x) else moe_op
     y: torch.Tensor = call(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, preactivations, gate_up, activation)
     return y
@@ -85,8 +93,8 @@ def layer_of(
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    packed = w1.dtype == torch.uint8
-    hidden, recipe = (2 * w1.shape[2], "fp8xfp4") if packed else (w1.shape[2], "fp8xfp8")
+    recipe = RECIPES.get(w1.dtype, "fp8xfp8")
+    hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations)
 
 

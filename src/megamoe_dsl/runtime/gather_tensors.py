@@ -9,10 +9,10 @@ import torch
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
 from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
 from ..problem import ProblemError
-from ..quant.weights import TORCH_DTYPES
+from ..quant.weights import stored_row
 from ..recipe import UE4M3, UE8M0
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import KernelScales, check_bytes, has_kernel_strides, scale_words, scales_by_column
+from .gemm_scales import KernelScales, check_bytes, check_no_scales, has_kernel_strides, scale_words, scales_by_column
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
 
 
@@ -20,15 +20,16 @@ from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
 class GatherTensors:
     """Operands and result of one launch.
 
-    a        float8_e4m3fn [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
+    a        float8_e4m3fn or bfloat16 [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
     a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
-             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], UE4M3 float8_e4m3fn [rows of a, k / 16], contiguous
-    b        float8_e4m3fn [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
+             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], UE4M3 float8_e4m3fn [rows of a, k / 16], contiguous.  Of bfloat16
+             `no_scales`; b_sf too
+    b        float8_e4m3fn or bfloat16 [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
     b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them; of gate and up
              `gate_up_words`
     ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
-    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn [.., n / 2] or E2M1 uint8 [.., n / 4]; rows of no expert
-             are left alone
+    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn or bfloat16 [.., n / 2] or E2M1 uint8 [.., n / 4]; rows
+             of no expert are left alone
     sources  int32 [m], the row of a of each row, where they are gathered; None else
     d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
              contiguous; None else
@@ -56,9 +57,11 @@ class GatherTensors:
             if tensor.dim() != 2:
                 raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
         acts, weights = p.formats.activations, p.formats.weights
-        check_tensor("a", self.a, TORCH_DTYPES[acts.element], (len(self.a), acts.row_bytes(p.k)))
+        dtype, row = stored_row(acts, p.k)
+        check_tensor("a", self.a, dtype, (len(self.a), row))
         problem.check_rows(len(self.a), "a.shape[0]")
-        check_tensor("b", self.b, TORCH_DTYPES[weights.element], (p.num_groups, p.n, weights.row_bytes(p.k)))
+        dtype, row = stored_row(weights, p.k)
+        check_tensor("b", self.b, dtype, (p.num_groups, p.n, row))
         self._check_scales(p)
         check_tensor("ends", self.ends, torch.int32, (p.num_groups,))
         check_tensor("out", self.d, *self._results(p))
@@ -78,12 +81,16 @@ class GatherTensors:
         """Type and shape of D."""
         if not problem.gate_up:
             return torch.bfloat16, (len(self.d), problem.n)
-        hidden = problem.formats.hidden
-        return TORCH_DTYPES[hidden.element], (len(self.d), hidden.row_bytes(problem.d_columns))
+        dtype, row = stored_row(problem.formats.hidden, problem.d_columns)
+        return dtype, (len(self.d), row)
 
     def _check_scales(self, problem: GatherGemmProblem) -> None:
         rows, groups = len(self.a), problem.num_groups
-        if not problem.formats.promoted:
+        if not problem.formats.scaled:
+            check_no_scales(problem.recipe, "a_sf", self.a_sf, (rows,))
+            check_no_scales(problem.recipe, "b_sf", self.b_sf, (groups, problem.n))
+            return
+        if problem.formats.scales_in_mma:
             scales = problem.k // problem.formats.activations.channels
             of_scale = (torch.float8_e4m3fn,) if problem.formats.activations.scale == UE4M3 else (torch.uint8, torch.float8_e8m0fnu)
             check_tensor("a_sf", self.a_sf, of_scale, (rows, scales))
@@ -96,9 +103,9 @@ class GatherTensors:
         check_tensor("b_sf", self.b_sf, torch.float32, (groups, problem.scale_rows, problem.k_blocks))
 
     def _check_d_sf(self, problem: GatherGemmProblem) -> None:
-        if not problem.gate_up:
+        if not (problem.gate_up and problem.formats.hidden.scale):
             if self.d_sf is not None:
-                raise ProblemError("out_sf", "a tensor", "None without gate_up")
+                raise ProblemError("out_sf", "a tensor", "None without gate_up" if not problem.gate_up else "None of BF16")
             return
         hidden = problem.formats.hidden
         shape = (len(self.d), problem.d_columns // hidden.channels)

@@ -1,6 +1,7 @@
-"""Block-scaled GEMMs on torch tensors, as operators that torch.compile takes as one node.
+"""GEMMs on torch tensors, of BF16 or with block scales, as operators that torch.compile takes as one node.
 
     d = gemm(a, a_sf, b, b_sf)                                                   [M, N] of [M, K] and [N, K]
+    d = gemm(a, None, b, None)                                                   of bfloat16
     d = grouped_gemm(a, a_sf, b, b_sf, ends, kind="packed")                      rows sorted by group, `ends` of each group's rows
 
 A call launches on torch's current stream and neither synchronises nor, with `out` and scales of A as `scales_by_column` leaves them,
@@ -19,15 +20,15 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import E2M1, RECIPES
 from .device_gemm import device_gemm
-from .gemm_scales import SCALE_DTYPES
+from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
 
 def gemm(
     a: torch.Tensor,
-    a_sf: torch.Tensor,
+    a_sf: torch.Tensor | None,
     b: torch.Tensor,
-    b_sf: torch.Tensor,
+    b_sf: torch.Tensor | None,
     out: torch.Tensor | None = None,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
@@ -42,6 +43,8 @@ def gemm(
     a_sf       float32 [M, K / 128]: per row and 128 of K; `scales_by_column` says which strides are not copied
     b          float8_e4m3fn [N, K], N a multiple of 16; or E2M1, as `gemm_weights` makes it of uint8 [N, K / 2]
     b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128; of E2M1 what `gemm_weights` makes of UE8M0 [N, K / 32]
+
+    bfloat16 [M, K] and [N, K], K a multiple of 64, without scales: a_sf and b_sf are None
 
     On SM100, scaled by the tensor core:
 
@@ -64,9 +67,9 @@ def gemm(
 
 def grouped_gemm(
     a: torch.Tensor,
-    a_sf: torch.Tensor,
+    a_sf: torch.Tensor | None,
     b: torch.Tensor,
-    b_sf: torch.Tensor,
+    b_sf: torch.Tensor | None,
     groups: torch.Tensor,
     out: torch.Tensor | None = None,
     *,
@@ -93,9 +96,9 @@ def grouped_gemm(
 
 def _call(
     a: torch.Tensor,
-    a_sf: torch.Tensor,
+    a_sf: torch.Tensor | None,
     b: torch.Tensor,
-    b_sf: torch.Tensor,
+    b_sf: torch.Tensor | None,
     groups: torch.Tensor | None,
     kind: str,
     out: torch.Tensor | None,
@@ -103,6 +106,7 @@ def _call(
     accumulate: bool,
     factors: torch.Tensor | None,
 ) -> torch.Tensor:
+    a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
     if out is None:
         if accumulate:
             raise ProblemError("accumulate", accumulate, "False without out")
@@ -155,7 +159,7 @@ def matrix_of(recipe: str, b: torch.Tensor, b_sf: torch.Tensor, kind: str) -> tu
         return b_sf.shape[-2], SCALE_BLOCK * b.shape[-2]
     if b.dim() != lead + 2:
         raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n, k]")
-    return b.shape[-2], b.shape[-1] * 8 // formats.weights.element_bits
+    return b.shape[-2], b.shape[-1] * 8 * b.element_size() // formats.weights.element_bits
 
 
 def launch(

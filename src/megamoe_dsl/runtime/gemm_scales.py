@@ -11,7 +11,8 @@ from ..kernels.gemm.problem import GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
-from ..recipe import UE4M3
+from ..quant.weights import TORCH_DTYPES
+from ..recipe import RECIPES, UE4M3
 from .buffers import check_tensor
 
 ATOM_ROWS = 128
@@ -23,8 +24,8 @@ SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
 class KernelScales(NamedTuple):
     """As a kernel reads them.
 
-    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them
-    b  FP32, or none beside tiles: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
+    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them; `no_scales`
+    b  FP32, or none: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
     """
 
     a: torch.Tensor
@@ -69,9 +70,9 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     """Scales of a byte as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
 
     sf, uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
-    [..., words of a row, rows rounded up to a multiple of 128].  What is int32 is returned as it is.
+    [..., words of a row, rows rounded up to a multiple of 128].  What is int32, or `no_scales`, is returned as it is.
     """
-    if sf.dtype == torch.int32:
+    if sf.dtype == torch.int32 or not sf.shape[-1]:
         return sf
     *lead, rows, count = sf.shape
     padded = torch.nn.functional.pad(sf.view(torch.uint8), (0, 0, 0, padded_rows(rows) - rows))
@@ -92,6 +93,29 @@ def padded_rows(rows: int) -> int:
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
 
 
+def no_scales(values: torch.Tensor) -> torch.Tensor:
+    """What stands for the scales of values that have none: uint8 [..., 0]."""
+    return torch.empty(*values.shape[:-1], 0, dtype=torch.uint8, device=values.device)
+
+
+def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> torch.Tensor:
+    """Scales that a caller gives, or `no_scales`, where there is a recipe without scales of such values.  Raises `ProblemError` for None
+    beside others."""
+    if sf is not None:
+        return sf
+    unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
+    if values.dtype not in unscaled:
+        raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
+    return no_scales(values)
+
+
+def capacity_step(problem: GemmProblem) -> int:
+    """Rows that the capacity of a masked problem's groups is a multiple of: TMA fetches the scales of so many at least."""
+    if not problem.formats.scaled:
+        return 1
+    return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
+
+
 def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
     """Copied where they are not yet so."""
     if a_sf.dtype == torch.float32:
@@ -102,6 +126,10 @@ def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
 def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor) -> None:
     """Raises `ProblemError` that names the tensor; `lead` is the shape of A's rows."""
     groups = (problem.num_groups,) if problem.has_groups else ()
+    if not problem.formats.scaled:
+        check_no_scales(problem.recipe, "a_sf", a_sf, lead)
+        check_no_scales(problem.recipe, "b_sf", b_sf, (*groups, problem.n))
+        return
     if not problem.formats.promoted:
         check_bytes(problem, "a_sf", a_sf, lead, flat=True)
         check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
@@ -114,6 +142,12 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
         check_tensor("b_sf", b_sf, torch.uint8, (*groups, problem.n, 0))
     else:
         check_tensor("b_sf", b_sf, torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+
+
+def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:
+    """Raises `ProblemError` unless these are `no_scales` of rows of this shape."""
+    if tuple(sf.shape) != (*rows, 0):
+        raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
 
 
 def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, flat: bool = False) -> None:

@@ -9,12 +9,11 @@ import torch
 from ..hardware.packed_part import tiles_of
 from ..hardware.packed_tile import TILE_BYTES
 from ..kernels.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
-from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
-from ..quant.weights import TORCH_DTYPES
+from ..quant.weights import stored_row
 from ..recipe import E2M1
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import ATOM_ROWS, KernelScales, check_scales, kernel_scales
+from .gemm_scales import KernelScales, capacity_step, check_scales, kernel_scales
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 TMA_ALIGNMENT, UNPACKED_ALIGNMENT = 16, 32
@@ -24,12 +23,12 @@ TMA_ALIGNMENT, UNPACKED_ALIGNMENT = 16, 32
 class GemmTensors:
     """Operands and result of one launch.
 
-    a       float8_e4m3fn [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
+    a       float8_e4m3fn or bfloat16 [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
     a_sf    float32 [m, k / 128], or [num_groups, capacity, k / 128]; copied where its strides are not those of `scales_by_column`.  UE8M0
             uint8 or float8_e8m0fnu [m, k / 32], likewise; copied unless they are `scale_words` of all rows together.  UE4M3
-            float8_e4m3fn [m, k / 16], as UE8M0; b_sf too
-    b       float8_e4m3fn [n, k], E2M1 uint8 [n, k / 2], or tiles of it [ceil(n / 256), k / 128, 17408]; of a problem with groups
-            [num_groups, ...]
+            float8_e4m3fn [m, k / 16], as UE8M0; b_sf too.  Of bfloat16 uint8 [m, 0], `no_scales`; b_sf too
+    b       float8_e4m3fn or bfloat16 [n, k], E2M1 uint8 [n, k / 2], or tiles of it [ceil(n / 256), k / 128, 17408]; of a problem with
+            groups [num_groups, ...]
     b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them, uint8 [n, 0] of tiles; with groups
             [num_groups, ...]
     d       bfloat16 or float32 [m, n]
@@ -49,11 +48,13 @@ class GemmTensors:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
         lead = self.rows_shape(problem)
         acts, weights = problem.formats.activations, problem.formats.weights
-        check_tensor("a", self.a, TORCH_DTYPES[acts.element], (*lead, acts.row_bytes(problem.k)))
+        dtype, row = stored_row(acts, problem.k)
+        check_tensor("a", self.a, dtype, (*lead, row))
         problem.check_rows(self.rows, "a.shape[0]")
         groups = (problem.num_groups,) if problem.has_groups else ()
-        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, weights.row_bytes(problem.k))
-        check_tensor("b", self.b, TORCH_DTYPES[weights.element], (*groups, *matrix))
+        dtype, row = stored_row(weights, problem.k)
+        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, row)
+        check_tensor("b", self.b, dtype, (*groups, *matrix))
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:
@@ -79,7 +80,7 @@ class GemmTensors:
         lead = tuple(self.a.shape[:-1])
         if dims == 3 and lead[0] != problem.num_groups:
             raise ProblemError("a.shape[0]", lead[0], f"num_groups = {problem.num_groups}")
-        step = SCALE_STEP if problem.formats.promoted else ATOM_ROWS
+        step = capacity_step(problem)
         if dims == 3 and lead[1] % step:
             raise ProblemError("a.shape[1]", lead[1], f"a multiple of {step}: TMA fetches the scales of so many rows at least")
         return lead

@@ -9,6 +9,7 @@ import torch
 from ...kernels.expert_routing.layer import ExpertLayer
 from ...quant import dequantize_weight_e4m3, quantize_weight_e4m3
 from ...runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from ...runtime.gemm_scales import no_scales
 
 SEED = 0
 SAMPLED_TOKENS = 4
@@ -17,10 +18,16 @@ TOLERANCE = 6e-2
 
 
 def draw_weights(layer: ExpertLayer, device: str = "cuda") -> ExpertWeightsFp8:
-    """Normal numbers, quantised, scaled so that results are about as large as tokens."""
+    """Normal numbers, in the layer's format, scaled so that results are about as large as tokens."""
     torch.manual_seed(SEED)
     made = []
     for rows, columns in ((2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)):
+        if not layer.formats.scaled:
+            w = torch.empty(layer.num_experts, rows, columns, dtype=torch.bfloat16, device=device)
+            for expert in range(layer.num_experts):
+                w[expert] = torch.randn(rows, columns, device=device) * columns**-0.5
+            made += [w, no_scales(w)]
+            continue
         w = torch.empty(layer.num_experts, rows, columns, dtype=torch.float8_e4m3fn, device=device)
         w_sf = torch.empty(layer.num_experts, rows // 128, columns // 128, device=device)
         for expert in range(layer.num_experts):
@@ -55,10 +62,15 @@ class DrawnCall:
         return float((y[self.sampled].double() - self.expected).norm() / self.expected.norm())
 
 
+def float64(w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
+    """An expert's weights, exactly."""
+    return w.double() if w.dtype == torch.bfloat16 else dequantize_weight_e4m3(w, w_sf)
+
+
 def result(call: ExpertCall, token: int) -> torch.Tensor:
     """A token's result in float64."""
     w, total = call.weights, torch.zeros(call.layer.hidden, dtype=torch.float64, device=call.x.device)
     for expert, weight in zip(call.topk_idx[token].tolist(), call.topk_weights[token].tolist(), strict=True):
-        gate, up = (dequantize_weight_e4m3(w.w1[expert], w.w1_sf[expert]) @ call.x[token].double()).chunk(2)
-        total += weight * (dequantize_weight_e4m3(w.w2[expert], w.w2_sf[expert]) @ (torch.nn.functional.silu(gate) * up))
+        gate, up = (float64(w.w1[expert], w.w1_sf[expert]) @ call.x[token].double()).chunk(2)
+        total += weight * (float64(w.w2[expert], w.w2_sf[expert]) @ (torch.nn.functional.silu(gate) * up))
     return total

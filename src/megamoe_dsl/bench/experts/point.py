@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...kernels.expert_routing.layer import ExpertLayer
-from ...kernels.gemm.problem import SCALE_BLOCK
+from ...kernels.gemm.problem import GEMM_RECIPES, SCALE_BLOCK
 from ...layouts.arith import align
 from ...presets import PRESETS
 from ...problem import ProblemError
@@ -29,15 +29,16 @@ FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"
 
 @dataclass(frozen=True)
 class ExpertPoint:
-    """`name` of `LAYERS`."""
+    """`name` of `LAYERS`, in the number formats of a `recipe`."""
 
     name: str
     tokens: int
+    recipe: str = GEMM_RECIPES[0]
 
     @property
     def layer(self) -> ExpertLayer:
         """The model's."""
-        return LAYERS[self.name]
+        return replace(LAYERS[self.name], recipe=self.recipe)
 
     @property
     def flop(self) -> float:
@@ -46,29 +47,33 @@ class ExpertPoint:
         return 6.0 * self.tokens * layer.topk * layer.hidden * layer.intermediate
 
     def hbm_bytes(self, met: int) -> float:
-        """The least that the launches read and write with so many experts met: their weights once, tokens in BF16 and E4M3, each row's
-        product and result stored and loaded, y."""
+        """The least that the launches read and write with so many experts met: their weights once, tokens in BF16, and in E4M3 where they
+        are quantised, each row's product and result stored and loaded, y."""
         layer, rows = self.layer, self.tokens * self.layer.topk
-        weights = 3.0 * met * layer.hidden * layer.intermediate
-        return weights + self.tokens * layer.hidden * (2 + 1 + 1 + 2) + rows * (2 * layer.intermediate + 2 * 2 * layer.hidden)
+        formats = layer.formats
+        weights = met * formats.weights.row_bytes(3 * layer.hidden * layer.intermediate)
+        quantised = 2 * formats.activations.row_bytes(layer.hidden) if formats.scaled else 0
+        moved = 2 * (formats.hidden.row_bytes(layer.intermediate) + 2 * layer.hidden)
+        return float(weights + self.tokens * (2 * 2 * layer.hidden + quantised) + rows * moved)
 
     def least_us(self, met: int, gpu: str) -> float:
-        """Microseconds that a GPU's measured ceilings (bench/ceilings.json) allow."""
+        """Microseconds that a GPU's measured ceilings (bench/ceilings.json) allow; twice as many FP8 products as of BF16."""
         limits = known_ceilings()[measured_gpu(gpu)]
-        return 1e6 * max(self.flop / limits["fp8_flops"], self.hbm_bytes(met) / limits["hbm_bytes"])
+        flops = limits["fp8_flops"] * 8 / self.layer.formats.activations.element_bits
+        return 1e6 * max(self.flop / flops, self.hbm_bytes(met) / limits["hbm_bytes"])
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.tokens}"
+        return f"{self.name}:{self.tokens}" + (f":{self.recipe}" if self.recipe != GEMM_RECIPES[0] else "")
 
 
 def find_points(texts: Sequence[str]) -> tuple[ExpertPoint, ...]:
-    """MODEL:TOKENS each, or those of `MEASURED` by default.  Raises `ProblemError`."""
+    """MODEL:TOKENS or MODEL:TOKENS:RECIPE each, or those of `MEASURED` by default.  Raises `ProblemError`."""
     if not texts:
         return tuple(ExpertPoint(name, tokens) for name in MEASURED for tokens in TOKENS)
     points = []
     for text in texts:
-        name, _, tokens = text.partition(":")
-        if name not in LAYERS or not tokens.isdigit() or not int(tokens):
-            raise ProblemError("points", text, f"MODEL:TOKENS with one of {', '.join(LAYERS)}")
-        points.append(ExpertPoint(name, int(tokens)))
+        name, tokens, recipe = [*text.split(":", 2), "", ""][:3]
+        if name not in LAYERS or not tokens.isdigit() or not int(tokens) or recipe not in ("", *GEMM_RECIPES):
+            raise ProblemError("points", text, f"MODEL:TOKENS or MODEL:TOKENS:RECIPE with one of {', '.join(LAYERS)}")
+        points.append(ExpertPoint(name, int(tokens), recipe or GEMM_RECIPES[0]))
     return tuple(points)

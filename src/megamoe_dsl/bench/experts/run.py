@@ -54,7 +54,9 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
 
 
 def bfloat16(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Weights of all experts in BF16."""
+    """Weights of all experts in BF16; those that are, themselves."""
+    if codes.dtype == torch.bfloat16:
+        return codes
     made = torch.empty(codes.shape, dtype=torch.bfloat16, device=codes.device)
     for expert in range(len(codes)):
         made[expert] = dequantize_weight_e4m3(codes[expert], scales[expert])
@@ -70,8 +72,8 @@ class Sites(NamedTuple):
 
 def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, sites: Sites) -> Iterator[dict[str, Any]]:
     """A record of each point; models one after another."""
-    for name in dict.fromkeys(point.name for point in points):
-        own = [point for point in points if point.name == name]
+    for model in dict.fromkeys((point.name, point.recipe) for point in points):
+        own = [point for point in points if (point.name, point.recipe) == model]
         weights = draw_weights(own[0].layer)
         as_bf16 = bfloat16(weights.w1, weights.w1_sf), bfloat16(weights.w2, weights.w2_sf)
         for point in own:
@@ -122,7 +124,7 @@ def run_point(
     ways["torch topk, softmax"] = partial(torch_top_experts, logits, call.layer.topk)
     ways |= {"route": partial(chosen.route, call), "fc2": partial(chosen.fc2, call), "sum": partial(chosen.sum, call)}
     whole = {"torch bf16": partial(torch_layer, call, *as_bf16)}
-    if sites.sglang is not None:
+    if sites.sglang is not None and point.layer.formats.scaled:
         configs = {f"sglang {one['BLOCK_SIZE_M']} x {one['BLOCK_SIZE_N']}": one for one in CONFIGS.get(point.name, ())}
         whole |= {name: partial(sglang_layer, call, sites.sglang, one) for name, one in configs.items()}
     for name, make in whole.items():
@@ -132,7 +134,7 @@ def run_point(
             ways[name] = way
         except (RuntimeError, AttributeError, ImportError) as error:
             refused[name] = first_line(error)
-    if sites.deep_gemm is not None:
+    if sites.deep_gemm is not None and point.layer.formats.scaled:
         try:
             baselines = deep_gemm_fc1(call, sites.deep_gemm)
             for way in baselines.values():

@@ -11,11 +11,11 @@ from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
 from ...problem import Problem, ProblemError
-from ...quant.weights import TORCH_DTYPES
+from ...quant.weights import stored_row
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
-from ...runtime.gemm_scales import gate_up_words, scales_by_column
+from ...runtime.gemm_scales import gate_up_words, no_scales, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
 from ..gemm.case import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
@@ -37,10 +37,9 @@ class GatherCase:
     def activated(self, accumulate: Accumulate = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
         """D of gate and up, and its scales, likewise."""
         t, p = self.tensors, self.problem
-        assert t.d_sf is not None
         halves = gate_and_up(p, self.packed.reference(accumulate).float())
         d, d_sf = requantize(activate(formulas(p), halves, torch.ones(len(halves))), p.recipe)
-        found, scales = t.d.clone(), t.d_sf.clone()
+        found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
         found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
         scales[self.placed] = d_sf
         return found, scales
@@ -67,8 +66,9 @@ class GatherCase:
             raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
         accumulate: Accumulate = torch.float64 if exact else "hopper"
         codes, scales = self.activated(accumulate)
-        assert self.tensors.d_sf is not None
-        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8)), "scales of D": (self.tensors.d_sf, scales)}
+        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8))}
+        if self.tensors.d_sf is not None:
+            found["scales of D"] = self.tensors.d_sf, scales
         if self.tensors.preactivations is not None:
             found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
         return {name: (written, expected, expected) for name, (written, expected) in found.items()}
@@ -101,7 +101,7 @@ def rows_in(layout: str, counts: Sequence[int]) -> tuple[torch.Tensor, int]:
 
 def as_integers(values: torch.Tensor) -> torch.Tensor:
     """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
-    return values.view({1: torch.uint8, 4: torch.int32}[values.element_size()])
+    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[values.element_size()])
 
 
 def rows_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -128,7 +128,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         packed = replace(packed, tensors=own)
     if problem.source == SORTED_BLOCKED:
         placed, num_rows = rows_in(problem.source, counts)
-        a = torch.full((num_rows, t.a.shape[1]), 0x7F, dtype=torch.uint8)
+        a = torch.full((num_rows, t.a.shape[1] * t.a.element_size()), 0xFF, dtype=torch.uint8)
         a[placed] = t.a.view(torch.uint8)
         a, a_sf = a.view(t.a.dtype), torch.full((num_rows, t.a_sf.shape[1]), NAN_BYTE if t.a_sf.dtype == torch.uint8 else torch.nan)
         a_sf = a_sf.to(t.a_sf.dtype)
@@ -138,11 +138,14 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
         return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
     hidden, b_sf = problem.formats.hidden, t.b_sf
-    d = torch.full((num_rows, hidden.row_bytes(problem.d_columns)), UNTOUCHED).to(TORCH_DTYPES[hidden.element])
-    d_sf = torch.full((num_rows, problem.d_columns // hidden.channels), UNTOUCHED)
-    if problem.formats.promoted:
+    dtype, row = stored_row(hidden, problem.d_columns)
+    d = torch.full((num_rows, row), UNTOUCHED).to(dtype)
+    d_sf: torch.Tensor | None = None
+    if hidden.scale is not None:
+        d_sf = torch.full((num_rows, hidden.scales_of(problem.d_columns)), UNTOUCHED)
+    if d_sf is not None and problem.formats.promoted:
         d_sf = scales_by_column(d_sf)
-    else:
+    elif d_sf is not None:
         b_sf, d_sf = gate_up_words(b_sf, problem.gate_up), d_sf.to(torch.uint8)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
     return GatherCase(problem, GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored), packed, placed)

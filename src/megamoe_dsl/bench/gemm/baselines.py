@@ -26,6 +26,8 @@ def deep_gemm(point: GemmPoint, inputs: PointInputs, d: torch.Tensor, site: Path
         sys.path.insert(0, str(site))
     library: Any = importlib.import_module("deep_gemm")
     t, p = inputs.tensors, point.problem
+    if not p.formats.scaled:
+        return unscaled_deep_gemm(library, point, inputs, d)
     a, b = (t.a, t.a_sf), (t.b, t.b_sf)
     if p.kind == DENSE:
         return both_ways(library, "deep_gemm", lambda: library.fp8_gemm_nt(a, b, d))
@@ -49,6 +51,37 @@ def both_ways(library: Any, name: str, run: Callable[[], Any]) -> Launches:
         library.set_pdl(False)
 
     return {name: run, f"{name} pdl": early} if hasattr(library, "set_pdl") else {name: run}
+
+
+def unscaled_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs, d: torch.Tensor) -> Launches:
+    """Its BF16 GEMM of the point's kind; none of packed rows."""
+    t, p = inputs.tensors, point.problem
+    if p.kind == DENSE:
+        return both_ways(library, "deep_gemm", lambda: library.bf16_gemm_nt(t.a, t.b, d))
+    assert t.groups is not None
+    groups = t.groups
+    if p.kind == MASKED:
+        expected = -(-point.rows // p.num_groups)
+        return both_ways(library, "deep_gemm", lambda: library.m_grouped_bf16_gemm_nt_masked(t.a, t.b, d, groups, expected))
+    if p.kind == CONTIGUOUS:
+        index = groups.repeat_interleave(ROW_BLOCK)
+        return both_ways(library, "deep_gemm", lambda: library.m_grouped_bf16_gemm_nt_contiguous(t.a, t.b, d, index))
+    return {}
+
+
+def torch_unscaled(point: GemmPoint, inputs: PointInputs) -> tuple[Launches, dict[str, str]]:
+    """torch's own GEMMs of BF16: `matmul`, `_grouped_mm` of packed rows, `bmm` of all that a masked problem has room for; and by name why
+    there is none."""
+    t, p = inputs.tensors, point.problem
+    b = t.b.transpose(-1, -2)
+    if p.kind == CONTIGUOUS:
+        return {}, {"torch _grouped_mm": "ends of groups where here is the group of each block of rows; measured as packed"}
+    if p.kind == DENSE:
+        return {"torch matmul": lambda: torch.matmul(t.a, b)}, {}
+    if p.kind == MASKED:
+        return {"torch bmm": lambda: torch.bmm(t.a, b)}, {}
+    grouped: Any = torch._grouped_mm
+    return {"torch _grouped_mm": lambda: grouped(t.a, b, offs=t.groups)}, {}
 
 
 def padded_deep_gemm(library: Any, point: GemmPoint, inputs: PointInputs) -> Launches:

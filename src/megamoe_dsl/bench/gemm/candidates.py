@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...config_error import ConfigError
-from ...kernels.gemm.choose import NARROW, WIDE, cost
+from ...kernels.gemm.choose import NARROW, WIDE, cost, unscaled
 from ...kernels.gemm.config import NUM_SMS, GemmConfig
 from ...kernels.gemm.decoding.choose import decoding_cost, decoding_tiles
 from ...target import Target
@@ -47,7 +47,7 @@ def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
     if point.problem.decodes:
         return list(dict.fromkeys([chosen, *decoding_candidates(point)]))
     found: list[list[GemmConfig]] = []
-    for tile in (*NARROW, *WIDE):
+    for tile in (*NARROW, *WIDE) if point.problem.formats.scaled else map(unscaled, (*NARROW, *WIDE)):
         same = []
         for variant in VARIANTS:
             try:

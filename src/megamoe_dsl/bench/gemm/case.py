@@ -11,7 +11,6 @@ from ...arch import SM90
 from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
-from ...kernels.gemm.smem_plan import SCALE_STEP
 from ...problem import ProblemError
 from ...quant import MICRO_SCALING, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS
@@ -19,7 +18,7 @@ from ...quant.weights import TORCH_DTYPES
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
-from ...runtime.gemm_scales import ATOM_ROWS
+from ...runtime.gemm_scales import capacity_step, no_scales
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from ...runtime.gemm_weights import gemm_weights
 
@@ -47,7 +46,7 @@ class GemmCase:
         """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them, of so many K
         blocks at a time, whose sums are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
-        padding = 0 if p.decodes else p.scale_rows * 128 - p.n
+        padding = 0 if p.decodes else p.scale_rows * SCALE_BLOCK - p.n
         for part, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
                 b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, b.shape[1]).view(torch.uint8)]).view(b.dtype)
@@ -124,7 +123,7 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
     for count in counts:
         if (number := as_integer(count)) is None or number < 0:
             raise ProblemError("rows", count, "a number of rows, 0 or more")
-    step = SCALE_STEP if problem.formats.promoted else ATOM_ROWS
+    step = capacity_step(problem)
     capacity = max(capacity, -(-max(1, *counts) // step) * step)
     rows, spans, groups = place_rows(problem, counts, capacity)
     generator = torch.Generator().manual_seed(seed)
@@ -143,6 +142,8 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
 
 def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:
     """What draws operands in the problem's formats."""
+    if not problem.formats.scaled:
+        return draw_exact_plain if exact else draw_normal_plain
     if problem.decodes:
         return draw_exact_mixed if exact else draw_normal_mixed
     if problem.formats.promoted:
@@ -187,6 +188,21 @@ def draw_normal(problem: GemmProblem, rows: int, generator: torch.Generator) -> 
     a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, generator=generator))
     b, b_sf = quantize_weight_e4m3(torch.randn(p.num_groups, p.scale_rows * 128, p.k, generator=generator))
     return a, a_sf, b[:, : p.n], b_sf
+
+
+def draw_exact_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """BF16 without scales: integers, of B over a power of two, whose products and sums FP32 has."""
+    p = problem
+    a, b = (torch.randint(-31, 32, shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    b = b * 2.0**-10  # sums whose sigmoid is between 0 and 1
+    return a, no_scales(a), b, no_scales(b)
+
+
+def draw_normal_plain(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """The same of normal numbers."""
+    p = problem
+    a, b = (torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in ((rows, p.k), (p.num_groups, p.n, p.k)))
+    return a, no_scales(a), b, no_scales(b)
 
 
 def draw_exact_mixed(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:

@@ -6,18 +6,29 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...kernels.gemm.problem import MASKED
+from ...kernels.gemm.problem import MASKED, GemmProblem
 from ...quant import dequantize_e4m3_f32, quantize_e4m3_f32
-from ...runtime.gemm_scales import scales_by_column
+from ...runtime.gemm_scales import no_scales, scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .case import place_rows
-from .matrices import Matrices, PackedMatrices
+from .matrices import Matrices, PackedMatrices, UnscaledMatrices
 from .point import GemmPoint
 
 SEED = 0
 SAMPLED_GROUPS, SAMPLED_ROWS = 6, 32
 TOLERANCE = 4e-3
 """Relative error of D in BF16: half of it is the rounding of the output."""
+
+
+def draw_operands(
+    problem: GemmProblem, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Matrices | PackedMatrices | UnscaledMatrices]:
+    """A of these float32 rows, its scales or `no_scales`, and matrices B, in the problem's formats."""
+    device = str(rows.device)
+    if not problem.formats.scaled:
+        return rows.bfloat16(), no_scales(rows), UnscaledMatrices.draw(problem, device)
+    a, a_sf = quantize_e4m3_f32(rows)
+    return a, a_sf, PackedMatrices.draw(problem, device) if problem.decodes else Matrices.draw(problem, device)
 
 
 @dataclass(frozen=True)
@@ -34,18 +45,19 @@ class PointInputs:
         torch.manual_seed(SEED)
         capacity = max(max(point.counts), 4)
         rows, spans, groups = place_rows(p, point.counts, capacity)
-        a, a_sf = quantize_e4m3_f32(torch.randn(rows, p.k, device=device))
-        weights = PackedMatrices.draw(p, device) if p.decodes else Matrices.draw(p, device)
-        scales = scales_by_column(a_sf)
+        a, a_sf, weights = draw_operands(p, torch.randn(rows, p.k, device=device))
+        scales = scales_by_column(a_sf) if p.formats.scaled else a_sf
         samples = []
         for group, first, count in [one for one in spans if one[2]][:: max(1, len(spans) // SAMPLED_GROUPS)]:
             at = first + torch.randperm(count, device=device)[:SAMPLED_ROWS]
-            samples.append(
-                (at, dequantize_e4m3_f32(a.view(torch.uint8)[at].view(torch.float8_e4m3fn), a_sf[at].contiguous()) @ weights.dense(group).T)
-            )
+            own = a.view(torch.uint8)[at].view(a.dtype)
+            values = dequantize_e4m3_f32(own, a_sf[at].contiguous()) if p.formats.scaled else own.double()
+            samples.append((at, values @ weights.dense(group).T))
         lead = (p.num_groups, capacity) if p.kind == MASKED else (rows,)
         if p.kind == MASKED:
-            a, scales = a.view(*lead, p.k), scales.as_strided((*lead, p.k_blocks), (capacity, 1, scales.stride(1)))
+            a = a.view(*lead, p.k)
+            shape = (*lead, p.k_blocks), (capacity, 1, scales.stride(1))
+            scales = scales.as_strided(*shape) if p.formats.scaled else no_scales(a)
         b, b_sf = weights.operands()
         if not p.has_groups:
             b, b_sf = b[0], b_sf[0]

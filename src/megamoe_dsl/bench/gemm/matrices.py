@@ -1,4 +1,4 @@
-"""Matrices B of a point: normal numbers, quantised; those of every group differ in size."""
+"""Matrices B of a point: normal numbers, quantised or not; those of every group differ in size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from ...arch import SM90
 from ...kernels.gemm.problem import GemmProblem
 from ...quant import dequantize_e2m1, dequantize_weight_e4m3, quantize_e2m1, quantize_weight_e4m3
+from ...runtime.gemm_scales import no_scales
 from ...runtime.gemm_weights import gemm_weights
 
 
@@ -44,6 +45,29 @@ class Matrices:
     def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
         """As a kernel reads them."""
         return self.b, self.b_sf
+
+
+@dataclass(frozen=True)
+class UnscaledMatrices:
+    """BF16 [groups, n, k]."""
+
+    b: torch.Tensor
+
+    @classmethod
+    def draw(cls, p: GemmProblem, device: str) -> UnscaledMatrices:
+        """On the device's generator."""
+        b = torch.empty(p.num_groups, p.n, p.k, dtype=torch.bfloat16, device=device)
+        for group in range(p.num_groups):
+            b[group] = draw_group(p, group, p.n, device)
+        return cls(b)
+
+    def dense(self, group: int) -> torch.Tensor:
+        """Float64 [n, k]."""
+        return self.b[group].double()
+
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a kernel reads them."""
+        return self.b, no_scales(self.b)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ ROWS = (64, 128, 512, 4096)
 DECODED = "fp8xmxfp4"
 DECODED_ROWS = (8, 32, 64, 128, 512, 4096)
 """At which weights that are decoded are measured."""
+UNSCALED = "bf16xbf16"
+UNSCALED_COLUMNS_AND_DEPTHS = ((7168, 2048), (4096, 7168))
 GROUPS = (
     # groups, rows of each, N, K
     (32, 384, 4096, 4096),
@@ -102,6 +104,14 @@ def decoded_points() -> list[GemmPoint]:
     return [one.having(DECODED) for one in found]
 
 
+def unscaled_points() -> list[GemmPoint]:
+    """Of BF16: dense with few rows and with many, and groups of experts."""
+    found = [dense(8192, 8192, 8192), *(dense(m, n, k) for m in (4096, 512, 64) for n, k in UNSCALED_COLUMNS_AND_DEPTHS)]
+    found += [grouped(kind, [384] * 32, 4096, 4096) for kind in (CONTIGUOUS, PACKED)]
+    found += [grouped(kind, [64] * 256, 4096, 4096) for kind in (MASKED, PACKED)]
+    return [one.having(UNSCALED) for one in found]
+
+
 def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[GemmPoint]:
     """Those whose name has one of the given texts in it; all of a recipe without any.  Raises `ProblemError` for a text that no name has,
     and for a recipe that is not measured."""
@@ -114,7 +124,7 @@ def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[Gem
     return [one for one in points if not names or any(text in one.name for text in names)]
 
 
-MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points}
+MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}
 """Points by recipe."""
 
 __all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]

@@ -17,7 +17,7 @@ from ...kernels.gemm.problem import GEMM_RECIPES
 from ...runtime.device_gemm import LoadedGemm
 from ...runtime.gemm_tensors import GemmTensors
 from ..timing import GRAPH_LAUNCHES, REPEATS, time_back_to_back, time_graphs
-from .baselines import Launches, deep_gemm, torch_scaled
+from .baselines import Launches, deep_gemm, torch_scaled, torch_unscaled
 from .inputs import TOLERANCE, PointInputs
 from .point import GemmPoint
 
@@ -96,7 +96,7 @@ def baselines_of(point: GemmPoint, inputs: PointInputs, site: Path | None, error
         torch.cuda.synchronize()
         if name == BASELINE:
             errors[name] = inputs.error(other)
-    theirs, refused = torch_scaled(point, inputs)
+    theirs, refused = (torch_scaled if point.problem.formats.scaled else torch_unscaled)(point, inputs)
     return found | theirs, refused
 
 

@@ -21,7 +21,7 @@ from ...device.mbarrier import arrive_expect
 from ...device.stage import Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
 from ...device.warp import elect
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 
 
@@ -59,23 +59,36 @@ class Fetch:
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
         """Rows from `y` on, for a stage whose operand begins at `destination`."""
         if self.multicast:
-            load_tile_multicast(destination + self.first * BLOCK_K, self.map, full, x, y + self.first, self.ctas)
+            load_tile_multicast(destination + self.first * ROW_BYTES, self.map, full, x, y + self.first, self.ctas)
         else:
             load_tile_cta(destination, self.map, full, x, y)
 
 
 @dataclass(frozen=True)
-class TokenTile:
-    """`rows` tokens from `row` on of a K-major matrix, and the tile's scales: FP32, one per token and K block, M-major, by map `scales`.
+class RowTile:
+    """`rows` tokens from `row` on of a K-major matrix.
 
-    num_bytes  that TMA brings into one CTA for a stage, scales included
+    num_bytes  that TMA brings into one CTA for a stage, with all that `load_scales` fetches
     """
 
     tokens: Fetch
-    scales: Int64
     row: Int32
     rows: Int32
     num_bytes: Int32
+
+    def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
+        """None."""
+
+
+@dataclass(frozen=True)
+class TokenTile(RowTile):
+    """The same with the tile's scales: FP32, one per token and K block, M-major, by map `scales`."""
+
+    scales: Int64
+
+    def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
+        """Of K block k, to `sfa` of its stage."""
+        load_tile_cta(stage.shared("sfa"), self.scales, full, self.scale_row, k)
 
     @property
     def scale_row(self) -> Any:
@@ -84,16 +97,16 @@ class TokenTile:
 
 
 @cute.jit
-def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32, first: Any = 0):
-    """Fills `tokens` and `sfa` of `k_blocks` stages, from K block `first` on; returns the stage after them."""
+def load_tokens(stage: Stage, tile: RowTile, k_blocks: Int32, first: Any = 0):
+    """Fills `tokens`, and `sfa` where there are scales, of `k_blocks` stages, from K block `first` on; returns the stage after them."""
     for k in cutlass.range(first, first + k_blocks, 1, unroll=1):
         stage.wait_empty()
         full = stage.full
         if elect():
             arrive_expect(full, tile.num_bytes)
             if tile.tokens.first < tile.rows:
-                tile.tokens.load(stage.shared("tokens"), full, k * BLOCK_K, tile.row)
-            load_tile_cta(stage.shared("sfa"), tile.scales, full, tile.scale_row, k)
+                tile.tokens.load(stage.shared("tokens"), full, k * ROW_BYTES, tile.row)
+            tile.load_scales(stage, full, k)
         stage = stage.next()
     return stage
 
@@ -114,7 +127,7 @@ class WeightTile:
 
     def place(self, k: Any) -> tuple[Any, Any]:
         """Column and first row of K block k."""
-        return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * BLOCK_K, self.row)
+        return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * ROW_BYTES, self.row)
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
         """K block k of them, for a stage whose weights begin at `destination`."""

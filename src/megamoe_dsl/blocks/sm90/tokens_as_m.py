@@ -20,7 +20,7 @@ from cutlass import Int32
 from ...device import wgmma
 from ...device.memory import load_shared_f32
 from ...device.stage import Stage, release_stage
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
@@ -28,7 +28,6 @@ from .weight_scales import WeightScales
 
 CHUNKS = 2
 CHUNK_ROWS = 128
-ROW_BYTES = BLOCK_K
 GROUP_ROWS = 64  # of a wgmma: tokens of a warpgroup
 WARP_ROWS = 16
 
@@ -123,11 +122,11 @@ class RowShare(MathThread):
         """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
         release_stage(stage, self.lane)
 
-    # --- of a share of one chunk, for several K blocks at a time (main_loop.py)
-    def operands(self, stage: Stage) -> tuple[Any, Any]:
-        """Descriptors of a stage's tokens and weights."""
+    # --- for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
+        """Descriptors of a stage's tokens, and of the weights of a chunk."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
-        return tokens, wgmma.descriptor((stage.shared("weights") + self.first_chunk * self.chunk_bytes) >> 4)
+        return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4)
 
     def token_scales(self, stage: Stage) -> list[Any]:
         """Of the thread's two tokens."""

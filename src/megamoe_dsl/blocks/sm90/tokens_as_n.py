@@ -15,14 +15,14 @@ from cutlass import Int32
 from ...device import wgmma
 from ...device.memory import load_shared_f32, load_shared_f32x2
 from ...device.stage import Stage, release_stage
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
 from .weight_scales import WeightScales
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
 BLOCK_ROWS = 64
-BLOCK_BYTES = BLOCK_ROWS * BLOCK_K
+BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class ColumnShare(MathThread):
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
-    # --- of a share of one block, for several K blocks at a time (main_loop.py)
-    def operands(self, stage: Stage) -> tuple[Any, Any]:
-        """Descriptors of a stage's weights and tokens."""
-        weights = wgmma.descriptor((stage.shared("weights") + self.group * BLOCK_BYTES) >> 4)
+    # --- for several K blocks at a time (main_loop.py)
+    def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
+        """Descriptors of a block of a stage's weights, and of its tokens."""
+        weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
 
     def token_scales(self, stage: Stage) -> list[Any]:

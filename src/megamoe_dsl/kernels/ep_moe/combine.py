@@ -33,6 +33,7 @@ from .context import EpContext
 from .end import end_launch
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
+from .serial import send_results
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ def tiles_done(ctx: EpContext, group: Group):
 def combine(ctx: EpContext, group: Group):
     """All communication warps of a CTA."""
     begin(ctx, Role.COMBINE)
+    sending = Int32(0)
+    if cutlass.const_expr(ctx.config.keeps_rows):
+        sending, following = send_results(ctx, group)
+        arrive(ctx, group, EpBarrier.RESULTS)
     if ctx.sm == 0:
         collect(ctx, group, EpBarrier.RESULTS, ctx.epoch + 1)
         signal(ctx, group, EpBarrier.RESULTS)
@@ -71,7 +76,7 @@ def combine(ctx: EpContext, group: Group):
     fence_async_global()
     plan, tokens = ctx.config.smem.combine, ctx.config.task_tokens
     warp, lane, total = group.thread >> 5, cute.arch.lane_idx(), count_tasks(ctx)
-    loads, task = Ring.start(plan.sets), next_task(ctx)
+    loads, task = Ring.start(plan.sets), following - sending if ctx.config.keeps_rows else next_task(ctx)
     stamp(ctx, Activity.WAIT_RANKS)
     while task < total:
         first = task * tokens
@@ -79,6 +84,8 @@ def combine(ctx: EpContext, group: Group):
         loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)
         stamp(ctx, Activity.COMBINE, task)
         task = next_task(ctx)
+        if cutlass.const_expr(ctx.config.keeps_rows):
+            task = task - sending
     if lane == 0:
         wait_group_read(0)
     sync_warp()

@@ -12,6 +12,8 @@ from ...config_error import require, require_integers
 from ...layouts.arith import Int
 from ...problem import Problem
 from ...target import Target
+from ..gather_gemm.config import GatherGemmConfig
+from ..gather_gemm.problem import GatherGemmProblem
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
@@ -23,6 +25,8 @@ from .tuned_fields import Half, tuned_fields
 
 NUM_SMS = 132  # of an H200
 REGISTERS = RegisterBudget(dispatch=48, loader=32, epilogue=216)
+GATHERING_REGISTERS = RegisterBudget(dispatch=40, loader=40, epilogue=216)
+COPIED, GATHERED = ROWS = ("copied", "gathered")
 TILES = (64, 128)
 COLUMNS = (64, 128, 256)
 ROW_ALIGNMENT = 128
@@ -62,6 +66,9 @@ class EpConfig(ABC):
     cluster: int = 1
     task_tokens: int = 4
     trace: bool = False
+
+    gathers: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
@@ -112,13 +119,18 @@ class EpConfig(ABC):
         return replace(self, **changes)
 
     # --- the GEMM
+    @property
+    def gemm_kind(self) -> type[GemmConfig]:
+        """How it is computed."""
+        return GemmConfig
+
     @cached_property
     def gemm(self) -> Any:
         """As its roles know it."""
         return self._gemm(self.num_stages)
 
     def _gemm(self, num_stages: int) -> BaseGemmConfig:
-        return GemmConfig(
+        return self.gemm_kind(
             self.gemm_problem,
             self.block_m,
             self.block_n,
@@ -151,9 +163,14 @@ class EpConfig(ABC):
         return count
 
     @property
+    def gathering_warps(self) -> int:
+        """Beside the loaders."""
+        return 0
+
+    @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS)
+        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS + self.gathering_warps)
 
     @property
     def registers(self) -> RegisterBudget:
@@ -175,7 +192,7 @@ class EpConfig(ABC):
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
         gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
-        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS
+        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS + self.gathering_warps
         return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
 
     @abstractmethod
@@ -190,16 +207,23 @@ class DispatchGemmConfig(EpConfig):
     token_saving   a rank fetches a token once, and writes it to the rows of all its experts; else once for each expert
     saving_experts neighbouring experts for which it fetches a token once, where these are not all of the rank: with two ranks, what several
                    would fetch; 0 for all
+    rows           copied: a fetched token is stored to the rows of all its experts; gathered: to one of them, and loaders gather a tile's
+                   rows from where they lie
+    tail_sms       SMs, the last ones, whose communication warps fetch nothing: a token is stored to one row, from which they copy it to the
+                   others, and they say when blocks are complete; 0: who fetches a token stores it to all of its rows
     token_sorting  a rank fetches tokens in the order of its experts; else in their own
     block_wise     a tile waits for the rows of its block; else for all rows of its expert
     """
 
     half: ClassVar[Half] = "dispatch"
+    row_places: ClassVar[tuple[str, ...]] = ROWS
 
     token_saving: bool = True
     token_sorting: bool = True
     block_wise: bool = True
     saving_experts: int = 0
+    rows: str = COPIED
+    tail_sms: int = 0
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
@@ -208,6 +232,45 @@ class DispatchGemmConfig(EpConfig):
         require_integers(self, "saving_experts")
         local = self.problem.experts_per_rank
         require(0 <= self.saving_experts <= local, "saving_experts", self.saving_experts, f"between 0 and {local}, the experts of a rank")
+        require(self.rows in self.row_places, "rows", self.rows, "one of " + ", ".join(self.row_places))
+        require_integers(self, "tail_sms")
+        require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
+        require(not (self.gathers and self.tail_sms), "tail_sms", self.tail_sms, f"0 where rows are {GATHERED}: none is copied")
+        saves = self.fetched_for > 1
+        require(saves or self.rows == COPIED, "rows", self.rows, f"{COPIED} where a token is fetched for each of its rows")
+        require(saves or not self.tail_sms, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
+        alone = self.clusters[0]
+        require(not self.gathers or self.cluster == alone, "cluster", self.cluster, f"{alone} where rows are {GATHERED}: not for others")
+
+    @classmethod
+    def choose(cls, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> Self:
+        """As both; CTAs that gather work alone."""
+        return super().choose(problem, target, num_tokens, **{**({"cluster": 1} if fields.get("rows") == GATHERED else {}), **fields})
+
+    @property
+    def gathers(self) -> bool:  # type: ignore[override]
+        """Whether loaders gather a tile's rows."""
+        return self.rows == GATHERED
+
+    @property
+    def stores_once(self) -> bool:
+        """Whether who fetches a token stores it to one row."""
+        return self.gathers or self.tail_sms > 0
+
+    @property
+    def fetching_sms(self) -> int:
+        """SMs whose communication warps fetch tokens: the first ones."""
+        return self.num_sms - self.tail_sms
+
+    @property
+    def gemm_kind(self) -> type[GemmConfig]:
+        """How it is computed."""
+        return GatherGemmConfig if self.gathers else GemmConfig
+
+    @property
+    def registers(self) -> RegisterBudget:
+        """A thread that gathers keeps rows of A."""
+        return GATHERING_REGISTERS if self.gathers else super().registers
 
     @property
     def fetched_for(self) -> int:
@@ -229,6 +292,8 @@ class DispatchGemmConfig(EpConfig):
     def gemm_problem(self) -> GemmProblem:
         """Linear1: gate and up of every row."""
         p = self.problem
+        if self.gathers:
+            return GatherGemmProblem(2 * p.intermediate, p.hidden, num_groups=p.experts_per_rank, recipe=p.recipe)
         return GemmProblem(2 * p.intermediate, p.hidden, MASKED, p.experts_per_rank, recipe=p.recipe)
 
 
@@ -238,15 +303,55 @@ class GemmCombineConfig(EpConfig):
 
     scatter  a tile's results go to the tokens' ranks as soon as they are computed; else they stay, and the tokens' ranks fetch them when
              all tiles are done
+    interleaved   the epilogue of a tile sends its results, between its tile and the next; else they stay in this rank until communication
+                  warps send them, which takes memory for all rows
+    token_blocks  parts of a row, of as many tiles each, that communication warps wait for and send on their own
     """
 
     half: ClassVar[Half] = "combine"
 
     scatter: bool = True
+    interleaved: bool = True
+    token_blocks: int = 1
 
     def check_fields(self) -> None:
         """Raises `ConfigError`."""
-        require(isinstance(self.scatter, bool), "scatter", self.scatter, "True or False")
+        for name in ("scatter", "interleaved"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
+        require_integers(self, "token_blocks")
+        require(
+            self.keeps_rows or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody"
+        )
+        tiles = self.gemm_problem.n // self.block_n
+        whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
+        divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
+        require(whole or not self.keeps_rows, "token_blocks", self.token_blocks, divides)
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Whether results stay in this rank until communication warps send them."""
+        return self.scatter and not self.interleaved
+
+    @property
+    def tiles_of_part(self) -> int:
+        """Of a part of a row, where results are kept."""
+        return self.gemm_problem.n // self.block_n // self.token_blocks
+
+    @property
+    def tile_warps(self) -> int:
+        """Warps that have a part of a tile's results."""
+        return self.math_warps
+
+    @property
+    def part_bytes(self) -> int:
+        """The same in bytes of BF16."""
+        return 2 * self.block_n * self.tiles_of_part
+
+    @property
+    def num_finished(self) -> int:
+        """Counters of parts."""
+        return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> CombineSmemPlan:
         """With slots of results."""

@@ -16,6 +16,7 @@ from ...device.sync import Equals32, spin
 from ...layouts.activity import Activity, Role, tile_detail
 from ...layouts.arith import div
 from ...layouts.region import Region
+from ..gather_gemm.context import GatherContext
 from ..gemm.context import GemmContext
 from ..gemm.work_tile import GemmTile
 from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
@@ -47,7 +48,7 @@ class EpContext(RankPlace):
     @property
     def region(self) -> Region:
         """The layout of a rank's symmetric buffer."""
-        return symmetric_buffer(self.config.problem)
+        return symmetric_buffer(self.config.problem, self.config.keeps_rows)
 
     def at(self, name: str, *index: Any) -> Any:
         """Address in this rank's symmetric buffer."""
@@ -92,13 +93,29 @@ class ArrivingGemm(EpGemm):
         wait_rows(self.ep, tile)
 
 
+@dataclass(frozen=True)
+class GatheringGemm(GatherContext):
+    """The same where a token lies once, and the loaders gather the rows of a tile."""
+
+    ep: EpContext
+
+    def wait_rows(self, tile: GemmTile) -> None:
+        """Until all rows of the tile's block are somewhere."""
+        wait_rows(self.ep, tile)
+
+
+def counter_of(ctx: EpContext, expert: Any, row: Any) -> Any:
+    """Where rows are counted: those of the row's block, or of all of its local expert's."""
+    return div(row, ctx.config.block_m) if ctx.config.block_wise else expert
+
+
 @cute.jit
 def wait_rows(ctx: EpContext, tile: GemmTile):
     """An acquire: what was written before the counter reached its value is visible after the wait, to TMA too."""
-    if cutlass.const_expr(ctx.config.block_wise):
-        index, rows = div(tile.row, ctx.config.block_m), tile.valid_m
-    else:
-        index, rows = tile.group, load_u32(ctx.at("expert_rows", tile.group))
+    index, rows = counter_of(ctx, tile.group, tile.row), tile.valid_m
+    if cutlass.const_expr(not ctx.config.block_wise):
+        rows = load_u32(ctx.at("expert_rows", tile.group))
     spin(Equals32(ctx.at("arrivals", ctx.epoch & 1, index), rows, "gpu"), ctx.watchdog, EpWait.ROWS, index)
-    # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
-    fence_async_global()
+    if cutlass.const_expr(not ctx.config.gathers):
+        # Others wrote the scales through the generic proxy: one fence here replaces one in every writer.
+        fence_async_global()

@@ -1,7 +1,8 @@
 """The communication warps of dispatch: every rank fetches the tokens of its experts, and writes each to the rows of all its experts here.
 
 waits     INPUTS: every rank's tokens and tables are there; pull, per chunk
-signals   arrivals of a row's block, per row (release, after row and scales); READ, when nothing of other ranks is read any more
+signals   arrivals of a row's block, per row (release, after row and scales), or stored, where tail warps count rows (tail.py); READ, when
+          nothing of other ranks is read any more
 
 A task, of one warp, is some of the pairs that one rank has for this one; ranks take turns, each begins with itself.
 """
@@ -9,6 +10,7 @@ A task, of one warp, is some of the pairs that one rank has for this one; ranks 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -16,26 +18,27 @@ from cutlass import Int32, Int64
 
 from ...blocks.rank_barrier import Group, await_ranks, signal
 from ...blocks.trace import begin, stamp
-from ...device.memory import load_u32, load_u64, reduce_add_u32, store_u32, store_u64
+from ...device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
 from ...device.tma import store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import ceil_div, div, minimum, select
 from ..mega_moe.pull import load_chunk, move_row
-from .context import EpContext
+from .context import EpContext, counter_of
+from .counters import clear_counters
 from .end import end_launch
 from .layouts.symmetric import EpBarrier
 from .scheduler import next_task
-from .smem_plan import COMMUNICATION_WARPS
+from .tail import copy_rows
 
-THREADS = 32 * COMMUNICATION_WARPS
 NOWHERE = -1
 
 
 @dataclass(frozen=True)
 class Places:
-    """Rows that a token goes to, and their counters: lane s has those of slot s, which bit s of `mask` says."""
+    """Rows that a token goes to, and their counters, or the rows again where tail warps count: lane s has those of slot s, which bit s of
+    `mask` says."""
 
     rows: Int32
     counter: Int32
@@ -66,25 +69,30 @@ def dispatch(ctx: EpContext, group: Group):
     if ctx.sm == 0:
         # What peers read was written before this launch.
         signal(ctx, group, EpBarrier.INPUTS)
-    clear_arrivals(ctx, group)
+    clear_counters(ctx, group, "arrivals", ctx.config.num_arrivals)
     await_ranks(ctx, group, EpBarrier.INPUTS, ctx.epoch + 1)
-    warp, total = group.thread >> 5, count_tasks(ctx)
     stamp(ctx, Activity.WAIT_RANKS)
+    if cutlass.const_expr(ctx.config.tail_sms > 0):
+        if ctx.sm < ctx.config.fetching_sms:
+            fetch_all(ctx, group.thread >> 5)
+        else:
+            copy_rows(ctx, group.thread >> 5)
+    else:
+        fetch_all(ctx, group.thread >> 5)
+    end_launch(ctx, group)
+    stamp(ctx, Activity.WAIT_RANKS)
+
+
+@cute.jit
+def fetch_all(ctx: EpContext, warp: Int32):
+    """Tasks, by one warp, until there are none."""
+    total = count_tasks(ctx)
     moved, task = Moved(Int32(0), Int32(NOWHERE)), next_task(ctx)
     while task < total:
         moved = fetch_tokens(ctx, task, warp, moved)
         stamp(ctx, Activity.PULL, task)
         task = next_task(ctx)
     count_row(ctx, moved)
-    end_launch(ctx, group)
-    stamp(ctx, Activity.WAIT_RANKS)
-
-
-@cute.jit
-def clear_arrivals(ctx: EpContext, group: Group):
-    """The counters of the next launch."""
-    for index in cutlass.range(ctx.sm * THREADS + group.thread, ctx.config.num_arrivals, ctx.num_sms * THREADS, unroll=1):
-        store_u32(ctx.at("arrivals", 1 - (ctx.epoch & 1), index), 0)
 
 
 @cute.jit
@@ -121,29 +129,48 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     scales = [load_u32(source_scales + Int64(word) * 4) for word in scale_words]
     places = places_of(ctx, peer, token, pair - token * problem.topk)
     count_row(ctx, moved)
-    mask = places.mask
-    while mask != 0:
-        row = config.scale_row(shuffle(places.rows, lowest_bit(mask)))
-        for i, word in enumerate(scale_words):
-            if lane + 32 * i < words:
-                store_u32(ctx.at("fc1_sf", word, row), scales[i])
-        mask = mask & (mask - 1)
-    # Each lane that has a place stores the row there, and says where its result is to go.
+    store_scales(ctx, places, scale_words, scales)
+    # Each lane that has a place stores the row there, or the first one alone, and says where its result is to go.
     here = places.rows >= 0
+    first = shuffle(places.rows, lowest_bit(places.mask)) if config.stores_once else places.rows
     if here:
         store_u64(ctx.at("destinations", places.rows), ctx.at_peer(peer, "results", token * problem.topk + lane))
+        if cutlass.const_expr(config.stores_once):
+            store_u32(ctx.at("sources", places.rows), first)
     sync_warp()
-    destination, stores = ctx.at("fc1_acts", places.rows), select(here, Int32(0), Int32(1))
+    stores_row = places.rows == first if config.stores_once else here
+    destination, stores = ctx.at("fc1_acts", places.rows), select(stores_row, Int32(0), Int32(1))
     move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, stores, moved.uses)
     return Moved(moved.uses + 1, places.counter)
 
 
 @cute.jit
+def store_scales(ctx: EpContext, places: Places, words: list[Any], scales: list[Any]):
+    """Of a token, for all of its rows, or beside the row where it lies."""
+    lane, count = cute.arch.lane_idx(), ctx.config.problem.hidden // CHANNELS_PER_WORD
+    mask = places.mask
+    while mask != 0:
+        row = shuffle(places.rows, lowest_bit(mask))
+        scale_row = ctx.config.scale_row(row)
+        for i, word in enumerate(words):
+            if lane + 32 * i < count:
+                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scales[i])
+        mask = Int32(0) if ctx.config.gathers else mask & (mask - 1)
+
+
+@cute.jit
 def count_row(ctx: EpContext, moved: Moved):
-    """The lanes that have stored a row, once it is in memory."""
+    """The lanes that have a place of a row, once it is in memory."""
+    if cutlass.const_expr(ctx.config.stores_once):
+        wait_group(0)  # of the lane that has stored it for all
+        sync_warp()
     if moved.counter >= 0:
-        wait_group(0)
-        reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
+        if cutlass.const_expr(not ctx.config.stores_once):
+            wait_group(0)
+        if cutlass.const_expr(ctx.config.tail_sms > 0):
+            store_release_u32(ctx.at("stored", moved.counter), ctx.epoch + 1, "gpu")
+        else:
+            reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
     sync_warp()
 
 
@@ -163,6 +190,6 @@ def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
             first, size = ctx.args.rank * problem.experts_per_rank, ctx.config.fetched_for
             here = here & (div(expert - first, size) == div(leading - first, size))
         row = select(here, to, Int32(NOWHERE))
-        own = div(to, ctx.config.block_m) if ctx.config.block_wise else expert - ctx.args.rank * problem.experts_per_rank
+        own = to if ctx.config.tail_sms else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
         counter = select(here, own, Int32(NOWHERE))
     return Places(row, counter, ballot(Int32(row >= 0)))

@@ -13,8 +13,12 @@ from ...hardware.tmem import TmemPlan
 from ...layouts.region import Region
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem
+from ...sass.listing import Listing
+from ...sass.measurer import Measure
 from ...target import Target
 from ..argument_spec import ArgumentSpec
+from ..gather_gemm.family import GatherGemmKernel
+from ..gather_gemm.sm100.config import Sm100GatherConfig
 from ..gemm.family import GemmKernel
 from ..kernel import Kernel
 from .arguments import (
@@ -25,7 +29,7 @@ from .arguments import (
     TracedGemmCombineArguments,
 )
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
 from .layouts.symmetric import symmetric_buffer
 from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombineConfig
 from .sm100.tables_config import Sm100RoutingTablesConfig
@@ -33,7 +37,12 @@ from .tables_config import RoutingTablesConfig
 
 RECIPES = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
 """By architecture."""
-GEMM = GemmKernel()
+GEMM, GATHERING = GemmKernel(), GatherGemmKernel()
+
+
+def gemm_family(config: EpConfig) -> GemmKernel:
+    """That says which tensor maps a kernel takes."""
+    return GATHERING if isinstance(config.gemm, Sm100GatherConfig) else GEMM
 
 
 class EpKernel(Kernel):
@@ -59,12 +68,12 @@ class EpKernel(Kernel):
         """Loaders, main loops and epilogues are the GEMM's, rows move as in the fused layer."""
         from ..mega_moe.family import MegaMoeKernel
 
-        return (*super().sources, *GEMM.sources, *MegaMoeKernel().sources)
+        return (*super().sources, *GEMM.sources, *GATHERING.sources, *MegaMoeKernel().sources)
 
     def buffers(self, config: EpConfig) -> Mapping[str, Region]:
         """sym: the symmetric buffer of a rank; trace: the stamps of all warps, if they leave any."""
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem), **traced}
+        return {"sym": symmetric_buffer(config.problem, config.keeps_rows), **traced}
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         """Tile, order, grid, ring and registers."""
@@ -87,6 +96,12 @@ class EpKernel(Kernel):
         budget = config.registers
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue}
 
+    def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
+        """Of the GEMM's roles on SM100.  Raises `InspectionError`."""
+        if not isinstance(config, Sm100EpConfig):
+            return []
+        return gemm_family(config).measures(config.gemm, listing)
+
     def tmem(self, config: EpConfig) -> TmemPlan | None:
         """SM100 only."""
         return config.tmem if isinstance(config, Sm100EpConfig) else None
@@ -100,12 +115,12 @@ class EpKernel(Kernel):
     ) -> tuple[int | bytes, ...]:
         """The tensor maps, then the arguments.  Raises ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        fields = GEMM.maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
+        fields = gemm_family(config).maps(config.gemm, self.gemm_arguments(config, SimpleNamespace(**arguments)))
         return (*(encode(one.tensor_map) for one in fields), *values)
 
     def parameter_spec(self, config: EpConfig) -> ArgumentSpec:
         """The tensor maps, then the arguments."""
-        maps = ((f"{name}_map", "TensorMap") for name in GEMM.map_names(config.gemm))
+        maps = ((f"{name}_map", "TensorMap") for name in gemm_family(config).map_names(config.gemm))
         return ArgumentSpec((*maps, *self.arguments(config).arguments))
 
 
@@ -118,9 +133,9 @@ class DispatchGroupedGemmKernel(EpKernel):
     def launcher(self, config: EpConfig) -> Callable[..., Any]:
         """Imports the DSL."""
         if isinstance(config, Sm100EpConfig):
-            from .sm100.kernel import dispatch_grouped_pair_gemm
+            from .sm100.kernel import dispatch_gathering_pair_gemm, dispatch_grouped_pair_gemm
 
-            return dispatch_grouped_pair_gemm
+            return dispatch_gathering_pair_gemm if config.gathers else dispatch_grouped_pair_gemm
         from .kernel import dispatch_grouped_gemm
 
         return dispatch_grouped_gemm
@@ -131,7 +146,8 @@ class DispatchGroupedGemmKernel(EpKernel):
 
     def gemm_arguments(self, config: Any, args: Any) -> Any:
         """Linear1 of the rows that dispatch brings."""
-        return dispatch_gemm_arguments(config, args)
+        gathers = isinstance(config, Sm100EpConfig) and config.gathers
+        return (gathering_arguments if gathers else dispatch_gemm_arguments)(config, args)
 
 
 class GroupedGemmCombineKernel(EpKernel):

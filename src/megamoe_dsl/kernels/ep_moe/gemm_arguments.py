@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..gather_gemm.arguments import GatherGemmArguments
 from ..gemm.arguments import GemmArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 from .layouts.pool import pool_rows
@@ -13,14 +14,15 @@ from .layouts.symmetric import PER_LAUNCH, EpLaunch, symmetric_buffer
 def sym_address(config: EpConfig, base: Any, name: str, launch: EpLaunch) -> Any:
     """Address of a field of the symmetric buffer at `base`."""
     index = (int(launch),) if name in PER_LAUNCH else ()
-    return symmetric_buffer(config.problem).address(base, name, *index)
+    return symmetric_buffer(config.problem, config.keeps_rows).address(base, name, *index)
 
 
 def combine_gemm_arguments(config: GemmCombineConfig, args: Any) -> GemmArguments:
     """Linear2: results to the symmetric buffer; `args` has the fields of `GemmCombineArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0
-    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in ("results", "tile_counter"))
+    names = ("kept" if config.keeps_rows else "results", "tile_counter")
+    results, counter = (sym_address(config, args.sym, name, EpLaunch.COMBINE) for name in names)
     return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
 
 
@@ -30,3 +32,14 @@ def dispatch_gemm_arguments(config: DispatchGemmConfig, args: Any) -> GemmArgume
     no_groups: Any = 0  # where rows of experts lie is in the table that the scheduler makes
     acts, scales, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "fc1_sf", "tile_counter"))
     return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+
+
+def gathering_arguments(config: DispatchGemmConfig, args: Any) -> GatherGemmArguments:
+    """The same where rows are gathered, from where tokens lie, with scales beside them."""
+    whole = dispatch_gemm_arguments(config, args)
+    scales, sources = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("row_sf", "sources"))
+    rows: Any = whole.m
+    columns: Any = config.gemm_problem.k_blocks
+    nothing: Any = 0
+    gemm = (whole.a, scales, whole.b, whole.b_sf, whole.d, whole.groups, whole.counter, rows, columns)
+    return GatherGemmArguments(*gemm, nothing, sources, nothing, rows, rows)

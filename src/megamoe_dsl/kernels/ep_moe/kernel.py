@@ -2,16 +2,17 @@
 
 | warps  | role | registers |
 |---|---|---|
-| 0      | token loader            | loader |
+| 0      | token loader, or gathers rows | loader |
 | 1      | weight loader           | loader |
 | 2      | scheduler: tiles        | loader |
-| 3      | nothing                 | loader |
+| 3      | nothing, or gathers rows | loader |
 | 4-11   | math, epilogues         | epilogue |
 | 12-15  | communication: dispatch, or combine | dispatch |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -25,6 +26,7 @@ from ...device.cluster import sync_cluster
 from ...device.launch import launch
 from ...device.memory import load_u32, store_shared_u32
 from ...device.warp import set_max_registers
+from ..gather_gemm.gather import gather_tokens
 from ..gemm.config import LOADER_WARPS
 from ..gemm.context import GemmContext, GemmMaps
 from ..gemm.epilogue_rows import finish_tile
@@ -34,16 +36,16 @@ from ..gemm.load import load_tokens, load_weights
 from ..gemm.maps import map_fields
 from ..gemm.math import math
 from ..gemm.setup import prefetch_maps
-from . import combine, dispatch, scatter
+from . import combine, dispatch, scatter, serial
 from .arguments import DispatchGemmArguments, GemmCombineArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig
-from .context import ArrivingGemm, EpContext, EpGemm
-from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments
+from .context import ArrivingGemm, EpContext, EpGemm, GatheringGemm
+from .gemm_arguments import combine_gemm_arguments, dispatch_gemm_arguments, gathering_arguments
 from .layouts.symmetric import EpLaunch
 from .scheduler import schedule_tiles
 from .smem_plan import COMMUNICATION_WARPS
 
-TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
+TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, SECOND_TOKENS_WARP = range(LOADER_WARPS)
 THREADS = 32 * COMMUNICATION_WARPS
 COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below
 
@@ -75,11 +77,16 @@ def run_loader_warp(ctx: EpContext, gemm: GemmContext, warp: Any):
     """One of the four before the math warps."""
     set_max_registers(ctx.config.registers.loader, grow=False)
     if warp == TOKENS_WARP:
-        load_tokens(gemm)
+        if cutlass.const_expr(ctx.config.gathers):
+            gather_tokens(gemm, Int32(0))
+        else:
+            load_tokens(gemm)
     elif warp == WEIGHTS_WARP:
         load_weights(gemm)
     elif warp == SCHEDULER_WARP:
         schedule_tiles(ctx, gemm)
+    elif cutlass.const_expr(ctx.config.gathers):
+        gather_tokens(gemm, Int32(1))
 
 
 def first_communication_warp(config: EpConfig) -> int:
@@ -107,7 +114,11 @@ def dispatch_gemm_kernel(
     warp = cute.arch.warp_idx()
     maps = GemmMaps(*(address(one) for one in (tokens, tokens_part, weights, weights_part, sfa, d)))
     ctx = EpContext(config, args, shared_memory(config.smem.region), EpLaunch.DISPATCH)
-    gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
+    places: Any = (maps, ctx.smem, Int32(0), rank_in_cluster(config.gemm), ctx)
+    if cutlass.const_expr(config.gathers):
+        gemm: Any = GatheringGemm(config.gemm, gathering_arguments(config, args), *places)
+    else:
+        gemm = ArrivingGemm(config.gemm, dispatch_gemm_arguments(config, args), *places)
     initialise(ctx, gemm, warp)
     if warp < LOADER_WARPS:
         run_loader_warp(ctx, gemm, warp)
@@ -118,6 +129,13 @@ def dispatch_gemm_kernel(
         set_max_registers(config.registers.dispatch, grow=False)
         dispatch.dispatch(ctx, communication_group(config))
     end_together(gemm)
+
+
+def finish_results(config: GemmCombineConfig) -> Callable[..., Any]:
+    """What becomes of a tile's results."""
+    if config.keeps_rows:
+        return serial.finish_tile
+    return scatter.finish_tile if config.scatter else finish_tile
 
 
 @cute.kernel
@@ -141,8 +159,9 @@ def gemm_combine_kernel(
         run_loader_warp(ctx, gemm, warp)
     elif warp < first_communication_warp(config):
         set_max_registers(config.registers.epilogue, grow=True)
-        math(gemm, warp - LOADER_WARPS, scatter.finish_tile if config.scatter else finish_tile)
-        combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
+        math(gemm, warp - LOADER_WARPS, finish_results(config))
+        if cutlass.const_expr(not config.keeps_rows):
+            combine.tiles_done(ctx, Group(MATH_BARRIER, 32 * config.math_warps, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS))
     else:
         set_max_registers(config.registers.dispatch, grow=False)
         combine.combine(ctx, communication_group(config))

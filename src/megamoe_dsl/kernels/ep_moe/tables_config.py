@@ -45,6 +45,7 @@ class RoutingTablesConfig:
     arch: ClassVar[Arch] = SM90
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
+    keeps_rows: ClassVar[bool] = False
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem

@@ -54,21 +54,20 @@ class TokensConfig:
 class RoutingConfig(TokensConfig):
     """Of tokens in number formats that not every architecture has."""
 
-    promoted: ClassVar[bool] = True
-    """Of the recipes of the architecture (recipe.py)."""
+    recipes: ClassVar[tuple[str, ...]] = tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma)
+    """Of the architecture (recipe.py)."""
 
     problem: RoutingProblem
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipes = " or ".join(name for name in GEMM_RECIPES if RECIPES[name].promoted == self.promoted)
-        fits = self.problem.formats.promoted == self.promoted
-        require(fits, "problem.recipe", self.problem.recipe, f"{recipes} for {self.arch}")
+        fits = self.problem.recipe in self.recipes
+        require(fits, "problem.recipe", self.problem.recipe, f"{' or '.join(self.recipes)} for {self.arch}")
 
 
 @dataclass(frozen=True)
 class RouteConfig(RoutingConfig):
-    """The first CTAs sort, the others quantise.
+    """The first CTAs sort, the others quantise, if tokens are to be quantised.
 
     sorters           CTAs that sort at most; fewer than there are, and at most `MOST_SORTERS`
     slots_per_sorter  slots that one sorts before another helps

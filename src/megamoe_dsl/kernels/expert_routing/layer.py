@@ -1,4 +1,5 @@
-"""A MoE layer on one GPU as four launches: tokens quantised and routed, two GEMMs over the rows of experts, and the sum of each token's."""
+"""A MoE layer on one GPU as four launches: tokens routed, and quantised unless they stay BF16, two GEMMs over the rows of experts, and the
+sum of each token's."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class ExpertLayer:
     topk          experts of a token
     gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
     activation    of gate and up (activation.py)
-    recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4 on SM100
+    recipe        number formats (recipe.py): fp8xfp8, bf16xbf16 on SM90; fp8xfp4, mxf4xmxf4 on SM100
     preactivations  whether gate and up of every row are stored, too
 
     Raises `ProblemError`, which names field, value and what is allowed.
@@ -81,7 +82,7 @@ class ExpertLayer:
     def fc2(self) -> GemmProblem:
         """Rows as Linear1 leaves them.  Where the tensor core applies scales, a packed GEMM is one of the family that gathers."""
         groups: dict[str, Any] = {"num_groups": self.num_experts, "recipe": self.recipe}
-        if self.formats.promoted:
+        if not self.formats.scales_in_mma:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 

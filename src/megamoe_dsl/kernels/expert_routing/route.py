@@ -1,4 +1,4 @@
-"""Tokens quantised, and their slots sorted by expert, in one launch.
+"""Tokens quantised, if their format has scales, and their slots sorted by expert, in one launch.
 
 The first CTAs sort, as many as there are slots for; the others quantise: byte-equal to `quant.quantize_e4m3_f32`, on SM100
 to `quant.quantize_e4m3` and `quant.quantize_e2m1`.  Sorting is stable, so
@@ -186,7 +186,7 @@ def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
     if cta < ctas:
         sort_slots(config, args, smem, thread, cta, ctas)
-    else:
+    elif cutlass.const_expr(config.problem.formats.scaled):
         warp, warps = (cta - ctas) * WARPS + thread // LANES, (config.num_sms - ctas) * WARPS
         quantise_tokens(config, args, warp, warps, thread % LANES)
 

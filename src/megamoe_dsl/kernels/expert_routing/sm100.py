@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...arch import SM100, Arch
+from ...recipe import RECIPES
+from ..gemm.problem import GEMM_RECIPES
 from .config import RouteConfig, SumConfig, TopExpertsConfig
+
+SCALED_BY_MMA = tuple(name for name in GEMM_RECIPES if RECIPES[name].scales_in_mma)
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class Sm100RouteConfig(RouteConfig):
     """Tokens become E4M3 or E2M1 with UE8M0 scales of 32 channels."""
 
     arch: ClassVar[Arch] = SM100
-    promoted = False
+    recipes = SCALED_BY_MMA
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Sm100SumConfig(SumConfig):
     """Of results in BF16, as everywhere."""
 
     arch: ClassVar[Arch] = SM100
-    promoted = False
+    recipes = SCALED_BY_MMA
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...layouts.arith import align
 from ...layouts.region import BF16, E4M3, F32, I32, U8, Field, Region
+from ...recipe import BF16 as BF16_VALUES
 from ...recipe import E2M1
 from ...recipe import E4M3 as E4M3_VALUES
 from ...recipe import F32 as F32_SCALES
@@ -11,7 +12,7 @@ from ..gemm.smem_plan import SCALE_STEP
 from .config import MOST_SORTERS
 from .layer import ExpertLayer
 
-TYPES = {E4M3_VALUES: E4M3, E2M1: U8}
+TYPES = {E4M3_VALUES: E4M3, E2M1: U8, BF16_VALUES: BF16}
 """Of a recipe's elements in memory."""
 ALIGNMENT = 128
 """Bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2."""
@@ -20,28 +21,28 @@ ALIGNMENT = 128
 def workspace(layer: ExpertLayer, tokens: int) -> Region:
     """Of a call of so many tokens.
 
-    x_q, x_sf   tokens, quantised, and their scales
+    x_q, x_sf   tokens, quantised, and their scales; none where they stay as they are
     ends        where each expert's rows end
     sources     the token of each row
     positions   the row of each slot
     table       counts of the CTAs that sort
-    h, h_sf     activated rows of all experts, and their scales: FP32 a line for each 128 channels, UE8M0 a line for each row
+    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, UE8M0 a line for each row
     rows        results of all experts
     """
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
-    sf, channels = (F32 if x.scale == F32_SCALES else U8), layer.intermediate // h.channels
+    sf, channels, quantised = (F32 if x.scale == F32_SCALES else U8), h.scales_of(layer.intermediate), tokens if x.scale else 0
     # Lines of scales by channels where partial sums are promoted, by rows where the tensor core applies them.
     h_sf = (channels, align(rows, SCALE_STEP)) if layer.formats.promoted else (rows, channels)
     return Region.stack(
         "workspace",
-        Field("x_q", (tokens, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
-        Field("x_sf", (tokens, layer.hidden // x.channels), sf, ALIGNMENT),
+        Field("x_q", (quantised, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
+        Field("x_sf", (quantised, x.scales_of(layer.hidden)), sf, ALIGNMENT),
         Field("ends", (layer.num_experts,), I32, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),
         Field("positions", (tokens, layer.topk), I32, ALIGNMENT),
         Field("table", (MOST_SORTERS, layer.num_experts), I32, ALIGNMENT),
-        Field("h", (rows, h.row_bytes(layer.intermediate)), TYPES[h.element], ALIGNMENT),
+        Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
         Field("rows", (rows, layer.hidden), BF16, ALIGNMENT),
     )

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class GatherGemmArguments(GemmArguments):
     """Those of a packed GEMM, whose `m` are the rows of all experts, and where rows lie.
 
-    a        e4m3 [a_rows, k]
+    a        e4m3 or bf16 [a_rows, k]
     a_sf     where rows are gathered f32 [a_rows, a_sf_ld], of which the first k / 128 columns count; else [k / 128, a_sf_ld], of which the
              first a_rows do
-    d        bf16 [d_rows, n]; of gate and up e4m3 [d_rows, n / 2]
-    d_sf     f32 [n / 256, d_sf_ld] of gate and up, of which the first d_rows columns count; else 0
+    d        bf16 [d_rows, n]; of gate and up e4m3 or bf16 [d_rows, n / 2]
+    d_sf     f32 [n / 256, d_sf_ld] of gate and up, of which the first d_rows columns count; else 0, and of bf16
     sources  i32 [m], the row of A of each row, where they are gathered; else 0
     """
 

@@ -29,7 +29,7 @@ GATE_UP_ROWS = 256
 class GatherGemmConfig(GemmConfig):
     """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
 
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
 
     problem: GatherGemmProblem
 
@@ -87,6 +87,11 @@ class GatherGemmConfig(GemmConfig):
     def staged(self) -> bool:
         """Whether D passes through SMEM: it always does."""
         return True
+
+    @property
+    def idles(self) -> bool:
+        """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
+        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
 
     @property
     def boxes_of_warp(self) -> int:

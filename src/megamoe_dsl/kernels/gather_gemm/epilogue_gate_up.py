@@ -105,10 +105,11 @@ def channels(ctx: GatherContext, sums: Any, h: int) -> list[Float32]:
     if ctx.config.problem.gate_up == INTERLEAVED:
         pairs = [(part[4 * j + 2 * h], part[4 * j + 2 * h + 1]) for part in sums for j in range(len(part) // 4)]
     else:
-        gates, ups = sums
+        values = [one for part in sums for one in part]
+        gates, ups = values[: len(values) // 2], values[len(values) // 2 :]
         pairs = [(gates[4 * j + 2 * h + e], ups[4 * j + 2 * h + e]) for j in range(len(gates) // 4) for e in range(2)]
-    values: list[Float32] = []
+    found: list[Float32] = []
     for first in range(0, len(pairs), 2):
         gate, up = zip(*pairs[first : first + 2], strict=True)
-        values += activate(ctx, gate, up, (Float32(1.0),) * 2)
-    return values
+        found += activate(ctx, gate, up, (Float32(1.0),) * 2)
+    return found

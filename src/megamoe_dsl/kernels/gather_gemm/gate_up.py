@@ -9,7 +9,7 @@ import cutlass
 from cutlass import Int32
 
 from ...blocks.sm90.load import Fetch, WeightTile
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ..gemm.work_tile import GemmTile
 from .context import GatherContext
 from .problem import UP_FIRST
@@ -25,7 +25,7 @@ class GateUpFetch(Fetch):
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
         """Gate rows from `y` on and their up rows, for a stage whose operand begins at `destination`."""
         super().load(destination, full, x, y)
-        super().load(destination + self.rows * BLOCK_K, full, x, y + self.apart)
+        super().load(destination + self.rows * ROW_BYTES, full, x, y + self.apart)
 
 
 def gate_and_up(ctx: GatherContext, tile: GemmTile) -> WeightTile:
@@ -35,4 +35,4 @@ def gate_and_up(ctx: GatherContext, tile: GemmTile) -> WeightTile:
     apart = -problem.n // 2 if up_first else problem.n // 2
     fetch = GateUpFetch(ctx.maps.weights, Int32(0), Int32(1), False, rows, apart)
     row = tile.group * problem.n + tile.n_block * rows + up_first * (problem.n // 2)
-    return WeightTile(fetch, row, 0, config.block_n * BLOCK_K)
+    return WeightTile(fetch, row, 0, config.block_n * ROW_BYTES)

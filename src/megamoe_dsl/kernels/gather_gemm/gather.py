@@ -18,22 +18,23 @@ from cutlass import Int32, Int64
 from ...device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_word
 from ...device.memory import load_u32
 from ...device.stage import Stage
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from ..gemm.work_tile import GemmTile, next_tile
 from .context import GatherContext
 
-LANES_PER_ROW = BLOCK_K // VECTOR
+LANES_PER_ROW = ROW_BYTES // VECTOR
 ROWS_PER_COPY = 32 // LANES_PER_ROW
 SCALE_BYTES = 4
 
 
 @cute.jit
 def gather_tokens(ctx: GatherContext, number: Int32):
-    """Rows of A and their scales, by the warp with this number among those that gather."""
+    """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         stage = gather_tile(ctx, tile, number, stage)
         tile, tiles = next_tile(tiles)
 
@@ -46,19 +47,20 @@ def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage)
     warps, first_row = config.gather_warps, ctx.source_row(tile)
     row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW
     rows = [row + start for start in range(0, config.block_m, warps * ROWS_PER_COPY)]
-    scaled = [number * 32 + lane + start for start in range(0, config.block_m, warps * 32)]
+    scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
     sources = [source_of(ctx, first_row + one) for one in rows]
     scale_sources = [source_of(ctx, first_row + one) for one in scaled]
     # The swizzle looks at the row among eight, which is the same for all rows of a thread.
-    place = row * BLOCK_K + ((chunk ^ (row & 7)) << 4)
+    place = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+    row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
     for k in cutlass.range(config.problem.k_blocks, unroll=1):
         stage.wait_empty()
         tokens, scales = stage.shared("tokens") + place, stage.shared("sfa")
-        column = ctx.args.a + Int64(k * BLOCK_K + chunk * VECTOR)
+        column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
             if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
                 num_bytes = select(rows[i] < tile.valid_m, Int32(VECTOR), Int32(0))
-                copy_vector(tokens + i * warps * ROWS_PER_COPY * BLOCK_K, column + Int64(sources[i]) * config.problem.k, num_bytes)
+                copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
         for i in cutlass.range_constexpr(len(scaled)):
             if rows_end(config.block_m, warps * 32, i) or scaled[i] < config.block_m:
                 num_bytes = select(scaled[i] < tile.valid_m, Int32(SCALE_BYTES), Int32(0))

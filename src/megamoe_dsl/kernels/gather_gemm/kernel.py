@@ -31,6 +31,7 @@ from .arguments import GatherGemmArguments
 from .config import GatherGemmConfig
 from .context import GatherContext, GatherMaps, SortedMaps
 from .epilogue_gate_up import finish_gate_up
+from .epilogue_gate_up_bf16 import finish_gate_up_bf16
 from .gate_up import gate_and_up
 from .gather import gather_tokens
 from .maps import map_fields
@@ -76,7 +77,7 @@ def run(ctx: GatherContext, warp: Any):
     else:
         set_max_registers(config.registers.math, grow=True)
         if cutlass.const_expr(config.problem.gate_up):
-            math(ctx, warp - LOADER_WARPS, finish_gate_up)
+            math(ctx, warp - LOADER_WARPS, finish_gate_up if config.tile.scaled else finish_gate_up_bf16)
         else:
             math(ctx, warp - LOADER_WARPS)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...hardware.map_fields import MapFields
-from ...hardware.operand_tile import BLOCK_K
 from ...hardware.tensor_map import TensorMapDtype
-from ..gemm.maps import L2_PROMOTION, part
+from ..gemm.maps import L2_PROMOTION, part, rows
 from .config import GatherGemmConfig
-from .problem import GatherGemmProblem
+from .problem import BF16, GatherGemmProblem
 
 ALWAYS = ("weights", "d")
 OF_SORTED_ROWS = ("tokens", "tokens_part", "sfa")
@@ -23,20 +22,19 @@ def map_names(problem: GatherGemmProblem) -> tuple[str, ...]:
 def map_fields(config: GatherGemmConfig, args: Any) -> list[MapFields]:
     """The same; `args` has the fields of `GatherGemmArguments`."""
     problem, tile = config.problem, config.tile
-
-    def rows(address: Any, count: Any, box: int) -> MapFields:
-        return MapFields(address, TensorMapDtype.U8, (problem.k, count), (problem.k,), (BLOCK_K, box), 128, L2_PROMOTION)
-
+    a_row, b_row = (one.row_bytes(problem.k) for one in (problem.formats.activations, problem.formats.weights))
     # What is activated leaves row by row; its map is there and not used.
     columns = problem.d_columns
     d_dims, d_box = (columns, args.d_rows), (tile.store_columns, tile.store_rows)
-    kind = TensorMapDtype.U8 if problem.gate_up else TensorMapDtype.BF16
+    kind = TensorMapDtype.BF16 if problem.output == BF16 else TensorMapDtype.U8
     scale_dims, scale_box = (args.a_rows, problem.k_blocks), (config.smem.scale_rows, 1)
+    scales = MapFields(args.a_sf, TensorMapDtype.F32, scale_dims, (4 * args.a_sf_ld,), scale_box, 0, L2_PROMOTION)
+    tokens = rows(args.a, a_row, args.a_rows, tile.m)
     fields = {
-        "weights": rows(args.b, problem.num_groups * problem.n, config.weight_rows),
+        "weights": rows(args.b, b_row, problem.num_groups * problem.n, config.weight_rows),
         "d": MapFields(args.d, kind, d_dims, (columns * problem.output_bytes,), d_box, tile.store_swizzle, L2_PROMOTION),
-        "tokens": rows(args.a, args.a_rows, tile.m),
-        "tokens_part": rows(args.a, args.a_rows, part(tile.m)),
-        "sfa": MapFields(args.a_sf, TensorMapDtype.F32, scale_dims, (4 * args.a_sf_ld,), scale_box, 0, L2_PROMOTION),
+        "tokens": tokens,
+        "tokens_part": rows(args.a, a_row, args.a_rows, part(tile.m)),
+        "sfa": scales if tile.scaled else tokens,  # where it is not used
     }
     return [fields[name] for name in map_names(problem)]

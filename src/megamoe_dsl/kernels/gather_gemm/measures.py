@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...sass.measurer import Measure, Measurer
-from ..gemm.measures import measure_gemm, measure_math, measure_weight_loader
+from ..gemm.measures import has_loop, measure_gemm, measure_math, measure_weight_loader
 from .config import GatherGemmConfig
 from .gather import LANES_PER_ROW
 
@@ -16,7 +16,7 @@ def measure_gather_gemm(find: Measurer) -> list[Measure]:
         return measure_gemm(find)
     copies = max(config.block_m // (config.gather_warps * 32 // LANES_PER_ROW), 1)
     return [
-        *(measure_math(find) if config.problem.k_blocks > config.ahead else ()),
+        *(measure_math(find) if has_loop(find) else ()),
         *find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies),
         *measure_weight_loader(find),
     ]

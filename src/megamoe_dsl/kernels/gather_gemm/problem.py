@@ -25,7 +25,7 @@ class GatherGemmProblem(GemmProblem):
                                  blocked   sorted by expert, each in whole blocks of 128 rows
     result  where rows of D go: packed or blocked, likewise
     gate_up how rows of B are gate and up, whose activated product is D, of n / 2 columns, in the recipe's format of what Linear2 takes: on
-            SM90 E4M3 with a power of two for each row and 128; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
+            SM90 E4M3 with a power of two for each row and 128, or BF16; on SM100 E4M3 or E2M1 with UE8M0 for each row and 32.
             gate_first, up_first; interleaved: a row of gate, a row of up, and so on; "": D is A x B, BF16
     activation, fast_math   of gate and up, as a `Problem` says (activation.py)
     preactivations   whether gate and up are stored, too, BF16, in columns as the rows of B are: what a backward pass wants
@@ -72,7 +72,7 @@ class GatherGemmProblem(GemmProblem):
     @property
     def output_bytes(self) -> int:
         """Of an element of D."""
-        return 1 if self.gate_up else super().output_bytes
+        return max(self.formats.hidden.element_bits // 8, 1) if self.gate_up else super().output_bytes
 
     @property
     def activates(self) -> Activation:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ...target import Target
 from ...tuned import GemmEntry, GemmShare, tuned_gemms
 from .decoding.choose import choose_decoding_fields
 from .problem import ROW_BLOCK, GemmProblem
 
 FETCH_RATE = 52  # bytes that an SM gets from L2 per clock
-MULTIPLY_RATE = 4096  # products of E4M3 that it makes
+MULTIPLY_RATE = 4096  # products of E4M3 that it makes, half as many of BF16: of as many bytes of K
 LATENCY = 260  # clocks of a K block, however small, if one at a time is in the tensor core
 EPILOGUE, STORE_RATE = 500, 64  # clocks, and elements of D per clock
 EXCHANGE_RATE = 16  # sums that a CTA sends to the other one of its cluster per clock
@@ -53,14 +53,21 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int) -> Choice:
         return choose_decoding_fields(problem, expected, target.num_sms)
     if problem.has_groups and expected <= FEW_ROWS:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
-        return {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
-    fitting: list[Choice] = [one for one in (*NARROW, *WIDE) if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
+        few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "ahead": 2}
+        return few if problem.formats.scaled else unscaled(few)
+    tiles = (*NARROW, *WIDE) if problem.formats.scaled else tuple(unscaled(one) for one in (*NARROW, *WIDE))
+    fitting: list[Choice] = [one for one in tiles if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
     counts = [round(expected)] * problem.num_groups
     estimates = [cost(problem, counts, one, target.num_sms) for one in fitting]
     best = fitting[estimates.index(min(estimates))]
     # How many rows each group has is known on the device alone.  Tiles of 192 rows are the fastest where every group has 129 to 192 or 257
     # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/gemm.md).
     return {**best, "dealt": True} if problem.has_groups else dict(best)
+
+
+def unscaled(choice: Choice) -> Choice:
+    """The same tile where sums stay in the tensor core, two K blocks at a time without being asked to."""
+    return {name: value for name, value in choice.items() if name != "ahead"}
 
 
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
@@ -76,8 +83,8 @@ def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) 
     """The estimate for these rows of each group; `choice` has fields of a configuration, or is one's."""
     block_m, block_n = choice["block_m"], choice["block_n"]
     tiles = sum(-(-count // block_m) for count in counts) * -(-problem.n // block_n)
-    fetch = (block_m + block_n) * BLOCK_K / FETCH_RATE
-    multiply = block_m * block_n * BLOCK_K / MULTIPLY_RATE
+    fetch = (block_m + block_n) * ROW_BYTES / FETCH_RATE
+    multiply = block_m * block_n * ROW_BYTES / MULTIPLY_RATE
     epilogue = EPILOGUE + block_m * block_n / STORE_RATE
     per_block = max(multiply, fetch, LATENCY / choice.get("ahead", 1))
     parts = 2 if choice.get("split_k") else 1

@@ -12,14 +12,13 @@ from .base_config import BaseGemmConfig
 from .choose import choose_fields
 from .decoding.decoded_plan import DecodedSmemPlan
 from .decoding.smem_plan import DecodingSmemPlan
-from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
+from .problem import BF16, CONTIGUOUS, PACKED, ROW_BLOCK, GemmProblem
 from .smem_plan import GemmSmemPlan
-from .tile import GROUP_ROWS, WARPS_PER_GROUP, TileShape
+from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape
 
 ROWS = (64, 128, 192)
 MOST_SWAPPED_ROWS = 64
 SWAPPED_COLUMNS = (64, 128, 256)
-MOST_COLUMNS = 256
 MOST_AHEAD = 8
 LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
@@ -63,7 +62,7 @@ class GemmConfig(BaseGemmConfig):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
 
     problem: GemmProblem
     block_m: int
@@ -113,6 +112,9 @@ class GemmConfig(BaseGemmConfig):
             object.__setattr__(self, "warpgroups", groups[-1])
         require(self.warpgroups in groups, "warpgroups", self.warpgroups, f"one of {list(groups)} for this tile, or 0 for the last of them")
         require(1 <= self.ahead <= MOST_AHEAD, "ahead", self.ahead, f"between 1 and {MOST_AHEAD}")
+        stay = f"with {self.problem.recipe}, whose sums stay in the tensor core"
+        require(self.tile.scaled or self.ahead == 1, "ahead", self.ahead, f"1 {stay}")
+        require(self.tile.scaled or not self.in_turn, "in_turn", self.in_turn, f"False {stay}")
         can_halve = not self.halves or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
         require(can_halve, "halves", self.halves, "False unless block_m is 128")
         if self.problem.kind == CONTIGUOUS:
@@ -141,7 +143,8 @@ class GemmConfig(BaseGemmConfig):
         allowed = f"False but for clusters of two and at most two warpgroups, {without}"
         require(can_split or not self.split_k, "split_k", self.split_k, allowed)
         blocks = self.problem.k_blocks
-        require(blocks > 1 or not self.split_k, "split_k", self.split_k, f"False where K = {self.problem.k} is one block of {SCALE_BLOCK}")
+        one = f"False where K = {self.problem.k} is one block of {self.problem.k_block}"
+        require(blocks > 1 or not self.split_k, "split_k", self.split_k, one)
 
     def _check_columns(self, half: bool) -> None:
         tile = self.tile
@@ -151,7 +154,7 @@ class GemmConfig(BaseGemmConfig):
         one_part = self.ahead == 1 or tile.chunks(half) == 1
         require(one_part, "ahead", self.ahead, "1 where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // tile.chunks(half)) // 2
-        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.ahead
+        partials = tile.chunks(half) if self.problem.decodes and self.swap_ab else self.ahead if tile.scaled else 0
         needed = values * (tile.chunks(half) + partials) + OTHER_REGISTERS
         most = self.registers.math
         require(
@@ -176,7 +179,7 @@ class GemmConfig(BaseGemmConfig):
     @property
     def tile(self) -> TileShape:
         """Shape, and how warpgroups share it."""
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves)
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves, self.problem.formats.scaled)
 
     @property
     def n_blocks(self) -> int:
@@ -202,6 +205,11 @@ class GemmConfig(BaseGemmConfig):
     def staged(self) -> bool:
         """Whether D passes through SMEM: BF16 does, FP32 goes from registers to memory."""
         return self.problem.output == BF16
+
+    @property
+    def idles(self) -> bool:
+        """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
+        return False
 
     @property
     def is_tall(self) -> bool:

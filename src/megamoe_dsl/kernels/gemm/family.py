@@ -27,7 +27,7 @@ from .work import GemmLoad, count_work
 
 
 class GemmKernel(Kernel):
-    """D = A x B of block-scaled 8-bit and 4-bit numbers, dense or grouped."""
+    """D = A x B of BF16 numbers, or of block-scaled ones of 8 and 4 bits, dense or grouped."""
 
     name = "gemm"
     problem = GemmProblem
@@ -102,8 +102,8 @@ class GemmKernel(Kernel):
         tile = config.tile
         side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
         return [
-            ("tile", f"{tile.m} x {tile.n} x 128 on {tile.warpgroups} warpgroups; {side}"),
-            ("K blocks in the tensor core", config.ahead),
+            ("tile", f"{tile.m} x {tile.n} x {config.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
+            ("K blocks in the tensor core", config.ahead if tile.scaled else "2, whose sums stay there"),
             *((("K", f"a half for each CTA of a cluster, at most {config.most_k_blocks} blocks"),) if config.split_k else ()),
             order,
             *super().facts(config),

@@ -16,8 +16,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.sm90 import load
-from ...blocks.sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
-from ...hardware.operand_tile import BLOCK_K
+from ...blocks.sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
+from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from .context import GemmContext
@@ -36,6 +36,13 @@ class RowsOfTile(TokenTile):
         return self.row & -SCALE_STEP
 
 
+def with_scales(ctx: GemmContext, tile: RowTile) -> RowTile:
+    """The same rows with their scales, where they have any."""
+    if not ctx.config.tile.scaled:
+        return tile
+    return RowsOfTile(tile.tokens, tile.row, tile.rows, tile.num_bytes, ctx.maps.sfa)
+
+
 @cute.jit
 def load_tokens(ctx: GemmContext):
     """Rows of A and their scales."""
@@ -50,9 +57,9 @@ def load_tokens(ctx: GemmContext):
         half = ctx.is_half(tile)
         rows = Int32(select(half, part(config.block_m), config.block_m))
         tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
-        num_bytes = rows * BLOCK_K + 4 * config.smem.scale_rows
-        rows_of_tile = RowsOfTile(tokens, ctx.maps.sfa, ctx.source_row(tile), rows, num_bytes)
-        stage = load.load_tokens(stage, rows_of_tile, ctx.k_blocks, ctx.first_k_block)
+        num_bytes = rows * ROW_BYTES + 4 * config.smem.scale_rows
+        operand = with_scales(ctx, RowTile(tokens, ctx.source_row(tile), rows, num_bytes))
+        stage = load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
 
@@ -63,7 +70,7 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     maps = OperandMaps(ctx.maps.weights_part, ctx.maps.weights, part(config.block_n))
     weights = Fetch.of(maps, ctx.place, False, tile.same_weights)
     row = tile.group * config.problem.n + tile.n_block * config.block_n
-    return WeightTile(weights, row, 0, config.block_n * BLOCK_K)
+    return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
 
 @cute.jit

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from ...hardware.map_fields import MapFields
-from ...hardware.operand_tile import BLOCK_K
+from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.tensor_map import TensorMapDtype
 from .config import GemmConfig
 from .problem import F32
@@ -30,27 +30,35 @@ def map_fields(config: GemmConfig, args: Any) -> list[MapFields]:
     """Of every map, in order; `args` has the fields of `GemmArguments`."""
     problem, tile = config.problem, config.tile
     count = problem.num_groups * problem.n
-    return with_weights(config, args, [rows(args.b, problem.k, count, box) for box in (tile.n, part(tile.n))])
+    row = problem.formats.weights.row_bytes(problem.k)
+    return with_weights(config, args, [rows(args.b, row, count, box) for box in (tile.n, part(tile.n))])
 
 
 def with_weights(config: GemmConfig, args: Any, weights: list[MapFields]) -> list[MapFields]:
     """Those of `weights` between the ones of A and of its scales and D."""
     problem, tile = config.problem, config.tile
-    scales = (config.smem.scale_rows, 1)
+    row = problem.formats.activations.row_bytes(problem.k)
     # FP32 leaves from registers; its map is there and not used.
     kind, swizzle = (TensorMapDtype.F32, 0) if problem.output == F32 else (TensorMapDtype.BF16, tile.store_swizzle)
     d_row, d_box = (problem.n * problem.output_bytes,), (tile.store_columns, tile.store_rows)
     return [
-        *(rows(args.a, problem.k, args.m, box) for box in (tile.m, part(tile.m))),
+        *(rows(args.a, row, args.m, box) for box in (tile.m, part(tile.m))),
         *weights,
-        MapFields(args.a_sf, TensorMapDtype.F32, (args.m, problem.k_blocks), (4 * args.a_sf_ld,), scales, 0, L2_PROMOTION),
+        # Without scales their map is there, too, and not used.
+        scales(config, args) if tile.scaled else rows(args.a, row, args.m, tile.m),
         MapFields(args.d, kind, (problem.n, args.m), d_row, d_box, swizzle, L2_PROMOTION),
     ]
 
 
+def scales(config: GemmConfig, args: Any) -> MapFields:
+    """Of A: FP32, of the rows of a tile and one K block."""
+    dims, box = (args.m, config.problem.k_blocks), (config.smem.scale_rows, 1)
+    return MapFields(args.a_sf, TensorMapDtype.F32, dims, (4 * args.a_sf_ld,), box, 0, L2_PROMOTION)
+
+
 def rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128) -> MapFields:
     """Of a matrix of bytes, whose boxes are so many rows of 128."""
-    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (BLOCK_K, box), swizzle, L2_PROMOTION)
+    return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, L2_PROMOTION)
 
 
 def part(rows: int) -> int:

@@ -1,4 +1,4 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py) and an epilogue.
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/main_loop.py, accumulate.py) and an epilogue.
 
 The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
@@ -16,12 +16,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
+from ...blocks.sm90.accumulate import accumulate_tile
 from ...blocks.sm90.main_loop import Share, multiply_ahead, multiply_tile
 from ...blocks.sm90.math_thread import MathThread
 from ...blocks.sm90.tokens_as_m import RowShare
 from ...blocks.sm90.tokens_as_n import ColumnShare
 from ...blocks.sm90.weight_scales import ScaleMatrix, WeightScales
-from ...device.stage import Stage
+from ...device.stage import Stage, release_stage
 from ...device.tile_queue import TileQueue
 from ...device.tma import wait_group_read
 from ...layouts.activity import Activity, Role
@@ -73,12 +74,22 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
     else:
         rows = rows_of(ctx.config, me, False)
-        sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+        if cutlass.const_expr(ctx.config.idles):
+            sums = rows.zero().parts
+            if rows.first_token < tile.valid_m:
+                sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+            else:
+                stage = leave_out(ctx, stage, me)
+        else:
+            sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
         ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         if cutlass.const_expr(ctx.config.split_k):
             exchange.finish_tile(ctx, tile, rows, sums, tiles)
+        elif cutlass.const_expr(ctx.config.idles):
+            if rows.first_token < tile.valid_m:
+                finish_rows(ctx, tile, rows, sums)
         else:
             finish_rows(ctx, tile, rows, sums)
             ctx.stamp(Activity.EPILOGUE, tile)
@@ -105,6 +116,16 @@ def compute_rows(
 
 
 @cute.jit
+def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
+    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
+    for _ in cutlass.range(ctx.k_blocks, unroll=1):
+        stage.wait_full()
+        release_stage(stage, me.lane)
+        stage = stage.next()
+    return stage
+
+
+@cute.jit
 def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, stage: Stage):
     """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
@@ -122,6 +143,8 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
 @cute.jit
 def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
     """All K blocks of a tile that this CTA has."""
+    if cutlass.const_expr(not ctx.config.tile.scaled):
+        return accumulate_tile(stage, me, ctx.k_blocks, ctx.config.problem.formats.activations.element)
     if cutlass.const_expr(ctx.config.ahead > 1):
         return multiply_ahead(stage, me, scales, ctx.k_blocks, ctx.config.ahead)
     stage.wait_full()

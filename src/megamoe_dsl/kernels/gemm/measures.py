@@ -12,10 +12,16 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_ro
 def measure_gemm(find: Measurer) -> list[Measure]:
     """Of the math warps, where a tile has K blocks enough for a loop, and of the loaders.  Raises `InspectionError`."""
     loaders = [
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + find.config.tile.scaled),
         *measure_weight_loader(find),
     ]
-    return [*(measure_math(find) if find.config.problem.k_blocks > find.config.ahead else ()), *loaders]
+    return [*(measure_math(find) if has_loop(find) else ()), *loaders]
+
+
+def has_loop(find: Measurer) -> bool:
+    """Whether K blocks of a tile are multiplied in a loop; where sums stay in the tensor core, the first is before it."""
+    config = find.config
+    return bool(config.most_k_blocks > (config.ahead if config.tile.scaled else 2))
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:

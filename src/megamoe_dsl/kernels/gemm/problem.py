@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.scale_factors import SCALES_PER_WORD
 from ...integer import as_integer
 from ...problem import ProblemError, integer_between
@@ -15,7 +16,7 @@ KINDS = (DENSE, CONTIGUOUS, PACKED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
-GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
+GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
 COLUMN_STEP = 16
 ROW_BLOCK = 128  # rows that a contiguous problem gives an index of its group
 MOST_GROUPS = 1024
@@ -27,7 +28,7 @@ class GemmProblem:
     """Everything of a GEMM but M, which every launch says anew.
 
     n           columns of D, rows of B; a multiple of 16
-    k           a multiple of 128
+    k           a multiple of 128; of BF16 of 64
     kind        dense       one B
                 contiguous  rows sorted by group, every group padded to whole blocks of 128 rows; an index of the group for each block
                 packed      rows sorted by group without padding; the end of each group's rows
@@ -38,6 +39,7 @@ class GemmProblem:
     recipe      number formats of A and B (recipe.py):
                 fp8xfp8    E4M3, one FP32 scale per row and 128 of K, by E4M3, one per 128 rows and 128 of K (SM90)
                 fp8xmxfp4  E4M3, one FP32 scale per row and 128 of K, by E2M1, one UE8M0 scale per row and 32 of K (SM90)
+                bf16xbf16  BF16 by BF16, without scales (SM90)
                 fp8xfp4    E4M3 by E2M1, both with one UE8M0 scale per row and 32 of K (SM100)
                 mxf4xmxf4  E2M1 by E2M1, likewise (SM100)
                 mxfp8xmxfp8  E4M3 by E4M3, likewise (SM100)
@@ -63,9 +65,9 @@ class GemmProblem:
                 raise ProblemError(field, getattr(self, field), "a positive integer")
             object.__setattr__(self, field, value)
         self._require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
-        self._require("k", self.k % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
-        self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
         self._require("recipe", self.recipe in GEMM_RECIPES, "one of " + ", ".join(GEMM_RECIPES))
+        self._require("k", self.k % self.k_block == 0, f"a multiple of {self.k_block}")
+        self._require("kind", self.kind in KINDS, "one of " + ", ".join(KINDS))
         most = 1 if self.kind == DENSE else MOST_GROUPS
         self._require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
         self._require("output", self.output in self.outputs, "one of " + ", ".join(self.outputs))
@@ -87,9 +89,14 @@ class GemmProblem:
         return self.formats.promoted and self.formats.weights.element == E2M1
 
     @property
+    def k_block(self) -> int:
+        """Values of K that are counted together: those of a scale, where rows of a stage have as many or more, else those of such a row."""
+        return min(SCALE_BLOCK, 8 * ROW_BYTES // self.formats.activations.element_bits)
+
+    @property
     def k_blocks(self) -> int:
-        """Blocks of 128 of K."""
-        return self.k // SCALE_BLOCK
+        """Blocks of `k_block` of K."""
+        return self.k // self.k_block
 
     @property
     def k_words(self) -> int:
@@ -105,6 +112,11 @@ class GemmProblem:
     def has_factors(self) -> bool:
         """Whether D is multiplied with a factor of its group."""
         return self.formats.weights.factor
+
+    @property
+    def d_columns(self) -> int:
+        """Of D."""
+        return self.n
 
     @property
     def output_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
+from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...layouts.arith import align
 from ...layouts.mbarrier import MBarrier
 from ...layouts.region import F32, U8, U32, U64, Field, Region
@@ -68,13 +68,13 @@ class GemmSmemPlan:
 
     @property
     def scale_rows(self) -> int:
-        """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind."""
-        return self.tile.m + (SCALE_STEP if self.any_row else 0)
+        """Scales of A that a stage holds: those of the tile's rows, and of up to three before them or behind; 0 without scales."""
+        return self.tile.m + (SCALE_STEP if self.any_row else 0) if self.tile.scaled else 0
 
     @property
     def weight_bytes(self) -> int:
-        """Of a stage: E4M3 [n][BLOCK_K]."""
-        return self.tile.n * BLOCK_K
+        """Of a stage."""
+        return self.tile.n * ROW_BYTES
 
     @property
     def more_operands(self) -> tuple[Field, ...]:
@@ -104,7 +104,7 @@ class GemmSmemPlan:
         return Region.stack(
             "smem",
             Field("weights", (stages, self.weight_bytes), U8, OPERAND_ALIGNMENT),
-            Field("tokens", (stages, tile.m * BLOCK_K), U8, OPERAND_ALIGNMENT),
+            Field("tokens", (stages, tile.m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
             *self.more_operands,
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),

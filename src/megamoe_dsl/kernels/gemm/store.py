@@ -6,6 +6,7 @@ rows that follow belong to another group, a box that is not full goes row by row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -77,8 +78,16 @@ def store_whole_box(ctx: GemmContext, staging: Int32, x: Int32, y: Int32):
 
 
 @cute.jit
-def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: Int32, lane: Int32):
-    """The first `rows` rows, 16 bytes a lane; D has a multiple of 16 columns, so that 8 of them are all there or not."""
+def store_box_rows(
+    ctx: GemmContext,
+    staging: Int32,
+    x: Int32,
+    y: Int32,
+    rows: Int32,
+    lane: Int32,
+    ordered: cutlass.Constexpr[Callable[..., Any]] = tuple,
+):
+    """The first `rows` rows, 16 bytes a lane, `ordered`; D has a multiple of 16 columns, so that 8 of them are all there or not."""
     config, tile = ctx.config, ctx.config.tile
     per_row = tile.store_columns // MATRIX
     swizzle = Swizzle(tile.store_swizzle)
@@ -88,7 +97,7 @@ def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: I
         column = x + chunk * MATRIX
         if (row < rows) & (column < config.problem.n):
             value = load_shared_v4(staging + swizzle(row * (per_row * CHUNK) + chunk * CHUNK))
-            store_v4(ctx.args.d + (Int64(y + row) * config.problem.n + column) * 2, value)
+            store_v4(ctx.args.d + (Int64(y + row) * config.problem.d_columns + column) * 2, ordered(value))
     sync_warp()
 
 

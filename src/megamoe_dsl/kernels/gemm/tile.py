@@ -9,6 +9,7 @@ from .problem import SCALE_BLOCK
 
 WARPS_PER_GROUP = 4
 GROUP_ROWS = 64  # of a wgmma
+MOST_COLUMNS = 256  # of a wgmma
 MOST_CHUNK = 192  # columns of a wgmma whose partial sums and sums fit a thread's registers
 STORE_SPANS = (128, 64, 32)  # bytes of a row of D that one TMA box holds, swizzled
 SWAPPED_COLUMNS = 16  # of D, which a warp has where rows of A are the wgmma's columns
@@ -20,6 +21,7 @@ class TileShape:
 
     swap_ab  rows of A are the wgmma's columns
     halves   a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
+    scaled   operands have scales, so that partial sums leave the tensor core; else sums stay there
     """
 
     m: int
@@ -27,6 +29,7 @@ class TileShape:
     warpgroups: int
     swap_ab: bool
     halves: bool
+    scaled: bool
 
     def shares_rows(self, half: bool) -> bool:
         """Whether all warpgroups have the same rows of A and different ones of B."""
@@ -40,7 +43,7 @@ class TileShape:
         """Parts of them that the tensor core computes one after another."""
         if self.swap_ab:
             return self.columns(half) // GROUP_ROWS
-        return 1 if self.columns(half) <= MOST_CHUNK else 2
+        return -(-self.columns(half) // (MOST_CHUNK if self.scaled else MOST_COLUMNS))
 
     @property
     def sums(self) -> int:
@@ -54,10 +57,14 @@ class TileShape:
     def splits(self, half: bool) -> tuple[int, ...]:
         """How many of a warpgroup's columns can lie before the next row of scales; all of them first."""
         columns, firsts = self.columns(half), range(0, SCALE_BLOCK, self.scale_step(half))
+        if not self.scaled:
+            return (columns,)
         return tuple(sorted({min(columns, SCALE_BLOCK - first) for first in firsts}, reverse=True))
 
     def scale_rows(self, half: bool) -> int:
         """Rows of scales that a warpgroup's columns can need."""
+        if not self.scaled:
+            return 0
         return -(-(SCALE_BLOCK - self.scale_step(half) + self.columns(half)) // SCALE_BLOCK)
 
     @property

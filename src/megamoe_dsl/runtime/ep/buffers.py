@@ -88,12 +88,19 @@ class EpSymmetric:
 
     sym       its memory, uint8; None makes it on `device`
     watchdog  the record; None makes one
+    keeps_rows  whether it has room for a combine that keeps rows' results until they are sent (`GemmCombineConfig`)
     """
 
     def __init__(
-        self, problem: Problem, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None, device: torch.device | str = "cpu"
+        self,
+        problem: Problem,
+        sym: torch.Tensor | None = None,
+        watchdog: torch.Tensor | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        keeps_rows: bool = False,
     ) -> None:
-        self.problem, self.region = problem, symmetric_buffer(problem)
+        self.problem, self.region = problem, symmetric_buffer(problem, keeps_rows)
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         self.watchdog = new_record(self.sym.device) if watchdog is None else watchdog
 
@@ -149,9 +156,15 @@ class EpBuffers(EpSymmetric):
     All memory is on their device."""
 
     def __init__(
-        self, problem: Problem, weights: ExpertWeights, sym: torch.Tensor | None = None, watchdog: torch.Tensor | None = None
+        self,
+        problem: Problem,
+        weights: ExpertWeights,
+        sym: torch.Tensor | None = None,
+        watchdog: torch.Tensor | None = None,
+        *,
+        keeps_rows: bool = False,
     ) -> None:
-        super().__init__(problem, sym, watchdog, weights.fc1.device)
+        super().__init__(problem, sym, watchdog, device=weights.fc1.device, keeps_rows=keeps_rows)
         self.weights = weights
         self.traces: dict[EpConfig, torch.Tensor] = {}
 

@@ -66,17 +66,17 @@ class EpMoE(torch.nn.Module):
         check_weights(problem, weights)
         self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
         store = ArtifactStore(cache_folder()) if store is None else store
-        region = symmetric_buffer(problem)
-        self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
-        if self.symmetric.num_bytes != region.size:
-            raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
-        device = self.symmetric.sym.device
-        check_device("weights.fc1", weights.fc1, device)
+        device = weights.fc1.device
         target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
         tokens = problem.max_tokens_per_rank
         self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-        self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog)
+        region = symmetric_buffer(problem, self.combine_config.keeps_rows)
+        self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
+        if self.symmetric.num_bytes not in (region.size, symmetric_buffer(problem, True).size):
+            raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
+        check_device("weights.fc1", weights.fc1, self.symmetric.sym.device)
+        self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps_rows=self.combine_config.keeps_rows)
         self.rows = self.memory.new_rows()
         self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)

@@ -52,7 +52,7 @@ class SimulatedEp:
             raise ProblemError("len(weights)", len(weights), f"num_ranks = {self.problem.num_ranks}")
         for one in weights:
             check_weights(self.problem, one)
-        self.ranks = [EpBuffers(self.problem, one) for one in weights]
+        self.ranks = [EpBuffers(self.problem, one, keeps_rows=combine.config.keeps_rows) for one in weights]
         self.peers = torch.tensor([rank.sym.data_ptr() for rank in self.ranks], dtype=torch.int64, device=CPU)
         self.simulator = Simulator(None, GlobalMemory(), seed=seed, race=race, progress=progress)
 

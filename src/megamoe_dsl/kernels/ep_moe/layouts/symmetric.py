@@ -14,6 +14,7 @@ from .pool import pool_rows
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
+SMALLEST_TILE = 64  # rows and columns, where rows' results are kept
 SCALE_CHANNELS = CHANNELS_PER_WORD
 """Of a word of scales: one of FP32, or four of UE8M0."""
 
@@ -45,8 +46,14 @@ def send_capacity(problem: Problem) -> int:
     return problem.max_tokens_per_rank * problem.max_experts_per_token
 
 
+def kept_results(rows: int, hidden: int) -> tuple[Field, ...]:
+    """Fields of a rank that keeps its rows' results until they are sent."""
+    parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
+    return Field("finished", (2, parts), U32, ALIGNMENT), Field("kept", (rows, hidden), BF16, ALIGNMENT)
+
+
 @lru_cache
-def symmetric_buffer(problem: Problem) -> Region:
+def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
     """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, E = experts, El = local ones.
     A pair is a token and one of its slots, token * K + slot.
 
@@ -72,7 +79,13 @@ def symmetric_buffer(problem: Problem) -> Region:
     | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
     | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
     | results       | bf16 [P, H]      | Linear2    | combine: of this rank's rows, or of its pairs |
+    | sources       | i32 [P]          | dispatch   | tail warps, loaders that gather: the row where a row's token lies |
+    | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
+    | row_sf        | f32 [P, H / 128] | dispatch   | loaders that gather: scales of the rows where tokens lie |
+    | finished      | u32 [2, P H / 4096] | Linear2 | who sends results: warps that have done a part of a block, of every other launch |
+    | kept          | bf16 [P, H]      | Linear2    | who sends results: those of this rank's rows |
 
+    The last two with `keeps_rows` only: where results are not sent by the epilogue.
     E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
     of a row and 128 channels in a word, in UTCCP order.
     """
@@ -103,4 +116,8 @@ def symmetric_buffer(problem: Problem) -> Region:
         Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), word, ALIGNMENT),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
+        Field("sources", (rows,), I32, ALIGNMENT),
+        Field("stored", (rows,), U32, ALIGNMENT),
+        Field("row_sf", (rows, hidden // SCALE_CHANNELS), word, ALIGNMENT),
+        *(kept_results(rows, hidden) if keeps_rows else ()),
     )

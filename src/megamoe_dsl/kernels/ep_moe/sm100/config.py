@@ -14,6 +14,8 @@ from ....hardware.tmem import TmemPlan
 from ....layouts.arith import Int
 from ....problem import Problem
 from ....target import Target
+from ...gather_gemm.sm100.config import Sm100GatherConfig
+from ...gather_gemm.sm100.threads import GATHER_WARPS
 from ...gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ..config import DispatchGemmConfig, EpConfig, GemmCombineConfig
 
@@ -48,7 +50,9 @@ class Sm100EpConfig(EpConfig):
 
     def _gemm(self, num_stages: int) -> Sm100GemmConfig:
         tile = (self.block_m, self.num_sms, self.block_k, self.epilogue_warpgroups)
-        return Sm100GemmConfig(self.gemm_problem, *tile, group_m=self.group_m, dealt=True, num_stages=num_stages)
+        kind: type[Any] = Sm100GatherConfig if self.gathers else Sm100GemmConfig
+        found: Sm100GemmConfig = kind(self.gemm_problem, *tile, group_m=self.group_m, dealt=True, num_stages=num_stages)
+        return found
 
     def scale_row(self, row: Int) -> Int:
         """In the order in which `tcgen05.cp` takes them."""
@@ -79,9 +83,26 @@ class Sm100DispatchGemmConfig(Sm100EpConfig, DispatchGemmConfig):
         most = f"at most {SF_ATOM_ROWS}: an expert's rows begin at a multiple of it, and those after them may be on their way"
         require(self.block_m <= SF_ATOM_ROWS, "block_m", self.block_m, most)
         whole = f"False, or block_m = {SF_ATOM_ROWS}: scales of {SF_ATOM_ROWS} rows are fetched together"
-        require(not self.block_wise or self.block_m == SF_ATOM_ROWS, "block_wise", self.block_wise, whole)
+        alone = self.gathers or self.block_m == SF_ATOM_ROWS
+        require(not self.block_wise or alone, "block_wise", self.block_wise, whole)
+
+    @property
+    def gathering_warps(self) -> int:
+        """That bring rows from where their tokens lie, and their scales."""
+        return GATHER_WARPS if self.gathers else 0
 
 
 @dataclass(frozen=True)
 class Sm100GemmCombineConfig(Sm100EpConfig, GemmCombineConfig):
-    """A `GemmCombineConfig` of pairs."""
+    """A `GemmCombineConfig` of pairs.  Raises `ConfigError` for tiles that could not be told apart by the 128 rows that they are of."""
+
+    def check_fields(self) -> None:
+        """Raises `ConfigError`."""
+        super().check_fields()
+        whole = self.interleaved or SF_ATOM_ROWS % self.block_m == 0
+        require(whole, "block_m", self.block_m, f"a divisor of {SF_ATOM_ROWS} where tiles of a block of rows are counted")
+
+    @property
+    def tile_warps(self) -> int:
+        """Of both CTAs."""
+        return self.cluster * self.math_warps

@@ -1,6 +1,10 @@
-"""The epilogue of Linear2 that sends results to the ranks of their tokens: a row of `results` for each pair of a token and a slot.
+"""Epilogues of Linear2 whose results go to the ranks of their tokens, a row of `results` for each pair of a token and a slot: `send_tile`
+sends them, `keep_tile` leaves that to the communication warps.
 
-signals   nothing: the rank barrier RESULTS follows
+| role      | signals |
+|---|---|
+| send_tile | nothing: the rank barrier RESULTS follows |
+| keep_tile | finished, of a part of a block's rows, per warp (release, after its results) |
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from ....device.memory import load_u64
 from ...gemm.sm100.epilogue import ResultsOfTile, store_tile_of
 from ...gemm.work_tile import GemmTile
 from ..context import EpGemm
+from ..serial import count_tile
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,9 @@ class SentRows(ResultsOfTile):
 def send_tile(ctx: EpGemm, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32) -> None:
     """A warp's part of a tile, whose sums begin at TMEM column `column`."""
     store_tile_of(ctx, tile, column, group, warp, lane, SentRows)
+
+
+def keep_tile(ctx: EpGemm, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32) -> None:
+    """The same to this rank's memory, where it is counted."""
+    store_tile_of(ctx, tile, column, group, warp, lane)
+    count_tile(ctx, tile, lane)

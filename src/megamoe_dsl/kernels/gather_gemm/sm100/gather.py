@@ -62,6 +62,7 @@ def gather_tokens(ctx: PairGatherContext, thread: Int32):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
+        ctx.wait_rows(tile)
         if cutlass.const_expr(ctx.config.problem.gathers):
             stage = bring_tile(ctx, tile, thread, listed_rows(ctx, tile, thread, lists), stage)
             lists = lists.next()

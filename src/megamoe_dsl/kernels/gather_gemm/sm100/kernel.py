@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -59,8 +60,8 @@ def initialise(ctx: PairGatherContext, warp: Any):
 
 
 @cute.jit
-def run_loader_warp(ctx: PairGatherContext, warp: Any):
-    """One of the first four warps."""
+def run_loader_warp(ctx: PairGatherContext, warp: Any, schedule: cutlass.Constexpr[Callable[[Any], None]] = schedule_tiles):
+    """One of the first four warps; `schedule` is what the even CTA's scheduler warp does."""
     if warp == WEIGHTS_WARP:
         if cutlass.const_expr(ctx.config.problem.gate_up):
             load_weights(ctx, gate_up_operand)
@@ -74,7 +75,7 @@ def run_loader_warp(ctx: PairGatherContext, warp: Any):
     elif warp == SCHEDULER_WARP:
         tensor_memory.check_first_column(ctx)
         if ctx.cta_rank == 0:
-            schedule_tiles(ctx)
+            schedule(ctx)
     elif cutlass.const_expr(ctx.config.problem.gathers):
         list_rows(ctx)
 

@@ -30,6 +30,7 @@ def list_rows(ctx: PairGatherContext):
     lane, lists = cute.arch.lane_idx(), Ring.start(LISTS)
     tile, tiles = next_tile(ctx.first_tile)
     while tile.valid():
+        ctx.wait_rows(tile)
         wait(ctx.barrier("list_empty", lists.index), lists.phase ^ 1)
         first, place = ctx.source_row(tile), ctx.shared("rows", lists.index)
         for start in cutlass.range_constexpr(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, 32):

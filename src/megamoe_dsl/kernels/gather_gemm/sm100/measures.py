@@ -9,8 +9,8 @@ from ...gemm.sm100.measures import measure_epilogue, measure_mma, measure_weight
 def measure_gather(find: Measurer) -> list[Measure]:
     """Of a warp that gathers: its lanes issue a gather4 one after another, in a loop of their own."""
     if not find.config.problem.gathers:
-        return find.tiled_loop("token_gather", "token gatherer", "gather.bring_tile", "UTMALDG", 1)
-    rows, _ = find.k_loop("gather.bring_tile", "UTMALDG", 1)
+        return find.tiled_loop("token_gather", "token gatherer", "gather.", "UTMALDG", 1)
+    rows, _ = find.k_loop("gather.", "UTMALDG", 1)
     block = find.around(rows)
     return [
         find.measure("token_gather_rows", "token gatherer", "4 rows", rows, 1),

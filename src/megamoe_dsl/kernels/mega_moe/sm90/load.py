@@ -57,7 +57,7 @@ def tokens_of(ctx: Sm90Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     scales = ctx.map(Sm90Map.SFA, tile.phase)
     row = config.first_row(tile.pool_block)
     k_blocks = ctx.k_blocks(tile)
-    return TokenTile(tokens, scales, row, rows, plan.token_transaction(rows)), k_blocks
+    return TokenTile(tokens, row, rows, plan.token_transaction(rows), scales), k_blocks
 
 
 @cute.jit
