@@ -236,7 +236,7 @@ def test_measures_of_decoded_weights() -> None:
     assert 16 + 8 < found["decode_k_block"].kinds["smem"] < 16 + 20
     assert found["decode_k_block"].instructions < 430
     assert found["math_k_block"].kinds["mma"] == 8 and found["math_k_block_half_tile"].kinds["mma"] == 4
-    assert [(one.group, one.budget) for one in inspection.registers][-1] == ("decode", 32)
+    assert [(one.group, one.budget) for one in inspection.registers][-1] == ("decode", 48)
     assert all(one.used <= one.budget for one in inspection.registers)
 
 

@@ -70,7 +70,7 @@ def test_decoded_stages_are_given_back_for_such_lanes_too() -> None:
     ranks, report = layer.launch(case)
     assert [one.violations for one in ranks] == [0]
     found = {(one.kind, " smem+" in one.where, one.second.split(" mbarrier")[0]) for one in report.findings}
-    assert found == {("WAR race", True, "TMA load for"), ("WAR race", True, "rank 0 CTA (0,0,0) warp 16 lane 0")}
+    assert found == {("WAR race", True, "TMA load for"), ("WAR race", True, "rank 0 CTA (0,0,0) warp 12 lane 0")}
 
 
 def by_function(order: str) -> list[WarpBarrier]:

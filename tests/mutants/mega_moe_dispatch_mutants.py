@@ -24,8 +24,8 @@ DISPATCH = (
         "only the first 128 experts are counted",
         "too narrow",
         COUNTS,
-        "for first in range(0, experts, THREADS)]",
-        "for first in range(0, THREADS, THREADS)]",
+        "for first in range(0, experts, group.size)]",
+        "for first in range(0, group.size, group.size)]",
         (f"{SM90_RUNS}::test_more_than_128_experts", f"{SM100_RUNS}::test_more_than_128_experts"),
     ),
     Mutant(

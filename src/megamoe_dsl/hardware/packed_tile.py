@@ -32,6 +32,8 @@ CODE_BYTES = TILE_ROWS * TILE_K // 2
 HALF_BYTES = 128 * 16
 """Of codes: two steps of K of 64 rows."""
 RECORD_BYTES = 16
+SCALE_OFFSET, EXPONENTS_OFFSET = 8, 12
+"""Of the tile's scale and of the rows' powers of two in a record."""
 RECORDS_BYTES = TILE_ROWS // 4 * RECORD_BYTES
 TILE_BYTES = CODE_BYTES + RECORDS_BYTES
 LINE_BYTES = 128

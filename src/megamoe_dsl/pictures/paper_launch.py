@@ -17,7 +17,6 @@ from heapq import heapify, heapreplace
 from itertools import zip_longest
 
 from ..kernels.mega_moe.config import MegaMoeConfig
-from ..kernels.mega_moe.layouts.tile import DISPATCH_WARPS
 from ..schedule import FC1, Block
 from .schedule import k_blocks
 from .workers import Worker, of_cluster
@@ -96,8 +95,9 @@ def row_cost(config: MegaMoeConfig) -> float:
 
 def rows_of(config: MegaMoeConfig, rows: int, sm: int) -> int:
     """Of the rows that this SM pulls: each of its dispatch warps takes every so-many-th."""
-    laps, rest = divmod(rows, DISPATCH_WARPS * config.num_sms)
-    return DISPATCH_WARPS * laps + min(max(rest - DISPATCH_WARPS * sm, 0), DISPATCH_WARPS)
+    warps = config.dispatch_warps
+    laps, rest = divmod(rows, warps * config.num_sms)
+    return warps * laps + min(max(rest - warps * sm, 0), warps)
 
 
 def pull_times(config: MegaMoeConfig, counts: Sequence[int]) -> dict[int, float]:
@@ -106,8 +106,8 @@ def pull_times(config: MegaMoeConfig, counts: Sequence[int]) -> dict[int, float]
     for count in counts:
         for first in range(0, count, config.block_m):
             last = rows + min(first + config.block_m, count) - 1
-            laps = last // (DISPATCH_WARPS * config.num_sms) + 1
-            times[block] = DISPATCH + laps * DISPATCH_WARPS * row_cost(config)
+            laps = last // (config.dispatch_warps * config.num_sms) + 1
+            times[block] = DISPATCH + laps * config.dispatch_warps * row_cost(config)
             block += 1
         rows += count
     return times

@@ -21,12 +21,11 @@ from cutlass import Int32, Uint32
 from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
 from ...device.matrix import load_four
 from ...device.mbarrier import arrive
-from ...device.memory import fence_async_shared, load_shared_v4, store_shared_u32, store_shared_v4
-from ...device.ptx import emit_to
+from ...device.memory import fence_async_shared, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, sync_warp
 from ...hardware.packed_part import WHOLE_TILE, PackedPart
-from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, TINY_BITS, record_index, unit_of
+from ...hardware.packed_tile import EXPONENTS_OFFSET, HALF_BYTES, RECORD_BYTES, SCALE_OFFSET, TINY_BITS, record_index, unit_of
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 
@@ -53,12 +52,16 @@ class CodeStage(Stage):
 @cute.jit
 def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE):
     """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups.  Returns the stage after them."""
-    for _ in cutlass.range(k_blocks, unroll=1):
+    for k in cutlass.range(k_blocks, unroll=1):
         codes = CodeStage.of(stage)
         codes.wait_full()
-        records = records_of(codes, me, part)
+        shifts = shifts_of_stage(codes, me, part)
         stage.wait_empty()
-        decode_stage(codes, stage, me, table, part, records)
+        if (me.warp == 0) & (me.lane == 0):
+            store_shared_u32(stage.shared("sfb"), load_shared_u32(record_of(codes, me, part, 0) + SCALE_OFFSET))
+        if k + 1 == k_blocks:
+            send_exponents(codes, stage, me, part)
+        decode_stage(codes, stage, me, table, part, shifts)
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
@@ -68,24 +71,29 @@ def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, par
     return stage
 
 
-def records_of(codes: Stage, me: MathThread, part: PackedPart) -> tuple[tuple[Any, ...], ...]:
-    """Of the rows that a thread decodes, group by group."""
-    first, row = codes.shared("weights") + part.code_bytes, row_of(me.lane)
-    return tuple(load_shared_v4(first + record_index(g, me.warp, row) * RECORD_BYTES) for g in range(part.groups))
+def record_of(codes: Stage, me: MathThread, part: PackedPart, group: int) -> Any:
+    """Shared address of that of the rows that a thread decodes."""
+    return codes.shared("weights") + (part.code_bytes + record_index(group, me.warp, row_of(me.lane)) * RECORD_BYTES)
+
+
+def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart) -> tuple[Any, ...]:
+    """Words of the rows that a thread decodes, block by block."""
+    return tuple(word for g in range(part.groups) for word in load_shared_v2(record_of(codes, me, part, g)))
 
 
 @cute.jit
-def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart], records: Any):
-    """The warp's rows of one K block, with their scales."""
-    packed = codes.shared("weights")
-    lane = emit_to(Int32, "mov.b32 {}, {};", me.lane)  # no register is left to keep its row's place in
-    row = row_of(lane)
-    if (lane & 3) == 0:
+def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Constexpr[PackedPart]):
+    """The rows' powers of two, for which only the last stage of a tile is asked."""
+    if (me.lane & 3) == 0:
         for g in cutlass.range_constexpr(part.groups):
-            store_shared_u32(stage.shared("row_exponents") + 4 * record_index(g, me.warp, row), records[g][3])
-    if (me.warp == 0) & (me.lane == 0):
-        store_shared_u32(stage.shared("sfb"), records[0][2])
-    shifts = [records[g][block] for g in range(part.groups) for block in range(BLOCKS)]
+            place = stage.shared("row_exponents") + 4 * record_index(g, me.warp, row_of(me.lane))
+            store_shared_u32(place, load_shared_u32(record_of(codes, me, part, g) + EXPONENTS_OFFSET))
+
+
+@cute.jit
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart], shifts: Any):
+    """The warp's rows of one K block."""
+    packed = codes.shared("weights")
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
@@ -101,7 +109,7 @@ def row_of(lane: Any) -> Any:
     return (lane & 4) | (lane >> 3)
 
 
-def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: list[Any], by_table: bool) -> None:
+def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool) -> None:
     """All rows of the warp; without a table where no shift makes subnormal numbers."""
     lane = me.lane
     # Row `lane % 8` of matrix `lane / 8`: the unit of thread `lane / 8` of the quad whose row lanes 4 (lane % 8) and further decode.
@@ -118,7 +126,7 @@ def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: l
         half, g, block = unit
         return load_four(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
 
-    # Neither compiler moves a load over a store: two units ahead of the stores, a load has all of a unit's arithmetic to come back.
+    # Neither compiler moves a load over a store: ahead of other units' stores, a load has their arithmetic to come back.
     loaded = [load(unit) for unit in units[:AHEAD]]
     for i, (half, g, block) in enumerate(units):
         number = BLOCKS * half + block

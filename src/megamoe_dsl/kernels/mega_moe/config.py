@@ -140,6 +140,16 @@ class MegaMoeConfig(ABC):
         """Per thread, of each role."""
 
     @property
+    def dispatch_warps(self) -> int:
+        """Warps that exchange counts and pull tokens."""
+        return DISPATCH_WARPS
+
+    @property
+    def loader_warps(self) -> int:
+        """Warps between dispatch and epilogue: those that load, and those that do what a single lane can."""
+        return LOADER_WARPS
+
+    @property
     def decode_warps(self) -> int:
         """Warps that decode weights for the others."""
         return 0
@@ -147,19 +157,20 @@ class MegaMoeConfig(ABC):
     @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (DISPATCH_WARPS + LOADER_WARPS + self.epilogue_warps + self.decode_warps)
+        return 32 * (self.dispatch_warps + self.loader_warps + self.epilogue_warps + self.decode_warps)
 
     @property
     def dispatch_epilogue_threads(self) -> int:
         """Those of dispatch and epilogue together."""
-        return 32 * (DISPATCH_WARPS + self.epilogue_warps)
+        return 32 * (self.dispatch_warps + self.epilogue_warps)
 
     @property
     def register_total(self) -> int:
         """Registers of all threads of a CTA."""
         budget = self.registers
-        shares = [(DISPATCH_WARPS, budget.dispatch), (LOADER_WARPS, budget.loader), (self.epilogue_warps, budget.epilogue)]
-        return 32 * sum(warps * registers for warps, registers in [*shares, (self.decode_warps, budget.decode)])
+        warps = (self.dispatch_warps, self.loader_warps, self.epilogue_warps, self.decode_warps)
+        shares = (budget.dispatch, budget.loader, budget.epilogue, budget.decode)
+        return 32 * sum(count * registers for count, registers in zip(warps, shares, strict=True))
 
     # --- tiles
     @property

@@ -17,15 +17,15 @@ from ...device.warp import named_barrier
 from ...layouts.activity import Activity, Role
 from .clean import clean_workspace
 from .context import Context
-from .exchange_counts import THREADS, exchange_counts
+from .exchange_counts import exchange_counts
 from .layouts.named_barrier import NamedBarrier
 from .pull import pull_tokens
 
 
 @cute.jit
 def dispatch(ctx: Context, thread: Int32):
-    """The four dispatch warps."""
-    group = Group(NamedBarrier.DISPATCH, THREADS, thread)
+    """The dispatch warps."""
+    group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.dispatch_warps, thread)
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)
     stamp(ctx, Activity.COUNT)

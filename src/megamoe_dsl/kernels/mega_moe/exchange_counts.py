@@ -3,9 +3,9 @@
 waits     all CTAs at BEFORE_PULL, on SM 0 only (watchdog)
 signals   expert_recv_count_sum of every rank's experts (release, after expert_recv_count and src_token_topk_idx)
 
-All 128 threads stride over the flat [token, slot] list.  A token's slot among its expert's tokens comes from two levels of counters: one
-in SMEM within the CTA, and one per expert in the workspace, by which CTAs reserve slots.  A short list is left to SM 0 alone, which then
-needs only its SMEM counters: that takes less time than a barrier over all CTAs.
+All threads of these warps stride over the flat [token, slot] list.  A token's slot among its expert's tokens comes from two levels of
+counters: one in SMEM within the CTA, and one per expert in the workspace, by which CTAs reserve slots.  A short list is left to SM 0 alone,
+which then needs only its SMEM counters: that takes less time than a barrier over all CTAs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def exchange_counts(ctx: Context, group: Group):
 def exchange_counts_alone(ctx: Context, group: Group):
     """The exchange of at most `ALONE` slots, by SM 0 without the other CTAs."""
     clear_counts(ctx, group)
-    places = [group.thread + first for first in range(0, ALONE, THREADS)]
+    places = [group.thread + first for first in range(0, ALONE, group.size)]
     # All loads are issued before the first is used, so that their latencies overlap.
     experts = [expert_if_any(ctx, i) for i in places]
     for i, expert in zip(places, experts, strict=True):
@@ -83,10 +83,10 @@ def num_slots(ctx: Context) -> Any:
 
 
 def own_experts(ctx: Context, group: Group, last: bool = False) -> list[Any]:
-    """The experts of a thread: every `THREADS`-th.  Numbers beyond the last expert are for the caller to skip; with `last` they are the
+    """The experts of a thread: every so-many-th.  Numbers beyond the last expert are for the caller to skip; with `last` they are the
     last expert's, so that they can be used as addresses."""
     experts = ctx.config.problem.num_experts
-    numbers = [group.thread + first for first in range(0, experts, THREADS)]
+    numbers = [group.thread + first for first in range(0, experts, group.size)]
     return [minimum(number, experts - 1) for number in numbers] if last else numbers
 
 
@@ -103,7 +103,7 @@ def clear_counts(ctx: Context, group: Group):
 def count_tokens(ctx: Context, group: Group):
     """Counts, in SMEM, the tokens of each expert in this CTA's share of the list."""
     clear_counts(ctx, group)
-    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
+    for i in cutlass.range(ctx.sm * group.size + group.thread, num_slots(ctx), ctx.config.num_sms * group.size, unroll=1):
         expert = expert_of(ctx, 0, i)
         if expert >= 0:
             reduce_add_shared(ctx.shared("expert_count", expert), 1)
@@ -145,7 +145,7 @@ def reserve_slots_for(ctx: Context, expert: Int32) -> Int32:
 @cute.jit
 def send_indices(ctx: Context, group: Group):
     """Writes, into the rank of each expert, the index of every token that this rank will have to pull."""
-    for i in cutlass.range(ctx.sm * THREADS + group.thread, num_slots(ctx), ctx.config.num_sms * THREADS, unroll=1):
+    for i in cutlass.range(ctx.sm * group.size + group.thread, num_slots(ctx), ctx.config.num_sms * group.size, unroll=1):
         expert = expert_of(ctx, 0, i)
         if expert >= 0:
             send_index(ctx, expert, atomic_add_shared(ctx.shared("expert_count", expert), 1), i)

@@ -3,8 +3,8 @@
 waits     pull barrier of the warp, per token; of a pool that is a ring, fc2_read_count of the block whose rows a token takes
 signals   fc1_arrival_count of the token's pool block, per token (release, after data, scales, weight and metadata)
 
-A warp takes every (4 * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source ranks take turns as long as
-they have tokens left (min-peeling), so that at any time the warps of the grid pull from all of them.
+Each of a CTA's n dispatch warps takes every (n * num_sms)-th token of this rank's experts, laid end to end.  Within an expert the source
+ranks take turns as long as they have tokens left (min-peeling), so that at any time the warps of the grid pull from all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ...hardware.scale_factors import CHANNELS_PER_WORD
 from ...layouts.arith import ceil_div, div, minimum, select
 from .context import Context
 from .layouts.row_chunks import RowChunks
-from .layouts.tile import DISPATCH_WARPS
 from .ring import wait_rows
 from .table import SharedTable
 
@@ -76,7 +75,8 @@ def pull_tokens(ctx: Context, warp: Int32):
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
-    cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * DISPATCH_WARPS + warp, table.tokens(Int32(0))), problem.experts_per_rank)
+    warps = ctx.config.dispatch_warps
+    cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * warps + warp, table.tokens(Int32(0))), problem.experts_per_rank)
     uses, loaded, rank_tokens = Int32(0), Int32(-1), no_tokens(problem.num_ranks)
     while cursor.expert < problem.experts_per_rank:
         if cursor.expert != loaded:
@@ -86,9 +86,7 @@ def pull_tokens(ctx: Context, warp: Int32):
         source = choose_source(problem.num_ranks, rank_tokens, cursor.index)
         pull_token(ctx, cursor, source, warp, lane, uses)
         uses = uses + 1
-        cursor = advance_to_valid(
-            dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * DISPATCH_WARPS), problem.experts_per_rank
-        )
+        cursor = advance_to_valid(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * warps), problem.experts_per_rank)
 
 
 def no_tokens(num_ranks: int) -> tuple[Int32, ...]:

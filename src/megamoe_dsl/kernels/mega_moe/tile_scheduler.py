@@ -16,6 +16,7 @@ epilogues, so the queue has two places; where two epilogue warpgroups take alter
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,15 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...blocks.walk import Walk, advance_to_valid, first_number
+from ...device.ring import Ring
 from ...device.tile_queue import TileQueue, fetch_numbers, publish, read_tile
+from ...schedule import Block
 from ...schedule.fused_moe import mma_tokens
 from .context import Context
 from .table import TracedOrder, TracedRingOrder, fill_table, start_walk
+
+Finish = Callable[[Context, Block, Ring], Ring]
+"""Of a tile, with the place in a ring that belongs to the warp; returns that of the next one."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,23 @@ class WorkTile:
 
 
 @cute.jit
-def schedule_tiles(ctx: Context):
-    """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic."""
+def schedule_tiles(ctx: Context, finish: cutlass.Constexpr[Finish | None] = None):
+    """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic.
+
+    finish: what the warp does with each tile besides, once the tile after it has been published."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, TracedRingOrder if ctx.config.ring_blocks else TracedOrder))
+        publish_tiles(ctx, start_walk(ctx, TracedRingOrder if ctx.config.ring_blocks else TracedOrder), finish)
 
 
 @cute.jit
-def publish_tiles(ctx: Context, blocks: Walk):
+def publish_tiles(ctx: Context, blocks: Walk, finish: cutlass.Constexpr[Finish | None] = None):
     """The tiles of a cluster, from its first block on."""
     config, number = ctx.config, first_number(ctx.sm, ctx.config)
-    queue = ctx.first_tile
+    queue, finished = ctx.first_tile, Ring.start(1)
     publish_blocks(ctx, blocks, queue)
     while blocks.valid():
+        before = None if finish is None else blocks.block()
         queue = queue.next()
         queue.wait_empty()
         # The counter counts from 0; the numbers before those are the first tiles of the clusters.
@@ -81,6 +90,8 @@ def publish_tiles(ctx: Context, blocks: Walk):
         fetched = fetch_numbers(ctx.at("tile_counter"), config.blocks_per_fetch) + first
         blocks, number = advance_to_valid(blocks.forward(fetched - number)), fetched
         publish_blocks(ctx, blocks, queue)
+        if cutlass.const_expr(finish is not None):
+            finished = finish(ctx, before, finished)  # type: ignore[misc, arg-type]
     # Warpgroups that read alternate places each need an end (read_ends).
     for _ in cutlass.range_constexpr(config.alternating_groups - 1):
         queue = queue.next()

@@ -44,6 +44,11 @@ class SmemPlan(ABC):
         """Warps that finish tiles and combine."""
 
     @property
+    def dispatch_warps(self) -> int:
+        """Warps that pull tokens."""
+        return DISPATCH_WARPS
+
+    @property
     @abstractmethod
     def weight_bytes(self) -> int:
         """Of a stage."""
@@ -124,7 +129,7 @@ class SmemPlan(ABC):
     @property
     def dispatch_fields(self) -> tuple[Field, ...]:
         """Slots of a row for each warp that pulls, and counts of tokens."""
-        pull = Field("pull", (DISPATCH_WARPS, self.pull_slots, self.pull_chunk), U8, 128)
+        pull = Field("pull", (self.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
         return (pull, Field("expert_count", (self.num_experts,), U32))
 
     @property

@@ -20,15 +20,15 @@ from ....recipe import E2M1
 from ....tuned import DEFAULT_GPU
 from ..config import MegaMoeConfig, RegisterBudget, experts_with
 from ..layouts.row_chunks import RowChunks
-from ..layouts.tile import WARPS_PER_GROUP
-from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
+from .smem_plan import MATH_WARPGROUPS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan, most_columns, warps_beside
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 """Of packed weights, whose tokens are columns up to 64."""
 REGISTERS = RegisterBudget(40, 40, 216)
-DECODE_REGISTERS = RegisterBudget(24, 24, 200, decode=32)
-"""640 threads begin with 96 each: what the others leave the math warps."""
+DECODE_REGISTERS = RegisterBudget(32, 32, 216, decode=48)
+"""As many threads as without decode warps: dispatch and loaders are one warpgroup."""
 DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
 LOOKAHEAD_FILL = 2.5
 LONG_TILES = 8192
@@ -195,6 +195,16 @@ class Sm90Config(MegaMoeConfig):
     def registers(self) -> RegisterBudget:
         """Per thread, of each role; the same for all shapes."""
         return DECODE_REGISTERS if self.decoded else REGISTERS
+
+    @property
+    def dispatch_warps(self) -> int:
+        """Warps that exchange counts and pull tokens."""
+        return warps_beside(DISPATCH_WARPS, self.decoded)
+
+    @property
+    def loader_warps(self) -> int:
+        """Each with one thing to do, or two where there are fewer (sm90/kernel.py)."""
+        return warps_beside(LOADER_WARPS, self.decoded)
 
     @property
     def decode_warps(self) -> int:

@@ -8,7 +8,16 @@
 | 6     | store of Linear1 tiles | loader |
 | 7     | tile scheduler        | loader |
 | 8-15  | math, epilogues, combine | epilogue |
-| 16-19 | decode of packed weights, for tiles of many tokens | decode |
+
+Where warps decode packed weights, for tiles of many tokens, a warpgroup does what two do otherwise:
+
+| warps | role | registers |
+|---|---|---|
+| 0, 1  | dispatch, pull, clean | loader |
+| 2     | token and weight loader | loader |
+| 3     | tile scheduler, store of Linear1 tiles | loader |
+| 4-11  | math, epilogues, combine | epilogue |
+| 12-15 | decode | decode |
 """
 
 from __future__ import annotations
@@ -25,32 +34,32 @@ from ....device.launch import launch
 from ....device.warp import set_max_registers, smem_base
 from ..arguments import Arguments, BiasedArguments, Sm90Arguments
 from ..dispatch import dispatch
-from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS
 from ..setup import acquire_maps
 from ..tile_scheduler import schedule_tiles
 from .config import Sm90Config
 from .context import Sm90Context
 from .decode import decode_weights
-from .load import load_tokens, load_weights
+from .load import load_operands, load_tokens, load_weights
 from .maps import NUM_MAPS
 from .math import math
-from .smem_plan import MATH_WARPGROUPS
-from .store import store_tiles
+from .store import schedule_and_store, store_tiles
 
 TOKENS_WARP, WEIGHTS_WARP, STORE_WARP, SCHEDULER_WARP = range(DISPATCH_WARPS, DISPATCH_WARPS + LOADER_WARPS)
-FIRST_MATH_WARP = DISPATCH_WARPS + LOADER_WARPS
-FIRST_DECODE_WARP = FIRST_MATH_WARP + WARPS_PER_GROUP * MATH_WARPGROUPS
+OPERANDS_WARP, DEALING_WARP = 2, 3
+"""Where warps decode."""
 
 
 @cute.jit
 def initialise(ctx: Sm90Context, warp: Any):
     """mbarriers, visible to the cluster and to TMA."""
-    if warp == WEIGHTS_WARP:
+    tokens, barriers, table = (OPERANDS_WARP, DEALING_WARP, 0) if ctx.config.decoded else (TOKENS_WARP, WEIGHTS_WARP, STORE_WARP)
+    if warp == barriers:
         init_barriers(ctx)
-    if warp == TOKENS_WARP:
+    if warp == tokens:
         acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
-        if warp == STORE_WARP:
+        if warp == table:
             store_table(ctx.shared("decoded"))
     if cutlass.const_expr(ctx.config.cluster > 1):
         sync_cluster()
@@ -79,17 +88,39 @@ def run_loader_warp(ctx: Sm90Context, warp: Any):
 
 
 @cute.jit
+def run_other_warp(ctx: Sm90Context, warp: Any, thread: Any):
+    """One of the four beside math and decode warps."""
+    set_max_registers(ctx.config.registers.loader, grow=False)
+    if warp < ctx.config.dispatch_warps:
+        dispatch(ctx, thread)
+    elif warp == OPERANDS_WARP:
+        load_operands(ctx)
+    else:
+        schedule_and_store(ctx)
+
+
+@cute.jit
 def run_math_warp(ctx: Sm90Context, warp: Any):
     """One of the eight."""
     set_max_registers(ctx.config.registers.epilogue, grow=True)
-    math(ctx, warp - FIRST_MATH_WARP)
+    math(ctx, warp - first_math_warp(ctx.config))
 
 
 @cute.jit
 def run_decode_warp(ctx: Sm90Context, warp: Any):
     """One of the four that a kernel with packed weights and large tiles adds."""
     set_max_registers(ctx.config.registers.decode, grow=False)
-    decode_weights(ctx, warp - FIRST_DECODE_WARP)
+    decode_weights(ctx, warp - first_decode_warp(ctx.config))
+
+
+def first_math_warp(config: Sm90Config) -> int:
+    """They come after dispatch and loaders."""
+    return config.dispatch_warps + config.loader_warps
+
+
+def first_decode_warp(config: Sm90Config) -> int:
+    """They come last."""
+    return first_math_warp(config) + config.epilogue_warps
 
 
 @cute.kernel
@@ -102,18 +133,20 @@ def mega_moe_kernel(config: cutlass.Constexpr[Sm90Config], args: Arguments):
     rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
     ctx = Sm90Context(config, args, smem_base(buffer), cute.arch.block_idx()[0], rank)
     initialise(ctx, warp)
-    if warp < DISPATCH_WARPS:
-        set_max_registers(config.registers.dispatch, grow=False)
-        dispatch(ctx, thread)
-    elif warp < FIRST_MATH_WARP:
-        set_max_registers(config.registers.loader, grow=False)
-        run_loader_warp(ctx, warp)
+    if cutlass.const_expr(config.decoded):
+        if warp < first_math_warp(config):
+            run_other_warp(ctx, warp, thread)
+        elif warp >= first_decode_warp(config):
+            run_decode_warp(ctx, warp)
+        else:
+            run_math_warp(ctx, warp)  # last: where decode warps come after them, ptxas gives them too few registers
     else:
-        if cutlass.const_expr(config.decoded):
-            if warp >= FIRST_DECODE_WARP:
-                run_decode_warp(ctx, warp)
-            else:
-                run_math_warp(ctx, warp)
+        if warp < DISPATCH_WARPS:
+            set_max_registers(config.registers.dispatch, grow=False)
+            dispatch(ctx, thread)
+        elif warp < first_math_warp(config):
+            set_max_registers(config.registers.loader, grow=False)
+            run_loader_warp(ctx, warp)
         else:
             run_math_warp(ctx, warp)
     finalise(ctx)

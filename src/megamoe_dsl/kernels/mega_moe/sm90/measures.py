@@ -19,7 +19,7 @@ def measure_sm90(find: Measurer) -> list[Measure]:
         *measure_math(find),
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
-        find.measure("store_tile", "store", "tile", find.inner("store.", UTMASTG=1), 1),
+        find.measure("store_tile", "store", "tile", find.inner("tile_scheduler." if find.config.decoded else "store.", UTMASTG=1), 1),
         *measure_decode(find),
         find.dispatch(),
         *find.combine(),
@@ -32,7 +32,7 @@ def measure_decode(find: Measurer) -> list[Measure]:
     if not find.config.decoded:
         return []
     loop = find.inner("decode.", PRMT=DECODED_WORDS)
-    look_up = next(i for i in sorted(loop.body) if find.code[i].opcode == "LDS.64")
+    look_up = next(i for i in sorted(loop.body, reverse=True) if find.code[i].opcode == "LDS.64")  # the first are of shifts
     usual = loop.body - find.flow.side(look_up, max(loop.body))
     return [find.measure("decode_k_block", "decode", "K block", Loop(loop.head, usual), 1)]
 
@@ -44,9 +44,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    k_loop, k_blocks = find.k_loop(
-        "packed_share." if find.config.packed and find.config.swap_ab else "tokens_as_", GMMA, WGMMAS_PER_K_BLOCK
-    )
+    share = "decoded_share." if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
+    k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)

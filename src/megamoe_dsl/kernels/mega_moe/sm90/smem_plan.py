@@ -12,7 +12,7 @@ from ....layouts.arith import Int, align
 from ....layouts.mbarrier import MBarrier
 from ....layouts.region import F32, U8, U32, Field
 from ..layouts.smem_plan import SmemPlan
-from ..layouts.tile import DISPATCH_WARPS, TILE_ROWS, WARPS_PER_GROUP
+from ..layouts.tile import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, WARPS_PER_GROUP
 from .barriers import sm90_barrier_table
 
 MATH_WARPGROUPS = 2
@@ -24,6 +24,12 @@ PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
 def most_columns(packed: bool) -> int:
     """Tokens of the largest tile that has them as the wgmma's columns; with more of them `packed` weights are decoded first."""
     return 64 if packed else MOST_COLUMNS
+
+
+def warps_beside(warps: int, decoded: bool) -> int:
+    """Of dispatch or of loaders: half as many where a warpgroup decodes, so that both are one warpgroup together and a CTA has no more
+    threads."""
+    return warps // 2 if decoded else warps
 
 
 def pull_chunk(hidden: int) -> int:
@@ -50,6 +56,16 @@ class Sm90SmemPlan(SmemPlan):
     def epilogue_warps(self) -> int:
         """The math warps."""
         return WARPS_PER_GROUP * MATH_WARPGROUPS
+
+    @property
+    def dispatch_warps(self) -> int:
+        """Warps that pull tokens."""
+        return warps_beside(DISPATCH_WARPS, self.decoded)
+
+    @property
+    def loader_warps(self) -> int:
+        """Warps between those and the math warps."""
+        return warps_beside(LOADER_WARPS, self.decoded)
 
     @property
     def swap_ab(self) -> bool:
@@ -127,8 +143,8 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def tile_readers(self) -> int:
-        """Warps that read work tiles: both loaders, the store warp, the math warps and those that decode."""
-        return 3 + self.epilogue_warps + self.decode_warps
+        """Warps that read work tiles: all but dispatch and the one that deals them."""
+        return self.loader_warps - 1 + self.epilogue_warps + self.decode_warps
 
     @property
     def decode_warps(self) -> int:
@@ -141,7 +157,7 @@ class Sm90SmemPlan(SmemPlan):
         return sm90_barrier_table(
             num_stages=self.num_stages,
             work_tiles=self.work_tiles,
-            dispatch_warps=DISPATCH_WARPS,
+            dispatch_warps=self.dispatch_warps,
             pull_slots=self.pull_slots,
             math_warps=self.epilogue_warps,
             cluster=self.cluster,
