@@ -17,12 +17,21 @@ def measure_sm90(find: Measurer) -> list[Measure]:
     """All measures.  Raises `InspectionError` when one is missing."""
     return [
         *measure_math(find),
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
-        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
+        *measure_loaders(find),
         find.measure("store_tile", "store", "tile", find.inner("tile_scheduler." if find.config.decoded else "store.", UTMASTG=1), 1),
         *measure_decode(find),
         find.dispatch(),
         *find.combine(),
+    ]
+
+
+def measure_loaders(find: Measurer) -> list[Measure]:
+    """The loops of both loaders, or that of the one that loads codes, tokens and scales."""
+    if find.config.decoded:
+        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=3), 1)]
+    return [
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
+        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
     ]
 
 
