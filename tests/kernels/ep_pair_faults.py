@@ -72,4 +72,4 @@ PAIR_CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "scatter of pairs") for fault in SENDING),
     *((fault, "serial of pairs") for fault in (COUNTED_ALONE, *SERIAL)),
 )
-PAIR_SAMPLE = PAIR_CASES[30::50]
+PAIR_SAMPLE = PAIR_CASES[30::30]
