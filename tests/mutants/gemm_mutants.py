@@ -120,7 +120,7 @@ BF16_MUTANTS = (
     ),
     bf16_mutant(
         "the last stage is not given back",
-        "missing release",
+        "missing clean-up",
         ACCUMULATE,
         "\n    sums = wait_block(sums, 0)\n    release_stage(stage.previous(), me.lane)\n",
         "\n    sums = wait_block(sums, 0)\n",
