@@ -136,10 +136,10 @@ def run_point(
             by_tile, refused["quack"] = {}, first_line(error)
         for tile, layer in by_tile.items():
             try:
-                errors[f"quack {tile}"] = inputs.error(layer())
-                ways |= {f"quack {tile}": layer, f"quack fc1 {tile}": layer.fc1, f"quack fc2 {tile}": layer.fc2}
+                errors[f"quack layer {tile}"] = inputs.error(layer())
+                ways |= {f"quack layer {tile}": layer, f"quack fc1 {tile}": layer.fc1, f"quack fc2 {tile}": layer.fc2}
             except Exception as error:  # of a compiler's many kinds; the others' times are wanted all the same
-                refused[f"quack {tile}"] = first_line(error)
+                refused[f"quack layer {tile}"] = first_line(error)
     for name, make in whole.items():
         try:
             way = make()
