@@ -17,7 +17,7 @@ from ...runtime.expert_call import ExpertCall
 from ...runtime.expert_plan import DeviceExperts
 
 
-class Tile(NamedTuple):
+class QuackTile(NamedTuple):
     """Of a CTA's result: rows, columns of gate and up together, and whether warpgroups take turns at whole tiles or share one."""
 
     rows: int
@@ -28,7 +28,7 @@ class Tile(NamedTuple):
         return f"{self.rows} x {self.columns}"
 
 
-TILES = (Tile(128, 192, True), Tile(128, 256, False), Tile(256, 128, False), Tile(256, 192, False))
+TILES = (QuackTile(128, 192, True), QuackTile(128, 256, False), QuackTile(256, 128, False), QuackTile(256, 192, False))
 """The default of quack 0.6.4 on Hopper, and three that its tuner tries there; clusters of two, the only ones with which it gathers rows."""
 
 
