@@ -1,6 +1,7 @@
 """quack's GEMMs as the two linears of a layer in BF16, from a folder with its sources, CuTe DSL and einops: nothing of theirs is installed.
 
-Linear1 gathers its rows and activates gate and up, Linear2 takes them packed; sorting before and the sum after are this library's.
+Linear1 gathers its rows and activates gate and up, Linear2 takes them packed; sorting before and the sum after are this library's.  The
+DSL has to lie under a `site-packages`: quack hashes what its epilogues call, and fails at the DSL's own functions anywhere else.
 """
 
 from __future__ import annotations
