@@ -4,6 +4,7 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,13 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench import history, result_file
 from megamoe_dsl.bench.check import Check
 from megamoe_dsl.bench.history import BATCHES
-from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.point import Point, fp8_weights
 from megamoe_dsl.bench.points import shares_of
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.cases import TokenInputs, random_inputs
+from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.quant import dequantize_e2m1, dequantize_weight_e4m3
 
 MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
 CONFIG = Sm90Config.choose(MOE, 24, num_sms=4, block_m=128)
@@ -138,3 +140,13 @@ def test_comparison_needs_neither_the_dsl_nor_the_command_line() -> None:
     code = f"import sys\nsys.path[:] = {sys.path!r}\nfor name in {absent!r}:\n    sys.modules[name] = None\nimport compare_kernels\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_fp8_kernels_get_the_same_weights_where_the_last_block_of_gate_and_up_is_half_one(biases: bool) -> None:
+    packed = Problem(288, 192, 2, 1, 1, 8, recipe="fp8xmxfp4", activation="swigluoai", biases=biases)
+    weights = random_weights(packed, 0, 1)
+    found = fp8_weights(weights)
+    found.validate(replace(packed, recipe="fp8xfp8"))
+    assert torch.equal(dequantize_weight_e4m3(found.fc1, found.fc1_sf, parts=2), dequantize_e2m1(weights.fc1, weights.fc1_sf).double())
+    assert torch.equal(dequantize_weight_e4m3(found.fc2, found.fc2_sf), dequantize_e2m1(weights.fc2, weights.fc2_sf).double())

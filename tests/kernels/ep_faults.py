@@ -156,9 +156,20 @@ SCATTER = (
     at("READ of rows sent told without release", BETWEEN_RANKS, -1, swap(".release", ".relaxed"), ("race",)),
 )
 KEPT = r"ld\.global\.v4[^;]*;"
-SERIAL = (
+MEETINGS = rf"{WARP_BARRIER}(?:(?!{WARP_BARRIER}).)*?{WRITTEN}(?:(?!{WARP_BARRIER}).)*?{WARP_BARRIER}"
+"""Where lanes that have stored rows meet, to use their box again and to count: either orders what the other does."""
+
+
+def never_met(match: re.Match[str]) -> str:
+    """Lanes that meet at neither."""
+    return re.sub(WARP_BARRIER, "", match[0])
+
+
+KEPT_BY_TMA = (
     before("part counted before its results are written", IN_GPU, 0, WRITTEN, gone, NOT_ORDERED),
-    before("part counted by lanes that have not met", IN_GPU, 0, WARP_BARRIER, gone, ("race",)),
+    before("part counted by lanes that have not met", IN_GPU, 0, MEETINGS, never_met, ("race",)),
+)
+SERIAL = (
     at("part not counted", IN_GPU, 0, gone, STUCK),
     at("part counted without release", IN_GPU, 0, swap(".release", ".relaxed"), ("race",)),
     at("part counted within the CTA", IN_GPU, 0, lambda match: smaller_scope(match[0]), ("race",)),
@@ -179,6 +190,6 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),
     *((fault, "scatter") for fault in SCATTER),
-    *((fault, "serial") for fault in SERIAL),
+    *((fault, "serial") for fault in (*KEPT_BY_TMA, *SERIAL)),
 )
 SAMPLE = CASES[::12]

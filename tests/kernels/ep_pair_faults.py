@@ -23,7 +23,7 @@ from ep_faults import (
 from kernel_faults import SPIN, gone, swap, taken
 from pair_gather_faults import COPY, PAIR_GATHER_FAULTS
 from pair_gemm_faults import ANY, LOAD, PAIR_FAULTS
-from sm90_faults import NOT_ORDERED, Sm90Fault, at, before
+from sm90_faults import NOT_ORDERED, WARP_BARRIER, Sm90Fault, at, before
 
 OF_GEMM = ("work tile not published", "counter of tiles not set back", "counter of tiles set back twice")
 """What `PAIR_FAULTS` have, too."""
@@ -63,12 +63,13 @@ OF_ROWS = (
     before("rows of a list not waited for", COPY, 0, SPIN, taken, ANY),
     at("where a token lies not stored", r"st\.global\.b32[^;]*;", 1, gone, ANY),
 )
+COUNTED_ALONE = before("part counted by lanes that have not met", IN_GPU, 0, WARP_BARRIER, gone, ("race",))
 OF_PAIRS = (*PAIR_FAULTS, *besides(TASKS, ()), *RANKS)
 PAIR_CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch of pairs") for fault in (*OF_PAIRS, *ROWS, *besides(DISPATCH, ROWS))),
     *((fault, "gathered by pairs") for fault in (*GATHERING, *OF_ROWS)),
     *((fault, "gather of pairs") for fault in (*OF_PAIRS, *TILES_DONE, *besides(COMBINE, TILES_DONE))),
     *((fault, "scatter of pairs") for fault in SENDING),
-    *((fault, "serial of pairs") for fault in SERIAL[1:]),  # a pair stores by threads, not by TMA
+    *((fault, "serial of pairs") for fault in (COUNTED_ALONE, *SERIAL)),
 )
-PAIR_SAMPLE = PAIR_CASES[30::50]
+PAIR_SAMPLE = PAIR_CASES[30::30]

@@ -58,7 +58,7 @@ def test_two_ranks(block_m: int, block_n: int, cluster: int) -> None:
 )
 def test_a_token_stored_once(block_m: int, block_n: int, options: dict[str, Any]) -> None:
     """Rows that loaders gather, or that the warps of tail SMs copy: two launches, none of whose tokens crosses twice; then other tokens."""
-    moe = problem(9, num_experts=6, hidden=256)
+    moe = problem(9, num_experts=10, hidden=256)  # more groups of rows than a tail SM has warps
     case = random_case(moe, (9, 6), 1, mask=0.3)
     config = DispatchGemmConfig(moe, block_m, block_n, **{"num_sms": 2, "task_tokens": 2, **options})
     ep = simulated(config, case)

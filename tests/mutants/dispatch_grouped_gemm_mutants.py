@@ -8,7 +8,7 @@ from functools import partial
 from mutant import Mutant
 
 FOLDER = "kernels/ep_moe"
-DISPATCH, SCHEDULER, CONTEXT = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context"))
+DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
 FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
@@ -16,6 +16,7 @@ RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 of_pairs = partial(Mutant, archs=("sm_100a",))
+stored_once = partial(Mutant, nearest=(f"{RUNS}::test_a_token_stored_once",), archs=())
 
 MUTANTS = (
     mutant(
@@ -98,6 +99,27 @@ MUTANTS = (
         "kernels/ep_moe/end.py",
         '            store_u32(ctx.at("task_counter"), 0)\n',
         "            pass\n",
+    ),
+    stored_once("tail warps count from the first SM", "wrong base", TAIL, "(ctx.sm - config.fetching_sms)", "ctx.sm"),
+    stored_once("rows of a tail warp are as far apart as all warps are many", "wrong base", TAIL, "config.tail_sms *", "ctx.num_sms *"),
+    stored_once("rows are counted before they are copied", "missing order", TAIL, "        wait_group(0)\n", ""),
+    stored_once("tail warps take what the launch before has stored", "wrong phase", TAIL, "ctx.epoch + 1", "ctx.epoch"),
+    stored_once("tail warps copy a row from itself", "wrong base", TAIL, "shuffle(source, index)", "first + index"),
+    stored_once("groups of rows go on without padding", "wrong base", GROUPS, "+ padded_rows(groups.rows)", "+ groups.rows"),
+    stored_once("the last group of an expert is left out", "off by one", GROUPS, "ceil_div(self.rows, LANES)", "div(self.rows, LANES)"),
+    stored_once(
+        "each row is said to have its own token",
+        "wrong base",
+        DISPATCH,
+        'ctx.at("sources", places.rows), first)',
+        'ctx.at("sources", places.rows), places.rows)',
+    ),
+    stored_once(
+        "a row is counted before another lane has stored it",
+        "missing order",
+        DISPATCH,
+        "        wait_group(0)  # of the lane that has stored it for all\n        sync_warp()\n",
+        "        wait_group(0)\n",
     ),
     mutant(
         "both CTAs of a pair hand out tiles",

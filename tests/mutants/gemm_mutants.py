@@ -94,6 +94,66 @@ PAIR_MUTANTS = (
         "        sync_warp()\n",
     ),
 )
+BF16_RUNS = (f"{RUNS[0]}[bf16-64]", f"{RUNS[0]}[bf16-24]")
+
+
+def bf16_mutant(name: str, kind: str, file: str, old: str, new: str) -> Mutant:
+    """Of what operands without scales have for themselves."""
+    return Mutant(name, kind, file, old, new, BF16_RUNS, ON_SM90)
+
+
+ACCUMULATE = "blocks/sm90/accumulate.py"
+BF16_MUTANTS = (
+    bf16_mutant(
+        "a stage is given back while the tensor core reads it",
+        "stale buffer",
+        ACCUMULATE,
+        "        sums = wait_block(sums, len(parts))\n",
+        "        sums = wait_block(sums, 2 * len(parts))\n",
+    ),
+    bf16_mutant(
+        "the stage that is given back is the one just issued",
+        "off by one",
+        ACCUMULATE,
+        "        release_stage(stage.previous(), me.lane)\n        stage",
+        "        release_stage(stage, me.lane)\n        stage",
+    ),
+    bf16_mutant(
+        "the last stage is not given back",
+        "missing clean-up",
+        ACCUMULATE,
+        "\n    sums = wait_block(sums, 0)\n    release_stage(stage.previous(), me.lane)\n",
+        "\n    sums = wait_block(sums, 0)\n",
+    ),
+    bf16_mutant(
+        "a K block more than there are is multiplied",
+        "off by one",
+        ACCUMULATE,
+        "    for _ in cutlass.range(k_blocks - 1, unroll=1):",
+        "    for _ in cutlass.range(k_blocks, unroll=1):",
+    ),
+    bf16_mutant(
+        "later K blocks of BF16 begin sums anew",
+        "wrong number",
+        ACCUMULATE,
+        "        sums = issue_block(stage, me, sums, element)\n",
+        "        sums = issue_block(stage, me, sums, element, accumulate=False)\n",
+    ),
+    bf16_mutant(
+        "K blocks of BF16 are counted in values of a byte",
+        "wrong base",
+        f"{FOLDER}/problem.py",
+        "8 * ROW_BYTES // self.formats.activations.element_bits",
+        "ROW_BYTES",
+    ),
+    bf16_mutant(
+        "rows of B are as long as their number of values",
+        "wrong base",
+        f"{FOLDER}/maps.py",
+        "problem.formats.weights.row_bytes(problem.k)",
+        "problem.k",
+    ),
+)
 MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "rows of every group's B are the first one's",
@@ -174,6 +234,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
     ),
     *DECODING_MUTANTS,
+    *BF16_MUTANTS,
     *PAIR_MUTANTS,
 )
 

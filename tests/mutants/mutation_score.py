@@ -100,10 +100,10 @@ def run(record: Path, wanted: Selection, fresh: bool, after: Path | None = None)
         before = noticed(after, kernel) if after else {}
         todo = [(named, job) for named, job in jobs(kernel, wanted.levels, before) if wanted.has(named)]
         todo = [(named, job) for named, job in todo if not any(named.items() <= entry.items() for entry in entries)]
-        if any(named["level"] == "source" for named, _ in todo):
-            for arch in sorted({arch for mutant in mutants_of(kernel) for arch in mutant.archs}):
-                if not sound(kernel, arch):
-                    raise MutantError(f"{kernel}: the short simulation on {arch} finds something in the package as it is")
+        changes = {named["name"] for named, _ in todo if named["level"] == "source"}
+        for arch in sorted({arch for mutant in mutants_of(kernel) if mutant.name in changes for arch in mutant.archs}):
+            if not sound(kernel, arch):
+                raise MutantError(f"{kernel}: the short simulation on {arch} finds something in the package as it is")
         for number, (named, job) in enumerate(todo, 1):
             start = time.monotonic()
             entry = job()
