@@ -30,7 +30,8 @@ class QuackTile(NamedTuple):
 
 
 TILES = (QuackTile(128, 192, True), QuackTile(128, 256, False), QuackTile(256, 128, False), QuackTile(256, 192, False))
-"""The default of quack 0.6.4 on Hopper, and three that its tuner tries there; clusters of two, the only ones with which it gathers rows."""
+"""The default of quack 0.6.4 on Hopper, and three that its tuner tries there; clusters are two tiles along the rows, as in all with
+which its tuner gathers."""
 
 
 @dataclass(frozen=True)
