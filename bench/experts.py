@@ -1,10 +1,11 @@
 """Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
-    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--out FOLDER]      where a GPU is
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels: of deep_gemm, and of sglang, whose Triton kernels are run from their files.
+SITE has unpacked wheels: of deep_gemm, of sglang, whose Triton kernels are run from their files, or of einops and CuTe DSL beside quack's
+sources.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--sglang", type=Path)
+    parser.add_argument("--quack", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):
@@ -49,7 +51,7 @@ def main() -> None:
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     records = []
-    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang)):
+    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack)):
         records.append(record)
         times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())

@@ -8,13 +8,18 @@ from ..gemm.report import number
 
 OURS = ("ours", "TFLOPS", "TB/s", "of the ceiling", "experts", "route", "Linear1", "Linear2", "sum")
 OTHERS = ("torch, BF16", "torch / ours", "SGLang's Triton", "Triton / ours", "copy, DeepGEMM Linear1", "theirs / our Linear1")
-HEADINGS = ("Tokens", *OURS, *OTHERS)
-TRITON = "sglang "
+QUACK = ("quack's GEMMs", "quack / ours", "quack's Linear1", "its / our Linear1", "quack's Linear2", "its / our Linear2")
+HEADINGS = ("Tokens", *OURS, *OTHERS, *QUACK)
 
 
 def beside(theirs: float | None, ours: float) -> list[str]:
     """Cells of another's time and of how many times ours it is."""
     return ["", ""] if theirs is None else [number(theirs), f"**{theirs / ours:.2f}**"]
+
+
+def fastest(us: dict[str, float], prefix: str) -> float | None:
+    """Of the tiles of another's kernel."""
+    return min((time for name, time in us.items() if name.startswith(prefix)), default=None)
 
 
 def row(record: dict[str, Any]) -> list[str]:
@@ -24,8 +29,15 @@ def row(record: dict[str, Any]) -> list[str]:
     launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
     moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
     rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
-    triton = min((time for name, time in us.items() if name.startswith(TRITON)), default=None)
-    others = [*beside(us.get("torch bf16"), ours), *beside(triton, ours), *beside(us.get("permute, deep_gemm fc1"), us["fc1, chosen"])]
+    compared = (
+        (us.get("torch bf16"), ours),
+        (fastest(us, "sglang "), ours),
+        (us.get("permute, deep_gemm fc1"), us["fc1, chosen"]),
+        (fastest(us, "quack layer "), ours),
+        (fastest(us, "quack fc1 "), us["fc1, chosen"]),
+        (fastest(us, "quack fc2 "), us["fc2"]),
+    )
+    others = [cell for theirs, own in compared for cell in beside(theirs, own)]
     return [str(record["tokens"]), number(ours), *rates, *launches, *others]
 
 

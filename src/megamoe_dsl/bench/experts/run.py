@@ -29,6 +29,7 @@ from ..timing import time_graphs
 from .baselines import deep_gemm_fc1, torch_layer, torch_top_experts
 from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
+from .quack_gemms import quack_layers
 from .sglang_triton import CONFIGS, sglang_layer
 
 HOST_TOKENS, HOST_REPEATS = 256, 11
@@ -68,6 +69,7 @@ class Sites(NamedTuple):
 
     deep_gemm: Path | None = None
     sglang: Path | None = None
+    quack: Path | None = None
 
 
 def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, sites: Sites) -> Iterator[dict[str, Any]]:
@@ -127,6 +129,17 @@ def run_point(
     if sites.sglang is not None and point.layer.formats.scaled:
         configs = {f"sglang {one['BLOCK_SIZE_M']} x {one['BLOCK_SIZE_N']}": one for one in CONFIGS.get(point.name, ())}
         whole |= {name: partial(sglang_layer, call, sites.sglang, one) for name, one in configs.items()}
+    if sites.quack is not None and not point.layer.formats.scaled:
+        try:
+            by_tile = quack_layers(call, chosen, sites.quack)
+        except ImportError as error:
+            by_tile, refused["quack"] = {}, first_line(error)
+        for tile, layer in by_tile.items():
+            try:
+                errors[f"quack layer {tile}"] = inputs.error(layer())
+                ways |= {f"quack layer {tile}": layer, f"quack fc1 {tile}": layer.fc1, f"quack fc2 {tile}": layer.fc2}
+            except Exception as error:  # of a compiler's many kinds; the others' times are wanted all the same
+                refused[f"quack layer {tile}"] = first_line(error)
     for name, make in whole.items():
         try:
             way = make()
