@@ -12,6 +12,7 @@ DECODED = "blocks/sm90/decoded_share.py"
 TILES = "quant/packed_tiles.py"
 RUNS = "tests/kernels/test_sm90_packed.py"
 UP_TO_64, OF_128 = f"{RUNS}::test_random_data_to_the_bit_with_clamp[16]", f"{RUNS}::test_random_data_to_the_bit_with_clamp[128]"
+FULL_OF_128 = f"{RUNS}::test_every_tile[128-False]"
 FAR_APART = f"{RUNS}::test_scales_as_far_apart_as_can_be"
 MAGNITUDES = f"{RUNS}::test_rows_of_zeros_and_of_other_magnitudes"
 BYTES = ("tests/quant/test_packed_tiles.py::test_a_layers_weights_and_back",)
@@ -161,7 +162,7 @@ PACKED_MUTANTS = (
         DECODED,
         "((matrix & 1) * 8 + row)",
         "((matrix >> 1) * 8 + row)",
-        OF_128,
+        FULL_OF_128,
     ),
     mutant(
         "a loader of tokens and weights loads a tile's first weights twice",
