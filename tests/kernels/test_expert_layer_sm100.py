@@ -108,7 +108,7 @@ def test_layers_of_models_have_configurations() -> None:
 def test_weights_say_the_recipe_and_the_architecture_must_have_it() -> None:
     call, _ = drawn(LAYER, 4)
     assert layer_of(call.x, call.topk_idx, call.weights.w1, "gate_first", "silu") == LAYER
-    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 for sm_90a"):
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         LAYER.configs(Target.typical("sm_90a"), 4)
     with pytest.raises(ProblemError, match=r"w2_sf.dtype = torch.uint8: must be torch.int32"):
         replace(call, weights=replace(call.weights, w2_sf=call.weights.w2_sf.view(torch.uint8))).check()

@@ -28,7 +28,7 @@ EXPLAINED = {
     "fill_table": "what a lane has acquired it tells itself, by its own arrival at `counts`",
     "publish_blocks": "lane 0 alone writes a tile and says that it is there",
     "next_tile": "every lane waits for a tile, reads it and gives it back on its own",
-    "store_tiles": "lane 0 alone waits for its stores and says that they are done",
+    "store_if_fc1": "lane 0 alone waits for its stores and says that they are done",
     "start_loads": "after the loads of a piece: they tell the mbarrier that every lane waits for",
     "combine_tokens": "the end of the kernel: nothing follows lane 0's wait for its last store",
 }
