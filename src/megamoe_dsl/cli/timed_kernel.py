@@ -23,8 +23,9 @@ TAKEN: Mapping[str, tuple[str, ...]] = {
 }
 """Options of a run that kernels take, where these are not all."""
 TIMED = (MegaMoeKernel.name, *TAKEN)
+NAMES = f"{', '.join(TIMED[:-1])} or {TIMED[-1]}"
 
-KernelOption = Annotated[str, typer.Option("--kernel", help=f"{', '.join(TIMED[:-1])} or {TIMED[-1]}.", rich_help_panel=PROBLEM)]
+KernelOption = Annotated[str, typer.Option("--kernel", help=f"{NAMES}.", rich_help_panel=PROBLEM)]
 PointsOption = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +41,7 @@ PointsOption = Annotated[
 def check_kernel(kernel: str, points: str | None, given: RunOptions) -> None:
     """Raises `ProblemError` for a kernel that is not timed, and for an option that does not go with it."""
     if kernel not in TIMED:
-        raise ProblemError("--kernel", kernel, f"{', '.join(TIMED[:-1])} or {TIMED[-1]}")
+        raise ProblemError("--kernel", kernel, NAMES)
     if kernel != GemmKernel.name and points is not None:
         raise ProblemError("--points", points, f"left out with --kernel {kernel}")
     for one in fields(given) if kernel in TAKEN else ():

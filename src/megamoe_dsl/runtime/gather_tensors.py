@@ -16,6 +16,14 @@ from .gemm_scales import KernelScales, check_bytes, check_no_scales, has_kernel_
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT
 
 
+def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
+    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there; `given`
+    and `none` say what is allowed."""
+    if wanted != (tensor is not None):
+        raise ProblemError(name, None if tensor is None else "a tensor", given if wanted else none)
+    return tensor
+
+
 @dataclass(frozen=True)
 class GatherTensors:
     """Operands and result of one launch.
@@ -120,36 +128,28 @@ class GatherTensors:
             raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
 
     def _check_preactivations(self, problem: GatherGemmProblem) -> None:
-        stored = self.preactivations
-        if not problem.preactivations or stored is None:
-            if problem.preactivations or stored is not None:
-                allowed = "a bfloat16 tensor" if problem.preactivations else "None where gate and up are not stored"
-                raise ProblemError("preactivations", None if stored is None else "a tensor", allowed)
-            return
-        check_tensor("preactivations", stored, torch.bfloat16, (len(self.d), problem.n))
-        check_device("preactivations", stored, self.a.device)
-        check_aligned("preactivations", stored, TMA_ALIGNMENT)
+        name, wanted = "preactivations", problem.preactivations
+        stored = given_where(wanted, name, self.preactivations, "a bfloat16 tensor", "None where gate and up are not stored")
+        if stored is not None:
+            check_tensor(name, stored, torch.bfloat16, (len(self.d), problem.n))
+            check_device(name, stored, self.a.device)
+            check_aligned(name, stored, TMA_ALIGNMENT)
 
     def _check_factors(self, problem: GatherGemmProblem) -> None:
-        if not problem.has_factors or self.factors is None:
-            if problem.has_factors or self.factors is not None:
-                allowed = "a float32 tensor" if problem.has_factors else f"None with {problem.recipe}"
-                raise ProblemError("factors", None if self.factors is None else "a tensor", allowed)
-            return
-        check_tensor("factors", self.factors, torch.float32, (problem.num_groups,))
-        check_device("factors", self.factors, self.a.device)
+        factors = given_where(problem.has_factors, "factors", self.factors, "a float32 tensor", f"None with {problem.recipe}")
+        if factors is not None:
+            check_tensor("factors", factors, torch.float32, (problem.num_groups,))
+            check_device("factors", factors, self.a.device)
 
     def _check_sources(self, problem: GatherGemmProblem) -> None:
-        if not problem.gathers:
-            if self.sources is not None:
-                raise ProblemError("sources", "a tensor", f"None where rows are {problem.source}")
+        gathered, none = "an int32 tensor where rows are gathered", f"None where rows are {problem.source}"
+        sources = given_where(problem.gathers, "sources", self.sources, gathered, none)
+        if sources is None:
             return
-        if self.sources is None:
-            raise ProblemError("sources", None, "an int32 tensor where rows are gathered")
-        check_tensor("sources", self.sources, torch.int32, (self.sources.numel(),))
-        check_device("sources", self.sources, self.a.device)
-        problem.check_rows(self.sources.numel(), "sources.shape[0]")
-        if self.sources.numel() and not len(self.a):
+        check_tensor("sources", sources, torch.int32, (sources.numel(),))
+        check_device("sources", sources, self.a.device)
+        problem.check_rows(sources.numel(), "sources.shape[0]")
+        if sources.numel() and not len(self.a):
             raise ProblemError("a.shape[0]", 0, "1 or more where rows are gathered from it")
         if not self.a_sf.is_contiguous():
             raise ProblemError("a_sf.stride()", self.a_sf.stride(), "contiguous where rows are gathered")

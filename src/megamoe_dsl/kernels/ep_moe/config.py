@@ -67,9 +67,6 @@ class EpConfig(ABC):
     task_tokens: int = 4
     trace: bool = False
 
-    gathers: ClassVar[bool] = False
-    keeps_rows: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
         p = self.problem
@@ -117,6 +114,17 @@ class EpConfig(ABC):
     def replace(self, **changes: Any) -> Self:
         """The same with other values of fields.  Raises `ConfigError`."""
         return replace(self, **changes)
+
+    # --- what one of the halves may do
+    @property
+    def gathers(self) -> bool:
+        """Whether loaders gather a tile's rows."""
+        return False
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether results stay in this rank until communication warps send them."""
+        return False
 
     # --- the GEMM
     @property
@@ -170,7 +178,10 @@ class EpConfig(ABC):
     @property
     def num_threads(self) -> int:
         """Of a CTA."""
-        return 32 * (LOADER_WARPS + self.math_warps + COMMUNICATION_WARPS + self.gathering_warps)
+        return 32 * self._warps(self.gemm)
+
+    def _warps(self, gemm: Any) -> int:
+        return LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS + self.gathering_warps
 
     @property
     def registers(self) -> RegisterBudget:
@@ -192,8 +203,7 @@ class EpConfig(ABC):
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """Of so many stages."""
         gemm = self._gemm(2)  # not `gemm`, whose depth is not known yet
-        warps = LOADER_WARPS + self._math_warps(gemm) + COMMUNICATION_WARPS + self.gathering_warps
-        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
+        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=self._warps(gemm) if self.trace else 0)
 
     @abstractmethod
     def plan_of(self, gemm: Any) -> EpSmemPlan:
@@ -216,7 +226,6 @@ class DispatchGemmConfig(EpConfig):
     """
 
     half: ClassVar[Half] = "dispatch"
-    row_places: ClassVar[tuple[str, ...]] = ROWS
 
     token_saving: bool = True
     token_sorting: bool = True
@@ -232,7 +241,7 @@ class DispatchGemmConfig(EpConfig):
         require_integers(self, "saving_experts")
         local = self.problem.experts_per_rank
         require(0 <= self.saving_experts <= local, "saving_experts", self.saving_experts, f"between 0 and {local}, the experts of a rank")
-        require(self.rows in self.row_places, "rows", self.rows, "one of " + ", ".join(self.row_places))
+        require(self.rows in ROWS, "rows", self.rows, "one of " + ", ".join(ROWS))
         require_integers(self, "tail_sms")
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
         require(not (self.gathers and self.tail_sms), "tail_sms", self.tail_sms, f"0 where rows are {GATHERED}: none is copied")
@@ -248,7 +257,7 @@ class DispatchGemmConfig(EpConfig):
         return super().choose(problem, target, num_tokens, **{**({"cluster": 1} if fields.get("rows") == GATHERED else {}), **fields})
 
     @property
-    def gathers(self) -> bool:  # type: ignore[override]
+    def gathers(self) -> bool:
         """Whether loaders gather a tile's rows."""
         return self.rows == GATHERED
 
@@ -329,7 +338,7 @@ class GemmCombineConfig(EpConfig):
         require(whole or not self.keeps_rows, "token_blocks", self.token_blocks, divides)
 
     @property
-    def keeps_rows(self) -> bool:  # type: ignore[override]
+    def keeps_rows(self) -> bool:
         """Whether results stay in this rank until communication warps send them."""
         return self.scatter and not self.interleaved
 
