@@ -11,6 +11,7 @@ bytes of the row.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +19,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
+from ...device.cluster import in_cta, store_async_v4
 from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
 from ...device.matrix import load_four
 from ...device.mbarrier import arrive
 from ...device.memory import fence_async_shared, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
 from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, sync_warp
-from ...hardware.packed_part import WHOLE_TILE, PackedPart
+from ...device.tma import copy_to_cta
+from ...hardware.packed_part import GROUP, WHOLE_TILE, PackedPart
 from ...hardware.packed_tile import EXPONENTS_OFFSET, HALF_BYTES, RECORD_BYTES, SCALE_OFFSET, TINY_BITS, record_index, unit_of
 from .math_thread import MathThread
 from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
@@ -32,6 +35,8 @@ from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 BLOCKS, HALVES = 2, 2
 AHEAD = 2  # units of codes whose loads come before the stores of another
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
+WARP_BYTES, BLOCK_BYTES = 16 * ROW_BYTES, 64 * ROW_BYTES
+COPY = os.environ.get("HALVES", "copy") == "copy"
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
 
@@ -42,43 +47,72 @@ class CodeStage(Stage):
     @staticmethod
     def of(stage: Stage) -> CodeStage:
         """At the position of another ring's stage, which has the same depth."""
-        return CodeStage(stage.plan, stage.cluster, stage.smem, stage.ring)
+        return CodeStage(stage.plan, 1, stage.smem, stage.ring)
 
     def shared(self, name: str) -> Any:
         """Shared address of a field of the plan, in this stage."""
         return super().shared(CODE_FIELDS[name])
 
 
+@dataclass(frozen=True)
+class Half:
+    """Of every tile that both CTAs of a cluster multiply, group `rank` of 128 rows, which this CTA decodes for both of them."""
+
+    rank: Int32
+
+    def address(self, weights: Any) -> Any:
+        """Of its rows, in a stage whose weights begin at `weights`."""
+        return weights + self.rank * CHUNK_BYTES
+
+    def there(self, address: Any) -> Any:
+        """A shared address in the other CTA."""
+        return in_cta(address, 1 - self.rank)
+
+
 @cute.jit
-def decode_tile(stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE):
-    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups.  Returns the stage after them."""
+def decode_tile(
+    stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE, half: Half | None = None
+):
+    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups, or of a `half` of the whole tile.
+    Returns the stage after them."""
     for k in cutlass.range(k_blocks, unroll=1):
         codes = CodeStage.of(stage)
         codes.wait_full()
-        shifts = shifts_of_stage(codes, me, part)
+        shifts = shifts_of_stage(codes, me, part, half)
         stage.wait_empty()
         if (me.warp == 0) & (me.lane == 0):
             store_shared_u32(stage.shared("sfb"), load_shared_u32(record_of(codes, me, part, 0) + SCALE_OFFSET))
         if k + 1 == k_blocks:
             send_exponents(codes, stage, me, part)
-        decode_stage(codes, stage, me, table, part, shifts)
+        decode_stage(codes, stage, me, table, shifts, half)
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
+            if cutlass.const_expr(half is not None and COPY):
+                send_rows(stage, me, half)
             arrive(stage.full)
         release_stage(codes, me.lane)
         stage = stage.next()
     return stage
 
 
-def record_of(codes: Stage, me: MathThread, part: PackedPart, group: int) -> Any:
+def record_of(codes: Stage, me: MathThread, part: PackedPart, group: Any) -> Any:
     """Shared address of that of the rows that a thread decodes."""
     return codes.shared("weights") + (part.code_bytes + record_index(group, me.warp, row_of(me.lane)) * RECORD_BYTES)
 
 
-def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart) -> tuple[Any, ...]:
+def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half | None) -> tuple[Any, ...]:
     """Words of the rows that a thread decodes, block by block."""
-    return tuple(word for g in range(part.groups) for word in load_shared_v2(record_of(codes, me, part, g)))
+    groups = range(part.groups) if half is None else (half.rank,)
+    return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
+
+
+def send_rows(stage: Stage, me: MathThread, half: Half) -> None:
+    """One lane: the rows that its warp has decoded, into the same stage of the other CTA, whose `full` counts their bytes."""
+    full, rows = half.there(stage.full), half.address(stage.shared("weights")) + me.warp * WARP_BYTES
+    for block in range(BLOCKS):
+        source = rows + block * BLOCK_BYTES
+        copy_to_cta(half.there(source), source, WARP_BYTES, full)
 
 
 @cute.jit
@@ -91,16 +125,21 @@ def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Con
 
 
 @cute.jit
-def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, part: cutlass.Constexpr[PackedPart], shifts: Any):
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
     """The warp's rows of one K block."""
-    packed = codes.shared("weights")
+    packed, weights = codes.shared("weights"), stage.shared("weights")
+    there = None
+    if cutlass.const_expr(half is not None):
+        packed, weights = packed + half.rank * GROUP.code_bytes, half.address(weights)
+        if cutlass.const_expr(not COPY):
+            there = (half.there, half.there(stage.full))
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
     if ballot(tiny & Uint32(TINY_BITS)) == 0:
-        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=False)
+        decode_rows(packed, weights, me, table, shifts, False, there)
     else:
-        decode_rows(packed, stage.shared("weights"), me, table, shifts, by_table=True)
+        decode_rows(packed, weights, me, table, shifts, True, there)
 
 
 def row_of(lane: Any) -> Any:
@@ -109,7 +148,7 @@ def row_of(lane: Any) -> Any:
     return (lane & 4) | (lane >> 3)
 
 
-def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool) -> None:
+def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool, there: Any = None) -> None:
     """All rows of the warp; without a table where no shift makes subnormal numbers."""
     lane = me.lane
     # Row `lane % 8` of matrix `lane / 8`: the unit of thread `lane / 8` of the quad whose row lanes 4 (lane % 8) and further decode.
@@ -134,5 +173,8 @@ def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: t
         pairs = [decode(one, entry) for one in loaded[i]]
         loaded += [load(unit) for unit in units[i + AHEAD : i + AHEAD + 1]]
         place, offset = first ^ (64 * half), g * CHUNK_BYTES + 64 * block * ROW_BYTES
-        store_shared_v4(place + offset, tuple(pair[0] for pair in pairs))
-        store_shared_v4((place ^ 16) + offset, tuple(pair[1] for pair in pairs))
+        for run, p in enumerate((place, place ^ 16)):
+            words = tuple(pair[run] for pair in pairs)
+            store_shared_v4(p + offset, words)
+            if there is not None:
+                store_async_v4(there[0](p) + offset, words, there[1])
