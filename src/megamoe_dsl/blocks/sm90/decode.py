@@ -2,7 +2,9 @@
 as a main loop with tokens as rows reads them (decoded_share.py).
 
 waits     codes_full and empty, per stage
-signals   full and codes_empty, per warp and stage
+signals   full and codes_empty, per warp and stage; the other CTA's full, in bytes
+
+The CTAs of a cluster may have one tile of weights for different tokens.  Each then decodes a half of it and copies that to the other one.
 
 Both rings have one depth.  A warp has 16 rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift,
 where the thread that multiplies has eight (packed_share.py): the table's entry is made once for eight words of E4M3, which are twice 16
@@ -11,7 +13,6 @@ bytes of the row.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
 
-from ...device.cluster import in_cta, store_async_v4
+from ...device.cluster import in_cta
 from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
 from ...device.matrix import load_four
 from ...device.mbarrier import arrive
 from ...device.memory import fence_async_shared, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
 from ...device.stage import Stage, release_stage
-from ...device.warp import ballot, sync_warp
 from ...device.tma import copy_to_cta
+from ...device.warp import ballot, sync_warp
 from ...hardware.packed_part import GROUP, WHOLE_TILE, PackedPart
 from ...hardware.packed_tile import EXPONENTS_OFFSET, HALF_BYTES, RECORD_BYTES, SCALE_OFFSET, TINY_BITS, record_index, unit_of
 from .math_thread import MathThread
@@ -35,8 +36,9 @@ from .tokens_as_m import CHUNK_ROWS, ROW_BYTES
 BLOCKS, HALVES = 2, 2
 AHEAD = 2  # units of codes whose loads come before the stores of another
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
-WARP_BYTES, BLOCK_BYTES = 16 * ROW_BYTES, 64 * ROW_BYTES
-COPY = os.environ.get("HALVES", "copy") == "copy"
+BLOCK_BYTES = CHUNK_BYTES // BLOCKS
+WARP_BYTES = BLOCK_BYTES // 4
+"""The rows of a block that one of four warps decodes."""
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
 
@@ -56,16 +58,12 @@ class CodeStage(Stage):
 
 @dataclass(frozen=True)
 class Half:
-    """Of every tile that both CTAs of a cluster multiply, group `rank` of 128 rows, which this CTA decodes for both of them."""
+    """Of a tile that both CTAs of a cluster multiply: the group of 128 rows that this CTA, number `rank`, decodes for both."""
 
     rank: Int32
 
-    def address(self, weights: Any) -> Any:
-        """Of its rows, in a stage whose weights begin at `weights`."""
-        return weights + self.rank * CHUNK_BYTES
-
     def there(self, address: Any) -> Any:
-        """A shared address in the other CTA."""
+        """The same place in the other CTA."""
         return in_cta(address, 1 - self.rank)
 
 
@@ -88,7 +86,7 @@ def decode_tile(
         fence_async_shared()
         sync_warp()
         if me.lane == 0:
-            if cutlass.const_expr(half is not None and COPY):
+            if cutlass.const_expr(half is not None):
                 send_rows(stage, me, half)
             arrive(stage.full)
         release_stage(codes, me.lane)
@@ -107,9 +105,16 @@ def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half |
     return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
 
 
+def rows_of(stage: Stage, half: Half | None) -> Any:
+    """Shared address of the E4M3 rows of a stage that are decoded here."""
+    weights = stage.shared("weights")
+    return weights if half is None else weights + half.rank * CHUNK_BYTES
+
+
 def send_rows(stage: Stage, me: MathThread, half: Half) -> None:
-    """One lane: the rows that its warp has decoded, into the same stage of the other CTA, whose `full` counts their bytes."""
-    full, rows = half.there(stage.full), half.address(stage.shared("weights")) + me.warp * WARP_BYTES
+    """One lane: what its warp has decoded, into the same stage of the other CTA, whose `full` counts the bytes.  That stage is free, too:
+    `empty` counts the math warps of both."""
+    full, rows = half.there(stage.full), rows_of(stage, half) + me.warp * WARP_BYTES
     for block in range(BLOCKS):
         source = rows + block * BLOCK_BYTES
         copy_to_cta(half.there(source), source, WARP_BYTES, full)
@@ -127,19 +132,16 @@ def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Con
 @cute.jit
 def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
     """The warp's rows of one K block."""
-    packed, weights = codes.shared("weights"), stage.shared("weights")
-    there = None
+    packed = codes.shared("weights")
     if cutlass.const_expr(half is not None):
-        packed, weights = packed + half.rank * GROUP.code_bytes, half.address(weights)
-        if cutlass.const_expr(not COPY):
-            there = (half.there, half.there(stage.full))
+        packed = packed + half.rank * GROUP.code_bytes
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
     if ballot(tiny & Uint32(TINY_BITS)) == 0:
-        decode_rows(packed, weights, me, table, shifts, False, there)
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=False)
     else:
-        decode_rows(packed, weights, me, table, shifts, True, there)
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=True)
 
 
 def row_of(lane: Any) -> Any:
@@ -148,7 +150,7 @@ def row_of(lane: Any) -> Any:
     return (lane & 4) | (lane >> 3)
 
 
-def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool, there: Any = None) -> None:
+def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool) -> None:
     """All rows of the warp; without a table where no shift makes subnormal numbers."""
     lane = me.lane
     # Row `lane % 8` of matrix `lane / 8`: the unit of thread `lane / 8` of the quad whose row lanes 4 (lane % 8) and further decode.
@@ -173,8 +175,5 @@ def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: t
         pairs = [decode(one, entry) for one in loaded[i]]
         loaded += [load(unit) for unit in units[i + AHEAD : i + AHEAD + 1]]
         place, offset = first ^ (64 * half), g * CHUNK_BYTES + 64 * block * ROW_BYTES
-        for run, p in enumerate((place, place ^ 16)):
-            words = tuple(pair[run] for pair in pairs)
-            store_shared_v4(p + offset, words)
-            if there is not None:
-                store_async_v4(there[0](p) + offset, words, there[1])
+        store_shared_v4(place + offset, tuple(pair[0] for pair in pairs))
+        store_shared_v4((place ^ 16) + offset, tuple(pair[1] for pair in pairs))

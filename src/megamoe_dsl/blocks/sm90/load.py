@@ -138,8 +138,8 @@ class WeightTile:
 
 @dataclass(frozen=True)
 class GroupsOfTile(WeightTile):
-    """Of a packed tile, whose codes are fetched by groups of 128 rows, group `first` and, if it is `whole`, the other one; and all records, by
-    a map of their own.  What is fetched lies where it lies in the tile."""
+    """Of a packed tile, whose codes are fetched by groups of 128 rows, group `first` and, if it is `whole`, the other one; and all
+    `records`, by a map of their own.  All lies in a stage as in the tile."""
 
     num_bytes: Any
     records: Int64

@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 
 import cutlass
 
-from ....blocks.sm90.decode import COPY
-from ....device.memory import fence_async_shared, load_u64
-from ....device.stage import Stage
+from ....device.memory import load_u64
 from ....device.warp import named_barrier
 from ..context import Context
 from ..layouts.named_barrier import NamedBarrier
@@ -21,16 +19,6 @@ MATH_THREADS = 128 * MATH_WARPGROUPS
 
 
 @dataclass(frozen=True)
-class SentStage(Stage):
-    """A stage of whose weights threads of another CTA have written a half."""
-
-    def wait_full(self) -> None:
-        """A reader: until the stage is loaded, and the tensor core sees it."""
-        super().wait_full()
-        fence_async_shared()
-
-
-@dataclass(frozen=True)
 class Sm90Context(Context):
     """Context of the SM90 roles."""
 
@@ -38,12 +26,6 @@ class Sm90Context(Context):
 
     config: cutlass.Constexpr[Sm90Config]
     args: Any
-
-    @property
-    def first_read_stage(self) -> Stage:
-        """Of the ring, for the math warps."""
-        first = self.first_stage
-        return SentStage(first.plan, first.cluster, first.smem, first.ring) if self.config.halves_decoding and not COPY else first
 
     def result_rows(self, first: Any, steps: range) -> list[Any]:
         """Where results of pool rows `first + step` go: the combine rows of their tokens, on the tokens' ranks."""

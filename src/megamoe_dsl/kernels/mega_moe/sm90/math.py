@@ -76,7 +76,7 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
     config = ctx.config
     tile, tiles = next_tile(ctx.first_tile)
     stamp(ctx, Activity.WAIT_COUNTS)
-    stage = ctx.first_read_stage
+    stage = ctx.first_stage
     stores = Ring.start(1)
     while tile.valid():
         if cutlass.const_expr(config.decoded):

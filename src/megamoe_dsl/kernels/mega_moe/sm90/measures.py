@@ -28,7 +28,8 @@ def measure_sm90(find: Measurer) -> list[Measure]:
 def measure_loaders(find: Measurer) -> list[Measure]:
     """The loops of both loaders, or that of the one that loads codes, tokens and scales."""
     if find.config.decoded:
-        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=3), 1)]
+        operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
+        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1)]
     return [
         *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 2),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
