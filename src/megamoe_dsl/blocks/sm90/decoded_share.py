@@ -28,7 +28,22 @@ from .math_thread import MathThread
 from .promoted_sums import PromotedSums
 from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
 
+import os
+PIECES, FLIGHT = {"L": (2, 1), "Q": (4, 2), "E": (8, 4)}[os.environ.get("MODE", "Q")]
 WARPS = 4
+
+
+def piece(weights, c):
+    return wgmma.descriptor((weights + c * (256 // PIECES * ROW_BYTES)) >> 4)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    parts: Any
+    partials: Any
+    tokens: Any
+
+
 ONES = 0x7F7F7F7F
 """Four exponents of powers of two that are 1."""
 
@@ -62,27 +77,33 @@ class DecodedShare(RowShare):
         return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
 
     @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
-        """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
-        if cutlass.const_expr(self.place is None):
-            return RowShare.multiply(self, stage, acc, scales, k, more)
-        tokens, weights = self.fragment(stage), stage.shared("weights")
+    def multiply_pieces(self, stage: Stage, acc: Pieces, more: cutlass.Constexpr[bool]):
+        """One K block; its stage is full, and its tokens are in registers.  Returns the sums with the tokens of the next stage if there are
+        `more`, and that stage.
+
+        While a piece of the weight rows is multiplied, the sums of the piece before it are promoted.  The stage is given back before the
+        last ones are, and the next one's tokens arrive meanwhile."""
+        weights, following, tokens = stage.shared("weights"), stage.next(), acc.tokens
         token_scale = stage.token_scales + self.token * 4
-        following = stage.next()
-        ((factor,), *_) = self.block_scales(stage, scales, k)
-        sums, partial = [], acc.partial
-        for c in cutlass.range_constexpr(self.chunks):
-            partial = wgmma.issue_registers(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
-            if cutlass.const_expr(c == 0):
-                per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
-            if cutlass.const_expr(c == self.chunks - 1):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial, 0, tokens)
+        ((factor,), *_) = self.block_scales(stage, None, 0)
+        started = [wgmma.issue_registers(tokens, piece(weights, c), acc.partials[c]) for c in range(FLIGHT)]
+        per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+        sums, partials = [], []
+        for c in cutlass.range_constexpr(PIECES):
+            last = c == PIECES - 1
+            if cutlass.const_expr(last and more):
+                following.wait_full()
+            partial = wgmma.wait(started[c], len(started) - 1 - c, tokens)
+            if cutlass.const_expr(last and more):
+                release_stage(stage, self.lane)
+                tokens = self.fragment(following)
             old = acc.parts[c]
             sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
-        self.release(stage, more)
-        return PromotedSums(tuple(sums), partial), following
+            if cutlass.const_expr(c + FLIGHT < PIECES):
+                started.append(wgmma.issue_registers(tokens, piece(weights, c + FLIGHT), partial))
+            else:
+                partials.append(partial)
+        return Pieces(tuple(sums), tuple(partials), tokens), following
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
         """The stage's, for every chunk."""
@@ -145,7 +166,17 @@ def power_of_byte(word: Any, index: int) -> Any:
 @cute.jit
 def multiply_decoded_tile(stage: Stage, me: DecodedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, chunk by chunk, and the stage after the last."""
-    acc = me.zero()
-    for k in cutlass.range(k_blocks, unroll=1):
-        acc, stage = me.multiply(stage, acc, None, k, k + 1 < k_blocks)
-    return me.scale_rows(acc.parts, stage.previous()), stage
+    if cutlass.const_expr(me.place is None):
+        acc = me.zero()
+        for k in cutlass.range(k_blocks, unroll=1):
+            acc, stage = me.multiply(stage, acc, None, k, k + 1 < k_blocks)
+        parts = acc.parts
+    else:
+        zero = PromotedSums.zero(PIECES, 128//PIECES).parts
+        acc = Pieces(zero, zero[:FLIGHT], me.fragment(stage))
+        for _ in cutlass.range(k_blocks - 1, unroll=1):
+            acc, stage = me.multiply_pieces(stage, acc, True)
+        acc, stage = me.multiply_pieces(stage, acc, False)
+        half = PIECES // 2
+        parts = tuple(sum(acc.parts[c * half:(c + 1) * half], ()) for c in range(2))
+    return me.scale_rows(parts, stage.previous()), stage
