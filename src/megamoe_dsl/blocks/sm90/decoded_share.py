@@ -10,100 +10,34 @@ its exponents have been read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Uint32
 
-from ...device import wgmma
-from ...device.matrix import load_four
 from ...device.memory import load_shared_f32, load_shared_v2
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
-from ...device.warp import ballot, shuffle
+from ...device.warp import ballot
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread
-from .promoted_sums import PromotedSums
-from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
+from .tokens_as_m import CHUNK_ROWS, CHUNKS, RowShare
 
-import os
-PIECES, FLIGHT = {"L": (2, 1), "Q": (4, 2), "E": (8, 4)}[os.environ.get("MODE", "Q")]
 WARPS = 4
-
-
-def piece(weights, c):
-    return wgmma.descriptor((weights + c * (256 // PIECES * ROW_BYTES)) >> 4)
-
-
-@dataclass(frozen=True)
-class Pieces:
-    parts: Any
-    partials: Any
-    tokens: Any
-
-
 ONES = 0x7F7F7F7F
 """Four exponents of powers of two that are 1."""
 
 
 @dataclass(frozen=True)
 class DecodedShare(RowShare):
-    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale.
-
-    place  of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
-    """
-
-    place: Any
+    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
 
     @staticmethod
-    def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
-        """Of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
-        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
-        return replace(share, place=share.fragment_place()) if in_registers and not half else share
-
-    def fragment_place(self) -> Any:
-        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
-        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
-        matrix, row = self.lane >> 3, self.lane & 7
-        token = self.warp_token + ((matrix & 1) * 8 + row)
-        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
-        return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
-
-    def fragment(self, stage: Stage) -> tuple[Any, ...]:
-        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
-        first = stage.shared("tokens") + self.place
-        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
-
-    @cute.jit
-    def multiply_pieces(self, stage: Stage, acc: Pieces, more: cutlass.Constexpr[bool]):
-        """One K block; its stage is full, and its tokens are in registers.  Returns the sums with the tokens of the next stage if there are
-        `more`, and that stage.
-
-        While a piece of the weight rows is multiplied, the sums of the piece before it are promoted.  The stage is given back before the
-        last ones are, and the next one's tokens arrive meanwhile."""
-        weights, following, tokens = stage.shared("weights"), stage.next(), acc.tokens
-        token_scale = stage.token_scales + self.token * 4
-        ((factor,), *_) = self.block_scales(stage, None, 0)
-        started = [wgmma.issue_registers(tokens, piece(weights, c), acc.partials[c]) for c in range(FLIGHT)]
-        per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
-        sums, partials = [], []
-        for c in cutlass.range_constexpr(PIECES):
-            last = c == PIECES - 1
-            if cutlass.const_expr(last and more):
-                following.wait_full()
-            partial = wgmma.wait(started[c], len(started) - 1 - c, tokens)
-            if cutlass.const_expr(last and more):
-                release_stage(stage, self.lane)
-                tokens = self.fragment(following)
-            old = acc.parts[c]
-            sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
-            if cutlass.const_expr(c + FLIGHT < PIECES):
-                started.append(wgmma.issue_registers(tokens, piece(weights, c + FLIGHT), partial))
-            else:
-                partials.append(partial)
-        return Pieces(tuple(sums), tuple(partials), tokens), following
+    def of(me: MathThread, half: bool) -> DecodedShare:  # type: ignore[override]
+        """Of two chunks of 128 weight rows, or one of a half tile."""
+        return DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS)
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
         """The stage's, for every chunk."""
@@ -166,17 +100,7 @@ def power_of_byte(word: Any, index: int) -> Any:
 @cute.jit
 def multiply_decoded_tile(stage: Stage, me: DecodedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, chunk by chunk, and the stage after the last."""
-    if cutlass.const_expr(me.place is None):
-        acc = me.zero()
-        for k in cutlass.range(k_blocks, unroll=1):
-            acc, stage = me.multiply(stage, acc, None, k, k + 1 < k_blocks)
-        parts = acc.parts
-    else:
-        zero = PromotedSums.zero(PIECES, 128//PIECES).parts
-        acc = Pieces(zero, zero[:FLIGHT], me.fragment(stage))
-        for _ in cutlass.range(k_blocks - 1, unroll=1):
-            acc, stage = me.multiply_pieces(stage, acc, True)
-        acc, stage = me.multiply_pieces(stage, acc, False)
-        half = PIECES // 2
-        parts = tuple(sum(acc.parts[c * half:(c + 1) * half], ()) for c in range(2))
-    return me.scale_rows(parts, stage.previous()), stage
+    acc = me.zero()
+    for k in cutlass.range(k_blocks, unroll=1):
+        acc, stage = me.multiply(stage, acc, None, k, k + 1 < k_blocks)
+    return me.scale_rows(acc.parts, stage.previous()), stage
