@@ -134,9 +134,11 @@ def draw_activations(case: Case, rank: int) -> RowActivations:
 
 
 def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
-    """Small integers with scales that are powers of two, of all rows of the pool."""
+    """Small integers, with scales that are powers of two where there are any, of all rows of the pool."""
     shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
     values = torch.randint(-2, 3, shape, generator=generator).float()
+    if form.scale is None:
+        return RowActivations.of(values.bfloat16(), form)
     scales = torch.exp2(torch.randint(-2, 2, (shape[0], form.scales_of(shape[1])), generator=generator).float())
     if form.scale == F32:
         return RowActivations.ordered(values.to(torch.float8_e4m3fn), scales)
