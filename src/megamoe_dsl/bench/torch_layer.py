@@ -19,7 +19,7 @@ from .baselines.baseline import require_plain
 
 
 @dataclass(frozen=True)
-class ExpertRows:
+class ReceivedRows:
     """Rows that a rank has of its experts, one expert after another, which end at `ends`.
 
     sent     slots by expert, in the order in which they were sent
@@ -55,12 +55,12 @@ class TorchLayer:
         received, rows = self.dispatch()
         self.combine(received, self.activate(rows), y)
 
-    def dispatch(self) -> tuple[ExpertRows, torch.Tensor]:
+    def dispatch(self) -> tuple[ReceivedRows, torch.Tensor]:
         """Tokens to the ranks of their experts, and Linear1 of them; all ranks together."""
         received = self.receive()
         return received, F.grouped_mm(received.rows, self.fc1, offs=received.ends)
 
-    def receive(self) -> ExpertRows:
+    def receive(self) -> ReceivedRows:
         """A row for each slot to the rank of its expert."""
         p = self.problem
         order = self.experts.argsort(stable=True)  # slots by expert, so by rank too
@@ -68,7 +68,7 @@ class TorchLayer:
         counts = torch.zeros(p.num_experts, dtype=torch.int64, device=sent.device)
         counts.scatter_add_(0, self.experts, torch.ones_like(self.experts, dtype=torch.int64))
         if p.num_ranks == 1:
-            return ExpertRows(sent, ends_of(counts), order)
+            return ReceivedRows(sent, ends_of(counts), order)
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts)
         outgoing, incoming = torch.stack([one.view(p.num_ranks, -1).sum(1) for one in (counts, arriving)]).tolist()
@@ -77,7 +77,7 @@ class TorchLayer:
         local = torch.arange(p.experts_per_rank, device=sent.device).repeat(p.num_ranks)
         by_expert = local.repeat_interleave(arriving, output_size=sum(incoming)).argsort(stable=True)
         ends = ends_of(arriving.view(p.num_ranks, -1).sum(0))
-        return ExpertRows(received[by_expert], ends, order, by_expert, tuple(incoming), tuple(outgoing))
+        return ReceivedRows(received[by_expert], ends, order, by_expert, tuple(incoming), tuple(outgoing))
 
     def activate(self, rows: torch.Tensor) -> torch.Tensor:
         """SwiGLU of gate and up side by side, limited where the problem says so."""
@@ -87,7 +87,7 @@ class TorchLayer:
             gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
         return F.silu(gate) * up
 
-    def combine(self, received: ExpertRows, acts: torch.Tensor, y: torch.Tensor) -> None:
+    def combine(self, received: ReceivedRows, acts: torch.Tensor, y: torch.Tensor) -> None:
         """Linear2, its results to the ranks of their tokens, and their sums into y; all ranks together."""
         results = F.grouped_mm(acts, self.fc2, offs=received.ends)
         if received.order is not None:
