@@ -117,7 +117,7 @@ class EpMoE(torch.nn.Module):
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
-        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128]
+        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128].  Of bf16xbf16 bf16 alone
         topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
         topk_weights  float32 [T, topk]
         out           where y goes
