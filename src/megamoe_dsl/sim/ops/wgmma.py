@@ -1,7 +1,7 @@
 """wgmma: the asynchronous warpgroup MMA of SM90 (PTX ISA, "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group").
 
 Shared memory is read when the operation executes, after all warps of the warpgroup have issued it (`warpgroup`); accumulators hold poison
-until `wait_group`. Sums in FP32 are to the bit what silicon makes of them (`aligned_sum`); those in FP16 and of integers are formed in float64.
+until `wait_group`. Sums in FP32 are to the bit what silicon makes of them (`aligned_sum`), those in FP16 and of integers formed in float64.
 """
 
 from __future__ import annotations
