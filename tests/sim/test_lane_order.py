@@ -103,7 +103,7 @@ ADDS = {
 
 @pytest.mark.parametrize("add", ADDS.values(), ids=ADDS)
 def test_lanes_that_count_together_release_each_its_own(add: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes 0 and 1 count with one instruction: that covers what these two wrote, and of lane 2 only what it wrote before a warp barrier."""
+    """Lanes 0 and 1 count with one instruction: that covers what they wrote, and of lane 2 only what it wrote before a warp barrier."""
 
     def races(reader: int, sync: str = "") -> set[tuple[str, str, str]]:
         return findings(COUNTED.format(sync=sync, add=add, reader=reader), 64)
