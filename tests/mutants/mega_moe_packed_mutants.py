@@ -9,10 +9,12 @@ E2M1 = "device/e2m1.py"
 SHARE = "blocks/sm90/packed_share.py"
 DECODE = "blocks/sm90/decode.py"
 DECODED = "blocks/sm90/decoded_share.py"
+PIECES = "blocks/sm90/decoded_pieces.py"
 TILES = "quant/packed_tiles.py"
 RUNS = "tests/kernels/test_sm90_packed.py"
 UP_TO_64, OF_128 = f"{RUNS}::test_random_data_to_the_bit_with_clamp[16]", f"{RUNS}::test_random_data_to_the_bit_with_clamp[128]"
 FULL_OF_128 = f"{RUNS}::test_every_tile[128-False]"
+IN_PAIRS, COUNTS_CHANGE = f"{RUNS}::test_pairs_share_weights_and_tokens[False]", f"{RUNS}::test_pairs_of_changing_counts"
 FAR_APART = f"{RUNS}::test_scales_as_far_apart_as_can_be"
 MAGNITUDES = f"{RUNS}::test_rows_of_zeros_and_of_other_magnitudes"
 BYTES = ("tests/quant/test_packed_tiles.py::test_a_layers_weights_and_back",)
@@ -159,7 +161,7 @@ PACKED_MUTANTS = (
     mutant(
         "tokens that are loaded into registers lie by half rows, not by rows",
         "wrong base",
-        DECODED,
+        PIECES,
         "((matrix & 1) * 8 + row)",
         "((matrix >> 1) * 8 + row)",
         FULL_OF_128,
@@ -236,5 +238,121 @@ PACKED_MUTANTS = (
         "first ^ (64 * half)",
         "first + 64 * half",
         OF_128,
+    ),
+    # --- pieces
+    mutant(
+        "a piece's sums are added while it is multiplied",
+        "missing order",
+        PIECES,
+        "len(started) - 1 - i, tokens)",
+        "len(started) - i, tokens)",
+        FULL_OF_128,
+    ),
+    mutant(
+        "the next K block's tokens are loaded before they are there",
+        "missing order",
+        PIECES,
+        "        if cutlass.const_expr(ends):\n            following.wait_full()\n",
+        "",
+        FULL_OF_128,
+    ),
+    mutant(
+        "every K block has the first one's tokens",
+        "stale buffer",
+        PIECES,
+        "tokens = me.fragment(following)",
+        "tokens = me.fragment(stage)",
+        FULL_OF_128,
+    ),
+    mutant(
+        "a tile's powers of two are read from the stage after its last, many tokens",
+        "stale buffer",
+        PIECES,
+        "me.scale_rows(acc.chunks, stage.previous())",
+        "me.scale_rows(acc.chunks, stage)",
+        FULL_OF_128,
+    ),
+    mutant(
+        "a product of a piece beyond those in flight has the piece's before it",
+        "wrong base",
+        PIECES,
+        "me.piece(stage, i + IN_FLIGHT)",
+        "me.piece(stage, i + 1)",
+        FULL_OF_128,
+    ),
+    # --- pairs
+    mutant(
+        "a CTA decodes the codes of the other one's half",
+        "wrong base",
+        DECODE,
+        "packed + half.rank * GROUP.code_bytes",
+        "packed + (1 - half.rank) * GROUP.code_bytes",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a CTA decodes its half with the shifts of the first rows",
+        "wrong base",
+        DECODE,
+        "else (half.rank,)",
+        "else (0,)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a CTA sends the first block of its half twice",
+        "wrong base",
+        DECODE,
+        "source = rows + block * BLOCK_BYTES",
+        "source = rows",
+        IN_PAIRS,
+    ),
+    mutant(
+        "what a warp sends begins at the half's first rows",
+        "wrong base",
+        DECODE,
+        "rows_of(stage, half) + me.warp * WARP_BYTES",
+        "rows_of(stage, half)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "a half's codes are fetched from the tile's first",
+        "wrong base",
+        "blocks/sm90/load.py",
+        "full, x, y + self.first * GROUP.code_lines)",
+        "full, x, y)",
+        IN_PAIRS,
+    ),
+    mutant(
+        "the other CTA's half is expected of tiles that share tokens, too",
+        "off by one",
+        "kernels/mega_moe/sm90/load.py",
+        "select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))",
+        "plan.weight_bytes // 2",
+        COUNTS_CHANGE,
+        IN_PAIRS,
+    ),
+    mutant(
+        "a stage is free when the math warps of one CTA have read it",
+        "off by one",
+        "kernels/mega_moe/sm90/barriers.py",
+        'MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode',
+        'MBarrier("empty", num_stages, math_warps, "every math warp of the cluster", "", "token loader and decode',
+        IN_PAIRS,
+    ),
+    mutant(
+        "a place of the deal is free before the second CTA's warp that stores has read it",
+        "off by one",
+        "kernels/mega_moe/sm90/barriers.py",
+        "(cluster - 1 if decode_warps else 0)",
+        "0",
+        IN_PAIRS,
+        COUNTS_CHANGE,
+    ),
+    mutant(
+        "nobody stores the second CTA's tiles of Linear1",
+        "missing order",
+        "kernels/mega_moe/sm90/store.py",
+        "if ctx.cta_rank != 0:",
+        "if ctx.cta_rank > 1:",
+        IN_PAIRS,
     ),
 )
