@@ -87,7 +87,7 @@ def decode_tile(
         sync_warp()
         if me.lane == 0:
             if cutlass.const_expr(half is not None):
-                send_rows(stage, me, half)
+                send_rows(stage, me, half)  # type: ignore[arg-type]
             arrive(stage.full)
         release_stage(codes, me.lane)
         stage = stage.next()
@@ -103,6 +103,12 @@ def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half |
     """Words of the rows that a thread decodes, block by block."""
     groups = range(part.groups) if half is None else (half.rank,)
     return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
+
+
+def codes_of(codes: Stage, half: Half | None) -> Any:
+    """Shared address of the codes that are decoded here."""
+    packed = codes.shared("weights")
+    return packed if half is None else packed + half.rank * GROUP.code_bytes
 
 
 def rows_of(stage: Stage, half: Half | None) -> Any:
@@ -132,9 +138,7 @@ def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Con
 @cute.jit
 def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
     """The warp's rows of one K block."""
-    packed = codes.shared("weights")
-    if cutlass.const_expr(half is not None):
-        packed = packed + half.rank * GROUP.code_bytes
+    packed = codes_of(codes, half)
     tiny = Uint32(0)
     for word in shifts:
         tiny = tiny | (word & (word << 1))
