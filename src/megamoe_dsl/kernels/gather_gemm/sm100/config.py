@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
-from ....config_error import require, require_integers
+from ....config_error import ConfigError, require, require_integers
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
-from ...gemm.problem import PACKED, GemmProblem
-from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig
+from ...gemm.problem import PACKED
+from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig, block_ks
 from ..problem import GatherGemmProblem
+from .choose import CANDIDATES, fastest
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
 
@@ -60,11 +61,23 @@ class Sm100GatherConfig(Sm100GemmConfig):
         super().__post_init__()
 
     @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """As of a GEMM of pairs; raises `ConfigError` for more rows than the chosen tile can have."""
-        chosen = super().choose(problem, target, rows, **fields)
+    def choose(cls, problem: GatherGemmProblem, target: Target, rows: int, **fields: Any) -> Self:  # type: ignore[override]
+        """The tile that an estimate finds best for so many rows of all experts together; `fields` replace what is chosen.  Raises
+        `ConfigError` also for more rows than the chosen tile can have."""
+        problem.check_rows(rows)
+        common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+        possible = [one for tile in CANDIDATES if (one := cls._made(problem, {**tile, **common})) is not None]
+        chosen = fastest(possible, rows) if possible else cls(problem, **{**CANDIDATES[0], **common})
         chosen.check_rows(rows)
         return chosen
+
+    @classmethod
+    def _made(cls, problem: GatherGemmProblem, fields: dict[str, Any]) -> Self | None:
+        """A configuration, or nothing where a field is refused."""
+        try:
+            return cls(problem, **fields)
+        except ConfigError:
+            return None
 
     def check_rows(self, rows: int) -> None:
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
