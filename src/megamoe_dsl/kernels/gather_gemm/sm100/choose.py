@@ -48,7 +48,7 @@ WORTH = 0.95
 """Of what a tile of one consumer and one pair is estimated to take, weights from memory included: for less another is chosen."""
 
 
-class Tile(Protocol):
+class GatherTile(Protocol):
     """What the estimate asks of a configuration."""
 
     @property
@@ -71,7 +71,7 @@ class Tile(Protocol):
     def tmem(self) -> Sm100TmemPlan: ...
 
 
-AnyTile = TypeVar("AnyTile", bound=Tile)
+AnyGatherTile = TypeVar("AnyGatherTile", bound=GatherTile)
 
 
 def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
@@ -80,7 +80,7 @@ def rows_of_experts(problem: GatherGemmProblem, rows: int) -> list[int]:
     return [max(0, round(mean + sqrt(mean) * deviation)) for deviation in QUANTILES]
 
 
-def fastest(tiles: Sequence[AnyTile], rows: int) -> AnyTile:
+def fastest(tiles: Sequence[AnyGatherTile], rows: int) -> AnyGatherTile:
     """Of these, which are not empty, for so many rows of all experts together."""
     plain = min((one for one in tiles if one.consumers == one.pairs == 1), key=lambda one: clocks(one, rows), default=None)
     best = min(tiles, key=lambda one: clocks(one, rows))
@@ -97,7 +97,7 @@ def memory_clocks(problem: GatherGemmProblem, rows: int) -> float:
     return met * problem.n * problem.formats.weights.row_bytes(problem.k) / MEMORY_RATE
 
 
-def clocks(tile: Tile, rows: int) -> float:
+def clocks(tile: GatherTile, rows: int) -> float:
     """The estimate for so many rows of all experts together."""
     counts = rows_of_experts(tile.problem, rows)
     blocks = [part for count in counts for part in row_blocks(count, tile.block_m)]
@@ -114,7 +114,7 @@ def row_blocks(count: int, block_m: int) -> list[int]:
     return [block_m] * whole + [rest] * (rest > 0)
 
 
-def tile_clocks(tile: Tile, rows: int) -> float:
+def tile_clocks(tile: GatherTile, rows: int) -> float:
     """Of a tile with so many rows: its K blocks, and what of its epilogue the next tile's do not cover."""
     covered, stage = align(rows, MMA_STEP), tile.stage
     mma = max(covered * CLOCKS_PER_ROW, LEAST_CLOCKS + covered * LEAST_PER_ROW)
