@@ -30,6 +30,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     consumers  1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256, and a
                warpgroup of the epilogue
     pairs      CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
+    trace      warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
@@ -39,6 +40,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     problem: GatherGemmProblem
     consumers: int = 1
     pairs: int = 1
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
@@ -49,6 +51,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
         require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         most = max(rows for rows in self.block_ms if Sm100TmemPlan(rows, self.consumers, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
@@ -131,4 +134,5 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Of so many stages."""
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
-        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)
+        rows = (problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)
+        return PairGatherSmemPlan(*pair, *rows, self.num_threads // 32 if self.trace else 0)
