@@ -31,6 +31,7 @@ from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 from .quack_gemms import quack_layers
 from .sglang_triton import CONFIGS, sglang_layer
+from .trace import traced_config
 
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
@@ -47,6 +48,7 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     """Compiles what the folder lacks; how many kernels."""
     store = ArtifactStore(folder)
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted |= {traced_config(one, target) for one in points}
     wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
     missing = [config for config in wanted if not store.path(config).exists()]
     for config in missing:
