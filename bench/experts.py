@@ -1,12 +1,12 @@
 """Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
-    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
     python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels: of deep_gemm, of sglang, whose Triton kernels are run from their files, or of einops and CuTe DSL beside quack's
-sources.
+SITE has unpacked wheels: of deep_gemm, of sglang, whose Triton kernels are run from their files, of einops and CuTe DSL beside quack's
+sources, or of CuTe DSL 4.2.1 beside the sources of sonic-moe and of the quack that it asks for.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
+    parser.add_argument("--sonic", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):
@@ -58,7 +59,7 @@ def main() -> None:
         save(given.out, "experts-trace", traced)
         return
     records = []
-    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack)):
+    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack, given.sonic)):
         records.append(record)
         times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())
