@@ -13,10 +13,12 @@ class GatherSmemPlan(GemmSmemPlan):
     """`gather_warps` gather rows of A in the place of the token loader, each of whose threads arrives on its own; 0: TMA loads them.
 
     places_rows  whether rows begin elsewhere in A than in D
+    trace_warps  warps that leave stamps
     """
 
     gather_warps: int
     places_rows: bool
+    trace_warps: int = 0
 
     @property
     def loaders(self) -> int:
@@ -31,4 +33,10 @@ class GatherSmemPlan(GemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """What says where rows of experts lie."""
-        return (*super().tables, *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()))
+        sources = (Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()
+        return (*super().tables, *sources, *trace_counts(self.trace_warps))
+
+
+def trace_counts(warps: int) -> tuple[Field, ...]:
+    """Stamps so far of each traced warp (device/stamps.py); nothing of none."""
+    return (Field("trace_count", (warps,), U32),) if warps else ()
