@@ -7,15 +7,17 @@ import torch
 from typer.testing import CliRunner
 
 from megamoe_dsl.cli import app, simulate_ep
+from sweep import rarely
 
 SHAPE = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--sms", "2", "--tokens", "3,0"]
 RUN = ["simulate", "--kernel", "dispatch_grouped_gemm", *SHAPE]
 TINY = [*RUN, "--arch", "sm_90a", "--block-m", "64"]
 PAIRS = [*RUN, "--arch", "sm_100a"]
+UNSCALED = [*TINY, "--recipe", "bf16xbf16"]
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 
 
-@pytest.mark.parametrize("given", [TINY, PAIRS], ids=["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("given", [TINY, PAIRS, rarely(UNSCALED)], ids=["sm_90a", "sm_100a", "bf16"])
 def test_both_kernels_have_the_references_bits(given: list[str]) -> None:
     result = runner.invoke(app, [*given, "--launches", "2", "--mask", "0.2"])
     assert result.exit_code == 0, result.output
@@ -55,10 +57,10 @@ def test_options_that_they_have_not_are_named(arguments: list[str], message: str
     assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
 
 
-def test_data_that_rounds_is_left_to_hopper() -> None:
-    """Nobody has published the order in which the tensor core of SM100 adds."""
-    result = runner.invoke(app, [*PAIRS, "--random"])
+@pytest.mark.parametrize(("given", "recipe"), [(PAIRS, "fp8xfp4"), (UNSCALED, "bf16xbf16")])
+def test_data_that_rounds_is_left_to_hoppers_fp8(given: list[str], recipe: str) -> None:
+    """Nobody has published the order in which the tensor core of SM100 adds, nor how that of SM90 adds products of BF16."""
+    result = runner.invoke(app, [*given, "--random"])
     assert result.exit_code == 2
-    assert "--random = True: must be left out with --recipe fp8xfp4: the bits of its sums are not specified" in " ".join(
-        result.output.split()
-    )
+    said = f"--random = True: must be left out with --recipe {recipe}: the bits of its sums are not specified"
+    assert said in " ".join(result.output.split())

@@ -20,7 +20,7 @@ from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 BF16_BYTES = 2
-FP8, FP4 = "fp8xfp8", "fp8xfp4"
+FP8, FP4, BF16 = "fp8xfp8", "fp8xfp4", "bf16xbf16"
 UNEVEN = (6, 0, 5, 1, 6, 4, 0, 2)
 FULL = (6,) * 8
 Bias = Callable[[Problem, torch.Generator], torch.Tensor]
@@ -74,6 +74,7 @@ def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fiel
         *(rarely(8, routing, FP8) for routing in ("group-limited", "uniform", "skewed")),
         *(rarely(4, routing, FP4) for routing in ("group-limited", "uniform", "to one rank")),
         *(rarely(8, routing, FP4) for routing in ROUTINGS),
+        *(rarely(ranks, routing, BF16) for ranks in (4, 8) for routing in ROUTINGS),
     ],
 )
 def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str) -> None:
@@ -112,15 +113,17 @@ def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: di
         ("group-limited", FP8),
         *(rarely(routing, FP8) for routing in ("uniform", "skewed")),
         *(rarely(routing, FP4) for routing in ("group-limited", "uniform", "skewed")),
+        *(rarely(routing, BF16) for routing in ("group-limited", "skewed")),
     ],
 )
 def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str, recipe: str) -> None:
     """A token's row crosses once for each rank, without token saving once for each expert; its results cross once for each expert."""
     case = case_of(8, routing, FULL, mask=0.1, recipe=recipe)
     traffic, hidden = Traffic.of(case.problem, case.topk_idx), case.problem.hidden
+    row = case.problem.formats.activations.row_bytes(hidden)
     assert 0 < traffic.tokens < traffic.pairs
     ep = run_of(8, case)
-    assert checked_dispatch(ep, case).crossed == traffic.tokens * hidden
+    assert checked_dispatch(ep, case).crossed == traffic.tokens * row
     ep.combine_kernel = artifact(ep.combine_kernel.config.replace(scatter=False))
     assert checked_combine(ep, case, row_activations(ep, 0)).crossed == traffic.pairs * hidden * BF16_BYTES
-    assert checked_dispatch(run_of(8, case, token_saving=False), case).crossed == traffic.pairs * hidden
+    assert checked_dispatch(run_of(8, case, token_saving=False), case).crossed == traffic.pairs * row
