@@ -20,6 +20,7 @@ from ..buffers import Inputs, check_tensor
 from ..gemm_scales import scale_words
 from ..watchdog import new_record
 from .routing import RoutingTables
+from .scatter_indices import scattered_rows
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""
@@ -81,10 +82,10 @@ def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and scales in rows; but for UE8M0 nothing waits for the device."""
+    """Values and scales in rows.  Nothing waits for the device, so a graph may hold it: what is not finite stays in its block."""
     if form.scale is None:
         return rows, no_scales(rows)
-    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows)
+    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows, check=False)
 
 
 class EpSymmetric:
@@ -125,6 +126,11 @@ class EpSymmetric:
             if name in self.region:
                 tensor = getattr(inputs, name)
                 self.view(name)[: len(tensor)].copy_(tensor)
+
+    def scatter(self, topk_idx: torch.Tensor, scatter_indices: torch.Tensor) -> None:
+        """Moves this rank's pairs to the rows that checked indices say, in the present tables, which are in the order of tokens."""
+        rows = self.view("pair_rows")[: len(topk_idx)]
+        rows.copy_(scattered_rows(self.problem, topk_idx, rows, scatter_indices))
 
     def tables(self, num_tokens: int) -> RoutingTables:
         """Those of the last launch that made them, of so many tokens: views."""
