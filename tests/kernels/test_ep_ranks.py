@@ -89,22 +89,25 @@ def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str
 
 
 @pytest.mark.parametrize(
-    ("ranks", "dispatch", "combine"),
+    ("ranks", "dispatch", "combine", "recipe"),
     [
-        rarely(4, {"rows": "gathered"}, {"interleaved": False}),
-        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}),
-        rarely(1, {"tail_sms": 1}, {"interleaved": False}),
-        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}),
-        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}),
-        rarely(8, {"tail_sms": 1}, {"interleaved": False}),
+        rarely(4, {"rows": "gathered"}, {"interleaved": False}, FP8),
+        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}, FP8),
+        rarely(1, {"tail_sms": 1}, {"interleaved": False}, FP8),
+        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, FP8),
+        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}, FP8),
+        rarely(8, {"tail_sms": 1}, {"interleaved": False}, FP8),
+        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, BF16),
+        rarely(8, {"rows": "gathered"}, {"scatter": False}, BF16),
     ],
 )
-def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any]) -> None:
+def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any], recipe: str) -> None:
     """Ranks without tokens and with many, group-limited, on the same buffers; a token crosses once, a result once."""
     for tokens in (UNEVEN, FULL):
-        case = case_of(ranks, "group-limited" if ranks > 1 else "uniform", tokens, mask=0.2, recipe=FP8)
+        case = case_of(ranks, "group-limited" if ranks > 1 else "uniform", tokens, mask=0.2, recipe=recipe)
         ep = run_of(ranks, case, combine, **dispatch)
-        assert checked_dispatch(ep, case, 2).crossed == 2 * case.problem.hidden * Traffic.of(case.problem, case.topk_idx).tokens
+        row = case.problem.formats.activations.row_bytes(case.problem.hidden)
+        assert checked_dispatch(ep, case, 2).crossed == 2 * row * Traffic.of(case.problem, case.topk_idx).tokens
         assert checked_combine(ep, case, row_activations(ep, 0)).count == sum(map(len, case.x))
 
 
