@@ -93,8 +93,9 @@ def ptx(name: str) -> str:
 
 
 def encode(name: str, values: NDArray[np.float64]) -> Bytes:
-    """Bytes of the nearest numbers that the format has, (cases, rows, 32)."""
-    codes = torch.tensor(values).to(torch.float32).to(TYPES[name]).view(torch.uint8).numpy()
+    """Bytes of the nearest finite numbers that the format has, (cases, rows, 32)."""
+    most = torch.finfo(TYPES[name]).max
+    codes = torch.tensor(values).clamp(-most, most).to(torch.float32).to(TYPES[name]).view(torch.uint8).numpy()
     return (codes.view(np.uint32) & np.uint32(_TF32_BITS)).view(np.uint8) if name == "tf32" else codes
 
 
