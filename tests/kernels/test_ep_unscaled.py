@@ -68,7 +68,7 @@ def dropped(case: Case) -> Case:
 )
 def test_rows_of_more_chunks_than_slots(hidden: int, chunk: int, fields: dict[str, Any]) -> None:
     """A slot is loaded again before the row is whole, when all lanes that store its chunk have: as often in every row as its turns are."""
-    moe = unscaled(4, hidden=hidden, num_experts=2, topk=2, intermediate=128)
+    moe = unscaled(4, hidden=hidden, topk=2, intermediate=128)
     case = random_case(moe, (4, 2), 2)
     config = DispatchGemmConfig(moe, 64, 256, num_sms=2, task_tokens=2, **fields)
     assert config.smem.pull_chunk == chunk and BYTES * hidden // chunk > config.smem.pull_slots == 4
