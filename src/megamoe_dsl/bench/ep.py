@@ -18,6 +18,7 @@ from ..kernels.ep_moe.layouts.pool import pool_rows
 from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..kernels.mega_moe.sm90.config import Sm90Config
+from ..layouts.region import Region
 from ..problem import Problem
 from ..quant import MICRO_SCALING, encode_ue8m0
 from ..recipe import F32
@@ -201,6 +202,7 @@ def ep_point(
             kernel.launch()
             ep.synchronize()
             differing += [] if torch.equal(y, wanted) else [name]
+            clear_counters(region, memory.sym)
         candidates[name] = kernel.launch
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
@@ -221,6 +223,16 @@ def ep_point(
     symmetric.close()
     ep.symmetric.close()
     return record
+
+
+def clear_counters(region: Region, sym: torch.Tensor) -> None:
+    """A launch leaves what it has counted to the next one of the same kernel, which others in between do not clear; those that follow one
+    another in a repeat are an even number, after which the kernel finds the set that it has cleared."""
+    synchronize()
+    for placement in region:
+        if placement.field.name in ("arrivals", "finished"):
+            region.view(sym, placement.field.name).zero_()
+    synchronize()
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:

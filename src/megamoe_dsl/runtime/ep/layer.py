@@ -41,7 +41,8 @@ class EpMoE(torch.nn.Module):
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
     store        folder of compiled kernels, by default the cache
-    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`
+    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`.
+                 Layers may take turns with one where their kernels have the same fields: a launch leaves counters for the next one
     group        of `problem.num_ranks` ranks, the default group without one
     dispatch, combine   fields that replace those of the kernels' configurations
     watchdog_ns  how long a launch may wait for another rank before it is trapped
