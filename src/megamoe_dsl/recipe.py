@@ -62,7 +62,7 @@ class Recipe:
 
     promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales, if
               there are scales at all, and adds over all of K
-    layers    layers have it, and not GEMMs alone
+    layers    a `Problem` can have it, whose kernels say which they take; else GEMMs alone have it
     """
 
     name: str
@@ -110,7 +110,7 @@ RECIPES = {
             hidden=Format(E4M3, F32, 1, 128, True),
             promoted=True,
         ),
-        Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False, layers=False),
+        Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False),
     )
 }
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations

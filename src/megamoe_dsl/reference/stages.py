@@ -17,7 +17,7 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, no_scales, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
 
@@ -102,7 +102,7 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
     """
     hidden = RECIPES[recipe].hidden
     if hidden.scale is None:
-        return values.to(torch.bfloat16), torch.empty(len(values), 0, dtype=torch.uint8, device=values.device)
+        return values.to(torch.bfloat16), no_scales(values)
     return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 

@@ -11,11 +11,12 @@ from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
 from ...problem import Problem, ProblemError
+from ...quant import no_scales
 from ...quant.weights import stored_row
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
-from ...runtime.gemm_scales import gate_up_words, no_scales, scales_by_column
+from ...runtime.gemm_scales import gate_up_words, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
 from ..gemm.case import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 

@@ -12,13 +12,13 @@ from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...problem import ProblemError
-from ...quant import MICRO_SCALING, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
+from ...quant import MICRO_SCALING, no_scales, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS
 from ...quant.weights import TORCH_DTYPES
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
-from ...runtime.gemm_scales import capacity_step, no_scales
+from ...runtime.gemm_scales import capacity_step
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from ...runtime.gemm_weights import gemm_weights
 

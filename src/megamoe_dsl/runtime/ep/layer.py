@@ -119,7 +119,7 @@ class EpMoE(torch.nn.Module):
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
-        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128]
+        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128].  Of bf16xbf16 bf16 alone
         topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
         topk_weights  float32 [T, topk]
         scatter_indices  int64 or int32 [T, topk]: of each pair its place among this rank's pairs of the same expert, where those are not in
