@@ -84,6 +84,11 @@ class Recipe:
         return self.scaled and not self.promoted
 
     @property
+    def sums_known(self) -> bool:
+        """Whether sums of any numbers are known to the bit: all are Hopper's, whose tensor core has been measured, unless it scales."""
+        return not self.scales_in_mma
+
+    @property
     def packs_activations(self) -> bool:
         """Whether activations are E2M1, two values in a byte."""
         return self.activations.element == E2M1
