@@ -18,7 +18,6 @@ from ..kernels.ep_moe.layouts.pool import pool_rows
 from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..kernels.mega_moe.sm90.config import Sm90Config
-from ..layouts.region import Region
 from ..problem import Problem
 from ..quant import MICRO_SCALING, encode_ue8m0
 from ..recipe import F32
@@ -204,7 +203,7 @@ def ep_point(
             kernel.launch()
             ep.synchronize()
             differing += [] if torch.equal(y, wanted) else [name]
-            clear_counters(region, memory.sym)
+            clear_counters(memory)
         candidates[name] = kernel.launch
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
@@ -227,13 +226,15 @@ def ep_point(
     return record
 
 
-def clear_counters(region: Region, sym: torch.Tensor) -> None:
-    """A launch leaves what it has counted to the next one of the same kernel, which others in between do not clear; those that follow one
-    another in a repeat are an even number, after which the kernel finds the set that it has cleared."""
+def clear_counters(symmetric: SymmetricBuffer) -> None:
+    """Of all ranks, after a launch of a kernel that others will follow: it leaves what it has counted to the next one that counts as it
+    does.  Launches of a repeat are an even number, after which a kernel finds the set that it has cleared."""
+    regions = [symmetric_buffer(symmetric.problem, keeps_rows) for keeps_rows in (False, True)]
+    region = next(one for one in regions if one.size == symmetric.num_bytes)
     synchronize()
     for placement in region:
         if placement.field.name in ("arrivals", "finished"):
-            region.view(sym, placement.field.name).zero_()
+            region.view(symmetric.sym, placement.field.name).zero_()
     synchronize()
 
 
