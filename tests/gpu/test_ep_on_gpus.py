@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ep_ranks import CHECKS, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from ep_ranks import CHECKS, SETS, TILES, WAYS, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
@@ -47,11 +47,11 @@ def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -
         assert torch.equal(one.y.cpu().view(torch.int16), ys[rank].view(torch.int16))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
-def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
+@pytest.mark.parametrize(("way", "exact"), [(way, way != "defaults") for way in WAYS])
+def test_once(way: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """One launch of each kernel on one GPU."""
     case = routed_case(whole_case(1, exact=exact), 1)
-    wanted = small_configs(options.gpu_sms, len(devices), 1)
+    wanted = small_configs(options.gpu_sms, len(devices), 1, way)
     ranks = ranks_of(case, devices, ArtifactStore(options.kernels), wanted)
     for rank, one in zip(ranks, inputs_of(case, ranks), strict=True):
         rank.launch(one, options.watchdog_s * 10**9)
