@@ -7,7 +7,10 @@ from typing import Any
 
 from cutlass import Int32, Int64
 
+from ...blocks.trace import begin, stamp
 from ...device.memory import fence_async_shared, load_shared_u32
+from ...layouts.activity import Activity, Role, tile_detail
+from ...layouts.arith import div
 from ..gemm.context import GemmContext, GemmStage
 from ..gemm.group_table import GroupTable
 from ..gemm.work_tile import GemmTile
@@ -81,6 +84,16 @@ class GatherContext(GemmContext):
             return super().scale_row(first, index)
         second = index == (problem.gate_up == GATE_FIRST)
         return (first >> 1) + second * (problem.scale_rows // 2)
+
+    def begin(self, role: Role) -> None:
+        """In a kernel that is traced."""
+        if self.config.trace:
+            begin(self, role)
+
+    def stamp(self, activity: Activity, tile: GemmTile) -> None:
+        """With the tile, in a kernel that is traced."""
+        if self.config.trace:
+            stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
 
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""

@@ -19,6 +19,7 @@ from ...device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_w
 from ...device.memory import load_u32
 from ...device.stage import SCALE_BYTES
 from ...hardware.operand_tile import ROW_BYTES
+from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from ..gemm.work_tile import GemmTile, next_tile
 from .context import GatherContext
@@ -31,11 +32,14 @@ ROWS_PER_COPY = 32 // LANES_PER_ROW
 @cute.jit
 def gather_tokens(ctx: GatherContext, number: Int32):
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
+    ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_copied_stage
     while tile.valid():
         ctx.wait_rows(tile)
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
         stage = gather_tile(ctx, tile, number, stage)
+        ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
 
 

@@ -14,11 +14,13 @@ class GatherSmemPlan(GemmSmemPlan):
 
     places_rows  whether rows begin elsewhere in A than in D
     scales_at_once  K blocks of which a row's scales lie together, in a ring of their own
+    trace_warps  warps that leave stamps
     """
 
     gather_warps: int
     places_rows: bool
     scales_at_once: int
+    trace_warps: int = 0
 
     @property
     def loaders(self) -> int:
@@ -47,4 +49,10 @@ class GatherSmemPlan(GemmSmemPlan):
     @property
     def tables(self) -> tuple[Field, ...]:
         """What says where rows of experts lie."""
-        return (*super().tables, *((Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()))
+        sources = (Field("source_rows", (self.groups,), U32, 4),) if self.places_rows else ()
+        return (*super().tables, *sources, *trace_counts(self.trace_warps))
+
+
+def trace_counts(warps: int) -> tuple[Field, ...]:
+    """Stamps so far of each traced warp (device/stamps.py); nothing of none."""
+    return (Field("trace_count", (warps,), U32),) if warps else ()
