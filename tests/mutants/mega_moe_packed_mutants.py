@@ -9,7 +9,7 @@ E2M1 = "device/e2m1.py"
 SHARE = "blocks/sm90/packed_share.py"
 DECODE = "blocks/sm90/decode.py"
 DECODED = "blocks/sm90/decoded_share.py"
-PIECES = "blocks/sm90/decoded_pieces.py"
+AHEAD = "blocks/sm90/decoded_ahead.py"
 TILES = "quant/packed_tiles.py"
 RUNS = "tests/kernels/test_sm90_packed.py"
 UP_TO_64, OF_128 = f"{RUNS}::test_random_data_to_the_bit_with_clamp[16]", f"{RUNS}::test_random_data_to_the_bit_with_clamp[128]"
@@ -161,7 +161,7 @@ PACKED_MUTANTS = (
     mutant(
         "tokens that are loaded into registers lie by half rows, not by rows",
         "wrong base",
-        PIECES,
+        AHEAD,
         "((matrix & 1) * 8 + row)",
         "((matrix >> 1) * 8 + row)",
         FULL_OF_128,
@@ -239,19 +239,19 @@ PACKED_MUTANTS = (
         "first + 64 * half",
         OF_128,
     ),
-    # --- pieces
+    # --- tokens ahead
     mutant(
-        "a piece's sums are added while it is multiplied",
+        "sums are added while they are multiplied, many tokens",
         "missing order",
-        PIECES,
-        "len(started) - 1 - i, tokens)",
-        "len(started) - i, tokens)",
+        AHEAD,
+        "wgmma.wait(partial, 0, tokens)",
+        "wgmma.wait(partial, 1, tokens)",
         FULL_OF_128,
     ),
     mutant(
         "the next K block's tokens are loaded before they are there",
         "missing order",
-        PIECES,
+        AHEAD,
         "        if cutlass.const_expr(ends):\n            following.wait_full()\n",
         "",
         FULL_OF_128,
@@ -259,7 +259,7 @@ PACKED_MUTANTS = (
     mutant(
         "every K block has the first one's tokens",
         "stale buffer",
-        PIECES,
+        AHEAD,
         "tokens = me.fragment(following)",
         "tokens = me.fragment(stage)",
         FULL_OF_128,
@@ -267,17 +267,17 @@ PACKED_MUTANTS = (
     mutant(
         "a tile's powers of two are read from the stage after its last, many tokens",
         "stale buffer",
-        PIECES,
-        "me.scale_rows(acc.chunks, stage.previous())",
-        "me.scale_rows(acc.chunks, stage)",
+        AHEAD,
+        "me.scale_rows(acc.parts, stage.previous())",
+        "me.scale_rows(acc.parts, stage)",
         FULL_OF_128,
     ),
     mutant(
-        "a product of a piece beyond those in flight has the piece's before it",
+        "both chunks of many tokens have the first one's weights",
         "wrong base",
-        PIECES,
-        "me.piece(stage, i + IN_FLIGHT)",
-        "me.piece(stage, i + 1)",
+        AHEAD,
+        "(weights + c * me.chunk_bytes)",
+        "weights",
         FULL_OF_128,
     ),
     # --- pairs

@@ -90,9 +90,10 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
 def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
     the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
-    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  When SMs are left to other
-    streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    gains = has_long_tiles(problem) and not has_packed_weights(problem) and expected > block_m and num_sms == NUM_SMS
+    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/tuning.md).  Of packed weights each
+    decodes a half for both, which gains with tiles of any length (docs/hopper.md).  When SMs are left to other streams, a CTA may find no
+    free partner in its part of the GPU: so pairs only with all SMs."""
+    gains = (has_long_tiles(problem) or has_packed_weights(problem)) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 
 

@@ -9,7 +9,6 @@ from ....sass.source import function_of
 GMMA = r"\w*GMMA"
 WGMMAS_PER_K_BLOCK = 8  # two pieces of a warpgroup's half of a tile, four steps of 32 channels
 WGMMAS_OF_A_HALF_TILE = 4  # one piece
-WGMMAS_IN_PIECES = 16  # of a whole tile whose weights are decoded: four pieces
 STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send")
 DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 
@@ -55,8 +54,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    share = "decoded_pieces." if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
-    k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_IN_PIECES if find.config.decoded else WGMMAS_PER_K_BLOCK)
+    share = "decoded_ahead." if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
+    k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
     tile = Loop(tile.head, tile.body - elsewhere)
