@@ -161,7 +161,7 @@ PACKED_MUTANTS = (
     mutant(
         "tokens that are loaded into registers lie by half rows, not by rows",
         "wrong base",
-        AHEAD,
+        DECODED,
         "((matrix & 1) * 8 + row)",
         "((matrix >> 1) * 8 + row)",
         FULL_OF_128,
@@ -241,12 +241,12 @@ PACKED_MUTANTS = (
     ),
     # --- tokens ahead
     mutant(
-        "sums are added while they are multiplied, many tokens",
+        "sums are added while they are multiplied",
         "missing order",
         AHEAD,
         "wgmma.wait(partial, 0, tokens)",
         "wgmma.wait(partial, 1, tokens)",
-        FULL_OF_128,
+        IN_PAIRS,
     ),
     mutant(
         "the next K block's tokens are loaded before they are there",
@@ -254,7 +254,7 @@ PACKED_MUTANTS = (
         AHEAD,
         "        if cutlass.const_expr(ends):\n            following.wait_full()\n",
         "",
-        FULL_OF_128,
+        IN_PAIRS,
     ),
     mutant(
         "every K block has the first one's tokens",
@@ -262,15 +262,15 @@ PACKED_MUTANTS = (
         AHEAD,
         "tokens = me.fragment(following)",
         "tokens = me.fragment(stage)",
-        FULL_OF_128,
+        IN_PAIRS,
     ),
     mutant(
-        "a tile's powers of two are read from the stage after its last, many tokens",
+        "a tile's powers of two are read from the stage after its last",
         "stale buffer",
         AHEAD,
         "me.scale_rows(acc.parts, stage.previous())",
         "me.scale_rows(acc.parts, stage)",
-        FULL_OF_128,
+        IN_PAIRS,
     ),
     mutant(
         "both chunks of many tokens have the first one's weights",
@@ -278,7 +278,7 @@ PACKED_MUTANTS = (
         AHEAD,
         "(weights + c * me.chunk_bytes)",
         "weights",
-        FULL_OF_128,
+        IN_PAIRS,
     ),
     # --- pairs
     mutant(

@@ -1,15 +1,16 @@
-"""Whole tiles of 128 tokens by 256 rows of E2M1 weights that other warps decode into a stage (decode.py), with tokens as the wgmma's A from
-registers: those of the next K block are loaded while the sums of this one are promoted.
+"""Whole tiles of 128 tokens by 256 rows of E2M1 weights of which CTAs of a cluster decode a half each (decode.py): the main loop of a
+`DecodedShare` with tokens in registers, where those of the next K block are loaded while the sums of this one are promoted.
 
 waits     full, per stage
 signals   empty, per warp and stage
 
-A stage is given back when the tensor core has read it, before the sums of its last product are promoted.
+Where a CTA decodes all weights for itself its decode warps are what it waits for, and loading ahead gains nothing.  A stage is given back
+when the tensor core has read it, before the sums of its last product are promoted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import cutlass
@@ -17,44 +18,23 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...device import wgmma
-from ...device.matrix import load_four
 from ...device.memory import load_shared_f32
 from ...device.stage import Stage, release_stage
-from ...device.warp import shuffle
-from ...hardware.packed_tile import TILE_ROWS
 from .decoded_share import DecodedShare
 from .math_thread import MathThread
 from .promoted_sums import PromotedSums
-from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES
+from .tokens_as_m import CHUNKS
 
 
 @dataclass(frozen=True)
 class DecodedAhead(DecodedShare):
-    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows.
-
-    place  of what it loads of a stage's tokens
-    """
-
-    place: Any
+    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows."""
 
     @staticmethod
     def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
         """Of a whole tile."""
-        share = DecodedAhead(me.group, me.warp, me.lane, False, CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
-        return replace(share, place=share.fragment_place())
-
-    def fragment_place(self) -> Any:
-        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
-        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
-        matrix, row = self.lane >> 3, self.lane & 7
-        token = self.warp_token + ((matrix & 1) * 8 + row)
-        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
-        return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
-
-    def fragment(self, stage: Stage) -> tuple[Any, ...]:
-        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
-        first = stage.shared("tokens") + self.place
-        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
+        share = DecodedShare.of(me, half=False, in_registers=True)
+        return DecodedAhead(*(getattr(share, one.name) for one in fields(share)))
 
 
 @cute.jit

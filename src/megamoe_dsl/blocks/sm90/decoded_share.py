@@ -10,20 +10,23 @@ its exponents have been read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Uint32
 
+from ...device import wgmma
+from ...device.matrix import load_four
 from ...device.memory import load_shared_f32, load_shared_v2
 from ...device.ptx import emit_to
 from ...device.stage import Stage, release_stage
-from ...device.warp import ballot
+from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread
-from .tokens_as_m import CHUNK_ROWS, CHUNKS, RowShare
+from .promoted_sums import PromotedSums
+from .tokens_as_m import CHUNK_ROWS, CHUNKS, ROW_BYTES, RowShare
 
 WARPS = 4
 ONES = 0x7F7F7F7F
@@ -32,12 +35,54 @@ ONES = 0x7F7F7F7F
 
 @dataclass(frozen=True)
 class DecodedShare(RowShare):
-    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
+    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale.
+
+    place  of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
+    """
+
+    place: Any
 
     @staticmethod
-    def of(me: MathThread, half: bool) -> DecodedShare:  # type: ignore[override]
-        """Of two chunks of 128 weight rows, or one of a half tile."""
-        return DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS)
+    def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
+        """Of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
+        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, None)
+        return replace(share, place=share.fragment_place()) if in_registers and not half else share
+
+    def fragment_place(self) -> Any:
+        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
+        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
+        matrix, row = self.lane >> 3, self.lane & 7
+        token = self.warp_token + ((matrix & 1) * 8 + row)
+        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
+        return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
+
+    def fragment(self, stage: Stage) -> tuple[Any, ...]:
+        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
+        first = stage.shared("tokens") + self.place
+        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
+        if cutlass.const_expr(self.place is None):
+            return RowShare.multiply(self, stage, acc, scales, k, more)
+        tokens, weights = self.fragment(stage), stage.shared("weights")
+        token_scale = stage.token_scales + self.token * 4
+        following = stage.next()
+        ((factor,), *_) = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for c in cutlass.range_constexpr(self.chunks):
+            partial = wgmma.issue_registers(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            if cutlass.const_expr(c == 0):
+                per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+            if cutlass.const_expr(c == self.chunks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial, 0, tokens)
+            old = acc.parts[c]
+            sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
         """The stage's, for every chunk."""

@@ -84,7 +84,8 @@ def compute_tiles(ctx: Sm90Context, me: MathThread, finish: Finish):
             if is_half_tile(ctx, tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
-                stage, stores = compute(ctx, tile, DecodedAhead.of(me), stage, stores, finish)
+                share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
+                stage, stores = compute(ctx, tile, share, stage, stores, finish)
         elif cutlass.const_expr(config.packed):
             stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)
         elif cutlass.const_expr(config.swap_ab):

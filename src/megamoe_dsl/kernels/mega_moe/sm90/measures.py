@@ -54,7 +54,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    share = "decoded_ahead." if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
+    decoded = "decoded_ahead." if find.config.decoded and find.config.halves_decoding else "decoded_share."
+    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "tokens_as_"
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
