@@ -36,12 +36,11 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """How tokens and results travel: fields of dispatch, and of combine."""
 FP8, BF16 = "fp8xfp8", "bf16xbf16"
 CHECKS = (
-    *((ranks, "defaults", recipe) for recipe in (FP8, BF16) for ranks in RANKS),
-    *((ranks, way, FP8) for way in ("serial", "serial-in-parts") for ranks in (2, 4, 8)),
-    *((ranks, way, FP8) for way in ("tail", "gathered") for ranks in (2, 4)),  # of eight ranks each has one expert: nothing is copied there
+    *((ranks, way, FP8) for ranks in RANKS for way in WAYS if ranks < 8 or way not in ("tail", "gathered")),
+    *((ranks, "defaults", BF16) for ranks in RANKS),
     *((2, way, BF16) for way in ("serial-in-parts", "tail", "gathered")),
 )
-"""What is launched many times."""
+"""What is launched many times; of eight ranks each has one expert, so that no row is copied there."""
 
 
 def small_problem(ranks: int, recipe: str = FP8) -> Problem:

@@ -7,7 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from ep_ranks import BF16, CHECKS, FP8, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from ep_ranks import (
+    BF16,
+    CHECKS,
+    FP8,
+    SETS,
+    TILES,
+    WAYS,
+    Made,
+    inputs_of,
+    ranks_of,
+    routed_case,
+    small_configs,
+    soak,
+    synchronize,
+    whole_case,
+)
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
@@ -47,12 +62,14 @@ def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -
         assert torch.equal(one.y.cpu().view(torch.int16), ys[rank].view(torch.int16))
 
 
-@pytest.mark.parametrize("recipe", [FP8, BF16])
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
-def test_once(exact: bool, recipe: str, options: GpuOptions, devices: list[torch.device]) -> None:
+@pytest.mark.parametrize(
+    ("way", "recipe", "exact"),
+    [*((way, FP8, way != "defaults") for way in WAYS), *(("defaults", BF16, exact) for exact in (True, False))],
+)
+def test_once(way: str, recipe: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """One launch of each kernel on one GPU."""
     case = routed_case(whole_case(1, exact=exact, recipe=recipe), 1)
-    wanted = small_configs(options.gpu_sms, len(devices), 1, recipe=recipe)
+    wanted = small_configs(options.gpu_sms, len(devices), 1, way, recipe)
     ranks = ranks_of(case, devices, ArtifactStore(options.kernels), wanted)
     for rank, one in zip(ranks, inputs_of(case, ranks), strict=True):
         rank.launch(one, options.watchdog_s * 10**9)

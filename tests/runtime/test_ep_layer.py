@@ -133,3 +133,17 @@ def test_a_buffer_of_other_kernels_is_refused(gpu: type[SimulatedKernel]) -> Non
     case = random_case(moe, (1,), 1)
     with pytest.raises(ProblemError, match=r"symmetric\.num_bytes = "):
         EpMoE(moe, case.weights[0], activation=swiglu, symmetric=SymmetricBuffer.allocate(moe, SM90, device="cpu"))
+
+
+def test_layers_that_share_a_buffer_have_the_same_kernels(gpu: type[SimulatedKernel], tmp_path) -> None:
+    """Serial scatter would find counters that are not its own."""
+    moe, store = problem(1), ArtifactStore(tmp_path)
+    case = random_case(moe, (1,), 1)
+    options = {"activation": swiglu, "store": store, "dispatch": FIELDS}
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe, True))
+    for _ in range(2):
+        EpMoE(moe, case.weights[0], symmetric=symmetric, combine=FIELDS, **options)
+    with pytest.raises(
+        ProblemError, match=r"combine\.interleaved = False: must be True, as on this symmetric buffer before: launches leave"
+    ):
+        EpMoE(moe, case.weights[0], symmetric=symmetric, combine={**FIELDS, "interleaved": False}, **options)
