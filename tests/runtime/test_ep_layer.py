@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineCon
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
@@ -99,6 +100,20 @@ def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monk
     gpu.tensors = {**weights, **memory, "acts": layer.acts.values, "acts_sf": layer.acts.scales}
     y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
     layer(case.x[0], case.topk_idx[0], case.topk_weights[0], x_sf=case.x_sf[0], out=y)
+    assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
+
+
+def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> None:
+    """Tokens and activations as they are: nothing is quantised, and there are no scales; y to the bit."""
+    moe = problem(1, "bf16xbf16")
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
+    case = random_case(moe, (7,), 1, mask=0.2)
+    weights = unscaled_weights(case.weights[0].fc1, case.weights[0].fc2)
+    layer = EpMoE(moe, weights, activation=signs, store=ArtifactStore(tmp_path), symmetric=symmetric, dispatch=FIELDS, combine=FIELDS)
+    memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
+    gpu.tensors = {"fc1": weights.fc1, "fc2": weights.fc2, **memory, "acts": layer.acts.values}
+    y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
+    layer(case.x[0], case.topk_idx[0], case.topk_weights[0], out=y)
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
 
 
