@@ -155,7 +155,6 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-swapped": _gather(16, 128, {"result": "blocked"}, swap_ab=True, ahead=2, dealt=True),
     "sm_90a-gather-gemm-sorted": _gather(128, 128, {"source": "packed", "result": "blocked"}, ahead=2),
     **{f"sm_90a-gather-gemm-{one.replace('_', '-')}": _activated(one) for one in ("gate_first", "up_first", "interleaved")},
-    "sm_90a-gather-gemm-in-turn": lambda: GatherGemmConfig(EXPERT_LAYER.fc1, 128, 256, dealt=True, in_turn=True),
     "sm_90a-gather-gemm-stored": lambda: GatherGemmConfig(replace(EXPERT_LAYER, preactivations=True).fc1, 128, 256, dealt=True),
     "sm_90a-gather-gemm-bf16": _gather(128, 256, {"recipe": "bf16xbf16"}, halves=True, dealt=True),
     "sm_90a-gather-gemm-bf16-gate-first": lambda: GatherGemmConfig(BF16_LAYER.fc1, 128, 256, dealt=True),

@@ -116,15 +116,6 @@ MUTANTS = (
         ACTIVATED,
         ("sm_90a",),
     ),
-    Mutant(
-        "a warpgroup without rows of a tile keeps its turns",
-        "missing clean-up",
-        "kernels/gemm/math.py",
-        "            stage.wait_turn(me.group)\n            stage.pass_turn(me.group)\n",
-        "            pass\n",
-        ("tests/kernels/test_gather_gemm.py::test_gate_and_up_are_activated_and_quantised[up-first-in-turn]",),
-        ("sm_90a",),
-    ),
     pair_mutant(
         "a lane gives a list back for its warp, after a warp barrier",
         "missing order",
