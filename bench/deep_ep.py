@@ -12,7 +12,6 @@ torch's symmetric memory, and its Python package is not needed.  `rows` is what 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from cuda_library import STREAM, CudaLibrary
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.result_file import heading, result_path, write
 from megamoe_dsl.bench.timing import synchronize, time_back_to_back
@@ -72,28 +72,7 @@ class Job:
         return (4 * RANKS * (RANKS + LOCAL_EXPERTS + 8 * self.channels) + self.channels * RANKS * 256 * slot + 65535) // 65536 * 65536
 
 
-class Kernels:
-    """Those of a library, on torch's current stream."""
-
-    def __init__(self, library: Path) -> None:
-        found = ctypes.CDLL(str(library.resolve()))
-        self.functions = {name: getattr(found, symbol) for name, symbol in SYMBOLS.items()}
-
-    def __call__(self, name: str, *arguments: torch.Tensor | int | None) -> None:
-        """Tensors go by address, None is no address, and the stream is `-1`."""
-        stream = torch.cuda.current_stream().cuda_stream
-        self.functions[name](*(ctypes.c_int(one) if isinstance(one, int) else address(one, stream) for one in arguments))
-
-
-STREAM = torch.empty(0)
-
-
-def address(one: torch.Tensor | None, stream: int) -> ctypes.c_void_p:
-    """Of a tensor's memory, or of the stream."""
-    return ctypes.c_void_p(None if one is None else stream if one is STREAM else one.data_ptr())
-
-
-def measure(job: Job, run: Kernels) -> dict[str, Any]:
+def measure(job: Job, run: CudaLibrary) -> dict[str, Any]:
     """Times of dispatch and of combine, all ranks together, after a check of what they have moved."""
     rank, hidden, rows, channels = dist.get_rank(), job.hidden, job.rows, job.channels
     problem = Problem(hidden, hidden, RANKS * LOCAL_EXPERTS, TOPK, RANKS, rows, recipe="fp8xfp8")
@@ -154,7 +133,7 @@ def numbers(rows: torch.Tensor) -> torch.Tensor:
 
 def work(rank: int, jobs: list[Job], report: Callable[[int, dict[str, Any]], None], *, library: Path) -> None:
     """A worker process."""
-    run = Kernels(library)
+    run = CudaLibrary(library, SYMBOLS)
     for index, job in enumerate(jobs):
         report(index, measure(job, run))
 

@@ -22,6 +22,7 @@ from megamoe_dsl.bench.ep_tuning import entered, read_run
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point_options import RunOptions
 from megamoe_dsl.bench.points import points_of
+from megamoe_dsl.kernels.ep_moe.config import EpConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.tuned import EpEntry, Table
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--experts-per-rank", type=int, help="instead of all")
     parser.add_argument("--remote", type=float, help="fraction of the slots for other ranks' experts")
     parser.add_argument("--tokens", default="1024,4096,8192", help="per rank")
+    parser.add_argument("--recipe", default=EpConfig.recipes[0], choices=EpConfig.recipes, help="number formats")
     parser.add_argument("--variants", default=",".join(SWITCHED_OFF), help="kernels with other fields, as in 'combine block_n=128'")
     parser.add_argument("--trace", action="store_true", help="what warps do, instead of times")
     parser.add_argument("--only-times", action="store_true", help="without the bits of small cases")
@@ -43,7 +45,8 @@ def main() -> None:
     if given.what == "table":
         print(f"wrote {entered(Table.read(read_run(given.folder)[0], kind=EpEntry), given.folder).write()}")
         return
-    options = RunOptions(preset=given.preset, experts_per_rank=given.experts_per_rank, tokens=given.tokens, ranks=str(SMALL.num_ranks))
+    shape = {"preset": given.preset, "experts_per_rank": given.experts_per_rank, "tokens": given.tokens, "recipe": given.recipe}
+    options = RunOptions(**shape, ranks=str(SMALL.num_ranks))
     variants = tuple(Variant(name) for name in filter(None, given.variants.split(",")))
     try:
         bits = not (given.only_times or given.trace)

@@ -62,7 +62,7 @@ class Recipe:
 
     promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales, if
               there are scales at all, and adds over all of K
-    layers    layers have it, and not GEMMs alone
+    layers    a `Problem` can have it, whose kernels say which they take; else GEMMs alone have it
     """
 
     name: str
@@ -82,6 +82,11 @@ class Recipe:
     def scales_in_mma(self) -> bool:
         """Whether the tensor core applies scales."""
         return self.scaled and not self.promoted
+
+    @property
+    def sums_known(self) -> bool:
+        """Whether sums of any numbers are known to the bit: all are Hopper's, whose tensor core has been measured, unless it scales."""
+        return not self.scales_in_mma
 
     @property
     def packs_activations(self) -> bool:
@@ -110,7 +115,7 @@ RECIPES = {
             hidden=Format(E4M3, F32, 1, 128, True),
             promoted=True,
         ),
-        Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False, layers=False),
+        Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False),
     )
 }
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations

@@ -109,6 +109,20 @@ def test_bf16_weights_are_quantised(tmp_path: Path, recipe: str, ranks: int) -> 
     check_ranks(folder, problem, weights)
 
 
+def test_bf16_weights_stay_as_they_are(tmp_path: Path) -> None:
+    """For a layer in BF16, as they are published and as `convert` writes them."""
+    generator, problem = torch.Generator().manual_seed(0), problem_of(2, "bf16xbf16")
+    fc1, fc2 = (torch.randn(8, *shape, generator=generator).bfloat16() for shape in ((256, 256), (256, 128)))
+    folder = write(tmp_path / "published", qwen3_moe(fc1, fc2))
+    convert_checkpoint(folder, tmp_path / "own", problem.recipe)
+    assert PublishedExperts.of(tmp_path / "own", LAYER).layout.name == "megamoe-bf16"
+    for place in (folder, tmp_path / "own"):
+        for rank, mine in enumerate((slice(0, 4), slice(4, 8))):
+            found = read_experts(problem, place, LAYER, rank)
+            found.validate(problem)
+            assert torch.equal(found.fc1, fc1[mine]) and torch.equal(found.fc2, fc2[mine])
+
+
 def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
     """As far as a problem has more of them than are published."""
     hidden, intermediate = 192, 96

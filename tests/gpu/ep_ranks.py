@@ -26,6 +26,20 @@ from megamoe_dsl.runtime.watchdog import naming_the_wait
 RANKS = (1, 2, 4, 8)
 TILES = {"block_m": 64, "block_n": 128, "task_tokens": 4, "cluster": 2}
 SETS = 8
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "defaults": ({}, {}),
+    "serial": ({}, {"interleaved": False}),
+    "serial-in-parts": ({}, {"interleaved": False, "token_blocks": 4}),
+    "tail": ({"tail_sms": 2}, {"scatter": False}),
+    "gathered": ({"rows": "gathered", "cluster": 1}, {"cluster": 1}),
+}
+"""How tokens and results travel: fields of dispatch, and of combine."""
+CHECKS = (
+    *((ranks, "defaults") for ranks in RANKS),
+    *((ranks, way) for way in ("serial", "serial-in-parts") for ranks in (2, 4, 8)),
+    *((ranks, way) for way in ("tail", "gathered") for ranks in (2, 4)),  # of eight ranks each has one expert: nothing is copied there
+)
+"""What is launched many times."""
 
 
 def small_problem(ranks: int) -> Problem:
@@ -33,10 +47,11 @@ def small_problem(ranks: int) -> Problem:
     return Problem(512, 256, num_experts=8, topk=3, num_ranks=ranks, max_tokens_per_rank=400, recipe="fp8xfp8")
 
 
-def configs(problem: Problem, num_sms: int, **fields: Any) -> list[Any]:
+def configs(problem: Problem, num_sms: int, way: str = "defaults", **fields: Any) -> list[Any]:
     """Of the three kernels, in the order of their launches."""
-    dispatch = DispatchGemmConfig(problem, num_sms=num_sms, **fields)
-    return [RoutingTablesConfig.of(dispatch), dispatch, GemmCombineConfig(problem, num_sms=num_sms, **fields)]
+    dispatch, combine = ({"num_sms": num_sms, **fields, **of_way} for of_way in WAYS[way])
+    first = DispatchGemmConfig(problem, **dispatch)
+    return [RoutingTablesConfig.of(first), first, GemmCombineConfig(problem, **combine)]
 
 
 def sms_of(sms: int, gpus: int, ranks: int) -> int:
@@ -44,9 +59,9 @@ def sms_of(sms: int, gpus: int, ranks: int) -> int:
     return sms if ranks <= gpus else share_of_sms(sms, gpus, ranks)
 
 
-def small_configs(sms: int, gpus: int, ranks: int) -> list[Any]:
+def small_configs(sms: int, gpus: int, ranks: int, way: str = "defaults") -> list[Any]:
     """Kernels of the checks on so many ranks."""
-    return configs(small_problem(ranks), sms_of(sms, gpus, ranks), **TILES)
+    return configs(small_problem(ranks), sms_of(sms, gpus, ranks), way, **TILES)
 
 
 def routed_case(whole: Case, index: int) -> Case:
@@ -86,7 +101,7 @@ class EpRank:
         """`kernels` are those of `configs`, in this order."""
         with torch.cuda.device(device):
             moe = kernels[0].artifact.config.problem
-            buffers = EpBuffers(moe, weights.map(lambda one: one.to(device)))
+            buffers = EpBuffers(moe, weights.map(lambda one: one.to(device)), keeps_rows=kernels[-1].artifact.config.keeps_rows)
             y = torch.empty(moe.max_tokens_per_rank, moe.hidden, dtype=torch.bfloat16, device=device)
             moved = RowActivations(acts.values.to(device), acts.scales.to(device))
             unequal = torch.zeros((), dtype=torch.int64, device=device)

@@ -1,8 +1,7 @@
 """The GEMM's simulator results, made where the DSL is, for comparison with a GPU's.
 
-On Hopper every bit of promoted sums has to agree, with normal numbers.  How a Blackwell tensor core aligns and cuts products nobody has
-told, nor how Hopper's does those of BF16: bits have to agree where every sum is exact, and normal numbers have to be within the reference's
-ends.
+On Hopper every bit has to agree, with normal numbers.  How a Blackwell tensor core aligns and cuts products nobody has told: bits have to
+agree where every sum is exact, and normal numbers have to be within the reference's ends.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Check:
     @property
     def must_be_bits(self) -> bool:
         """Whether D is known to the bit."""
-        return self.exact or self.run.config.problem.formats.promoted
+        return self.exact or self.run.config.problem.formats.sums_known
 
 
 def sources(check: Check) -> str:
@@ -55,17 +54,8 @@ def sources(check: Check) -> str:
 def checks(arch: Arch, small: bool = False) -> list[Check]:
     """Of a GPU of this architecture; `small` are those of SM100 that a simulated GPU does in seconds."""
     if arch == SM90:
-        return [Check(run, exact) for run in (*RUNS, *GATHER_RUNS) for exact in exactness(run)]
+        return [Check(run, False) for run in (*RUNS, *GATHER_RUNS)]
     return [Check(run, exact) for run in PAIR_RUNS.values() for exact in (True, False) if not small or run.name in SMALL]
-
-
-def exactness(run: Run | GatherRun) -> tuple[bool, ...]:
-    """With which numbers: normal ones, whose promoted sums are known to the bit; of sums without promotion exact ones, and normal ones
-    where their results have ends."""
-    problem = run.config.problem
-    if problem.formats.promoted:
-        return (False,)
-    return (True,) if getattr(problem, "gate_up", "") else (True, False)
 
 
 def prepare_check(folder: Path, check: Check) -> str:

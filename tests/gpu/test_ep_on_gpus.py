@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from ep_ranks import RANKS, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from ep_ranks import CHECKS, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
 from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.cases import Case
+from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits
+from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
 from ranks_on_gpus import let_gpus_see_each_other
 
 pytestmark = pytest.mark.gpu
@@ -57,13 +60,15 @@ def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> 
     check_reference(case, [Made.of(ranks[0], count)], [ranks[0].buffers.tables(count)])
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
-@pytest.mark.parametrize("number", RANKS)
-def test_launches_have_the_references_bits(number: int, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
+@pytest.mark.parametrize(
+    ("number", "way", "exact"),
+    [*((*check, True) for check in CHECKS), *((number, way, False) for number, way in CHECKS if way == "defaults")],
+)
+def test_launches_have_the_references_bits(number: int, way: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """Changing numbers of tokens, uneven routing, dropped pairs, ranks without any: the first launch of each set is compared with the
     reference (of data that rounds, whose reference takes seconds, that of the first set), all others with it."""
     whole = whole_case(number, exact=exact)
-    wanted = small_configs(options.gpu_sms, len(devices), number)
+    wanted = small_configs(options.gpu_sms, len(devices), number, way)
     ranks = ranks_of(whole, devices, ArtifactStore(options.kernels), wanted)
     cases = [routed_case(whole, index) for index in range(SETS)]
     sets, first, watchdog_ns = [inputs_of(case, ranks) for case in cases], [], options.watchdog_s * 10**9
@@ -77,12 +82,12 @@ def test_launches_have_the_references_bits(number: int, exact: bool, options: Gp
     assert soak(ranks, sets, first, options.soak_launches, watchdog_ns) == 0
     elements = sum(one.rows.numel() + one.y.numel() for made in first for one in made)
     data = "exact" if exact else "rounding"
-    where = f"{number} ranks on {min(number, len(devices))} GPUs"
+    where = f"{way}: {number} ranks on {min(number, len(devices))} GPUs"
     print(f"{where}: {options.soak_launches} launches of {SETS} {data} sets with {elements:,} elements")
 
 
 def test_a_graph_of_the_layer(options: GpuOptions, devices: list[torch.device], tmp_path: Path) -> None:
-    """Tables, dispatch, activation and combine captured once; its replays are as calls are."""
+    """Tables, dispatch, activation and combine captured once; its replays are as calls are, with a caller's scatter indices, too."""
     case = whole_case(1, exact=False)
     fields = {name: getattr(small_configs(options.gpu_sms, len(devices), 1)[1], name) for name in TILES}
     weights = case.to("cuda").weights[0]
@@ -101,3 +106,28 @@ def test_a_graph_of_the_layer(options: GpuOptions, devices: list[torch.device], 
         graph.replay()
         layer.synchronize()
         assert torch.equal(captured.view(torch.int16), wanted.view(torch.int16))
+        backwards = scatter_indices(case.problem, idx, -torch.arange(len(idx), device="cuda"))
+        assert torch.equal(layer(x, idx, topk_weights, scatter_indices=backwards).view(torch.int16), wanted.view(torch.int16))
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other):
+        captured = layer(x, idx, topk_weights, scatter_indices=backwards)
+    captured.fill_(float("nan"))
+    other.replay()
+    layer.synchronize()
+    assert torch.equal(captured.view(torch.int16), wanted.view(torch.int16))
+
+
+@pytest.mark.parametrize("name", ["fp8xfp4", "mxf4xmxf4"])
+def test_a_graph_of_scales_that_are_powers_of_two(name: str) -> None:
+    """What the layer on SM100 does with an activation's result: torch's work, on any GPU."""
+    form, generator = RECIPES[name].activations, torch.Generator("cuda").manual_seed(0)
+    rows = torch.randn(256, 512, generator=generator, device="cuda").bfloat16()
+    RowActivations.of(rows, form)  # warms up
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = RowActivations.of(rows, form)
+    rows.copy_(torch.randn(rows.shape, generator=generator, device="cuda"))
+    graph.replay()
+    wanted = RowActivations.of(rows.cpu(), form)
+    for one, other in ((found.values, wanted.values), (found.scales, wanted.scales)):
+        assert torch.equal(one.view(torch.uint8).cpu(), other.view(torch.uint8))

@@ -15,8 +15,7 @@ from megamoe_dsl.bench.ep_reference import combined, linear1_rows
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
-from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
-from megamoe_dsl.kernels.registry import config_type, find_kernel
+from megamoe_dsl.kernels.registry import arch_of_recipe, config_type, find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate
 from megamoe_dsl.runtime.ep.buffers import RowActivations
@@ -36,7 +35,9 @@ def problem(tokens: int = 20, **changes: Any) -> Problem:
 
 def small_config(moe: Problem, **fields: Any) -> DispatchGemmConfig:
     """Dispatch on two SMs with small tiles, of the architecture that has the problem's formats."""
-    kind, tile = (DispatchGemmConfig, (64, 64)) if moe.formats.promoted else (Sm100DispatchGemmConfig, (128, 256))
+    kernel = find_kernel("dispatch_grouped_gemm")
+    arch = arch_of_recipe(kernel, moe.recipe)
+    kind, tile = config_type(kernel, arch), (128, 256) if arch.has_tensor_memory else (64, 64)
     return kind(moe, *tile, num_sms=2, **{"task_tokens": 2, **fields})
 
 
@@ -109,12 +110,13 @@ def row_activations(ep: SimulatedEp, seed: int, exact: bool = True) -> list[RowA
     generator, found = torch.Generator().manual_seed(seed), []
     for buffers in ep.ranks:
         shape = (pool_rows(ep.problem), ep.problem.intermediate)
-        one = draw_rows(ep.problem, generator) if exact else RowActivations.of(torch.randn(shape, generator=generator).bfloat16())
+        form = ep.problem.formats.activations
+        one = draw_rows(ep.problem, generator) if exact else RowActivations.of(torch.randn(shape, generator=generator).bfloat16(), form)
         there = torch.zeros(shape[0], dtype=torch.bool)
         for place in buffers.expert_slices():
             there[place] = True
         scales = one.row_scales
-        one.values.view(torch.uint8)[~there] = 0x7F
+        one.values.view(torch.uint8)[~there] = 0xFF
         scales[~there] = float("nan") if scales.dtype == torch.float32 else UE8M0_NAN
         found.append(RowActivations.ordered(one.values, scales))
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated
+from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated, small_config
 from mega_moe_runs import artifact, inputs
 
 from megamoe_dsl.cases import random_case
@@ -100,10 +100,11 @@ def test_tokens_saved_do_not_cross(token_saving: bool, token_sorting: bool, bloc
     assert checked_dispatch(ep, case).crossed == moe.hidden * traffic.tokens
 
 
-def test_a_rank_that_stays_away_is_named() -> None:
+@pytest.mark.parametrize("config", [SMALL, small_config(problem(recipe="fp8xfp4"))], ids=lambda config: config.arch)
+def test_a_rank_that_stays_away_is_named(config: DispatchGemmConfig) -> None:
     """Rank 1 never launches: rank 0 gives up, and says at which barrier."""
-    case = random_case(MOE, (3, 2), 8)
-    ep = simulated(SMALL, case, watchdog_ns=20_000)
+    case = random_case(config.problem, (3, 2), 8)
+    ep = simulated(config, case, watchdog_ns=20_000)
     with (
         only_first_ranks(ep, 1),
         pytest.raises(WatchdogError, match=r"rank 0, SM \d+: wait RANK \(rank barrier INPUTS\) exceeded its limit"),

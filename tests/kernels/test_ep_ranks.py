@@ -21,6 +21,7 @@ from sweep import rarely
 
 BF16_BYTES = 2
 FP8, FP4 = "fp8xfp8", "fp8xfp4"
+PAIRS = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
 UNEVEN = (6, 0, 5, 1, 6, 4, 0, 2)
 FULL = (6,) * 8
 Bias = Callable[[Problem, torch.Generator], torch.Tensor]
@@ -104,6 +105,43 @@ def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: di
         ep = run_of(ranks, case, combine, **dispatch)
         assert checked_dispatch(ep, case, 2).crossed == 2 * case.problem.hidden * Traffic.of(case.problem, case.topk_idx).tokens
         assert checked_combine(ep, case, row_activations(ep, 0)).count == sum(map(len, case.x))
+
+
+WAYS = (
+    ({"rows": "gathered"}, {"interleaved": False}),
+    ({"tail_sms": 1}, {"scatter": False}),
+    ({"token_sorting": False, "saving_experts": 2}, {"interleaved": False, "block_m": 64, "task_tokens": 1}),
+    ({"block_wise": False, "block_m": 64}, {"block_m": 192}),
+    ({"token_saving": False}, {"block_m": 32}),
+    ({"rows": "gathered", "block_m": 32, "token_sorting": False}, {"interleaved": False, "block_m": 32}),
+)
+"""Every option of the kernels of SM100 that changes how tokens or results travel, or who waits for them: of dispatch, and of combine."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "recipe", "way", "routing"),
+    [
+        (4, "mxf4xmxf4", 0, "group-limited"),
+        (8, "mxfp8xmxfp8", 1, "to one rank"),
+        *(
+            rarely(ranks, recipe, way, routing)
+            for ranks, routing in ((4, "skewed"), (8, "group-limited"))
+            for recipe in PAIRS
+            for way in range(len(WAYS))
+        ),
+    ],
+)
+def test_options_of_pairs(ranks: int, recipe: str, way: int, routing: str) -> None:
+    """Ranks without tokens and with many, on the same buffers; a row of a token crosses as often as the tables say."""
+    dispatch, combine = WAYS[way]
+    few = case_of(ranks, routing, UNEVEN, mask=0.3, recipe=recipe)
+    config = small_config(few.problem).replace(num_stages=0, **dispatch)
+    ep = simulated(config, few, combine, seed=ranks)
+    row = few.problem.formats.activations.row_bytes(few.problem.hidden)
+    for case, launches in ((few, 1), (case_of(ranks, routing, FULL, mask=0.0, recipe=recipe), 2)):
+        traffic = Traffic.of(case.problem, case.topk_idx, config.fetched_for)
+        assert checked_dispatch(ep, case, launches).crossed == launches * row * traffic.tokens
+        assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
 
 
 @pytest.mark.parametrize(

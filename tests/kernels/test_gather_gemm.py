@@ -53,7 +53,7 @@ def test_every_row_is_exact(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize("name", ["gather-rows-64-ahead", "gather-swapped-24"])
+@pytest.mark.parametrize("name", ["gather-rows-64-ahead", "gather-swapped-24", "gather-bf16-gathered-blocked"])
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
@@ -80,8 +80,8 @@ def test_gate_and_up_are_activated_and_quantised(name: str) -> None:
 def test_gate_and_up_stay_bf16(name: str) -> None:
     """And are stored, where they are asked for."""
     run = GATHER_BY_NAME[name]
-    case = run.case(exact=True)
-    compared = case.compared(exact=True)
+    case = run.case(exact=False)
+    compared = case.compared(exact=False)
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert all(((low <= written) & (written <= high)).all() for written, low, high in compared.values())
 

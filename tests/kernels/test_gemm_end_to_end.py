@@ -9,9 +9,18 @@ from gemm_runs import BY_NAME, RUNS, artifact
 from megamoe_dsl.runtime.simulated_gemm import simulate_gemm
 from sweep import rarely
 
-NORMAL = ("rows-64", "rows-128-two-splits", "split-k", "swapped-24", "packed-pairs", "fp4-half", "fp4-split-k", "fp4-rows-256")
-LEFT_READING = "exit without wait_group"
-"""The simulator's warning about a CTA that ends while TMA reads its shared memory."""
+NORMAL = (
+    "rows-64",
+    "rows-128-two-splits",
+    "split-k",
+    "swapped-24",
+    "packed-pairs",
+    "fp4-half",
+    "fp4-split-k",
+    "fp4-rows-256",
+    "bf16-24",
+    "bf16-split-k",
+)
 
 TWINS = {
     "rows-128": "rows-128-two-splits",
@@ -47,29 +56,19 @@ def test_every_element_is_exact(name: str) -> None:
     launches = 1 if run.config.problem.accumulate else 2
     expected = case.reference()
     report = simulate_gemm(artifact(run.config), case.tensors, launches=launches)
-    assert not report.findings and not [text for text in report.warnings if LEFT_READING in text]
+    assert not report.findings and not report.warnings
     assert torch.equal(case.tensors.d, expected)
 
 
 @pytest.mark.parametrize("name", NORMAL)
 def test_rounding_is_the_tensor_cores(name: str) -> None:
-    """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order; where K is split,
-    an addition more."""
+    """Partial sums as Hopper forms them, then one fused multiplication and addition for each block of 128 of K, in order; BF16 has only
+    sums. Where K is split there is an addition more."""
     run = BY_NAME[name]
     case = run.case(exact=False)
     expected = case.reference("hopper", run.config.most_k_blocks)
     assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
     assert torch.equal(case.tensors.d, expected)
-
-
-@pytest.mark.parametrize("name", [rarely("bf16-wide"), "bf16-24"])
-def test_sums_without_scales_lie_in_the_bound_of_fp32(name: str) -> None:
-    """Normal data: the tensor core adds over all of K, in an order of its own."""
-    run = BY_NAME[name]
-    case = run.case(exact=False)
-    low, high = case.ends(exact=False)
-    assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
-    assert ((low <= case.tensors.d) & (case.tensors.d <= high)).all() and (low < high).any()
 
 
 def test_runs_have_names_of_their_own() -> None:

@@ -233,6 +233,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "    # What TMA still reads is this CTA's.\n    wait_group_read(0)\n",
         "",
     ),
+    mutant(
+        "a CTA without a last tile leaves while its end is on its way",
+        "stale buffer",
+        "work_tile.py",
+        "            next_tile(tiles)\n",
+        "            pass\n",
+    ),
     *DECODING_MUTANTS,
     *BF16_MUTANTS,
     *PAIR_MUTANTS,

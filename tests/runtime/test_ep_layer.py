@@ -21,6 +21,7 @@ from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
 from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.ep.scatter_indices import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from simulated_gpu import NUM_SMS, SimulatedKernel
@@ -75,6 +76,15 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
         y = gpu.tensors["y"] = torch.full((count, moe.hidden), torch.nan, dtype=torch.bfloat16)
         assert layer(few.x[0], few.topk_idx[0].int(), few.topk_weights[0], x_sf=few.x_sf[0], out=y) is y
         assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+    rows, backwards = layer.memory.view("pair_rows")[:3].clone(), scatter_indices(moe, few.topk_idx[0], -torch.arange(3))
+    y.fill_(torch.nan)
+    layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards, out=y)
+    assert not torch.equal(layer.memory.view("pair_rows")[:3], rows)
+    assert torch.equal(y.view(torch.int16), expected(few)[0].view(torch.int16))
+    launched = len(gpu.launched)
+    with pytest.raises(ProblemError, match=r"scatter_indices\[\d, \d\] = \d: must be between 0 and \d: expert \d has so many rows"):
+        layer(few.x[0], few.topk_idx[0], few.topk_weights[0], x_sf=few.x_sf[0], scatter_indices=backwards + 3, out=y)
+    assert len(gpu.launched) == launched
 
 
 def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,9 @@ import torch
 from forked import forked_process
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.expert_routing.layer import ExpertLayer
-from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.gemm_scales import no_scales
 from megamoe_dsl.runtime.simulated_experts import simulate_experts
 from megamoe_dsl.target import Target
 

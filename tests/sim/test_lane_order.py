@@ -7,6 +7,8 @@ import pytest
 from ptx_cases import run
 
 from megamoe_dsl.sim import Assumptions, Deadlock, Finding, SimError
+from megamoe_dsl.sim.lane_codes import FULL
+from megamoe_dsl.sim.lane_order import LaneOrder
 
 SHARED = ".shared .align 16 .b8 buf[1024];"
 OWN = "mov.u32 %r1, buf; mad.lo.u32 %r2, %r50, 4, %r1; xor.b32 %r3, %r50, 1; mad.lo.u32 %r3, %r3, 4, %r1;\n"
@@ -84,6 +86,33 @@ def test_one_lane_waits_for_the_others(sync: str, ordered: bool) -> None:
     text = WAITER.format(count=32, first="st.shared.b32 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r1+256];", second=waits)
     found = findings(text, 64)
     assert (("RAW race", "warp 0 lane 1", "warp 1 lane 1") in found) == bool(found) == (not ordered)
+
+
+COUNTED = """mov.u32 %r1, buf; and.b32 %r4, %r50, 31; mad.lo.u32 %r2, %r4, 4, %r1; setp.lt.u32 %p1, %r4, 2; setp.ge.u32 %p2, %r50, 32;
+@%p2 bra OTHER; st.shared.b32 [%r2], 1; {sync} {add} bra END;
+OTHER: W: ld.acquire.gpu.global.b32 %r5, [%rd50]; setp.ne.u32 %p3, %r5, 2; @%p3 bra W; setp.ne.u32 %p4, %r4, {reader}; @%p4 bra END;
+ld.shared.b32 %r6, [%r2];
+END:"""
+ADDS = {
+    "red": "@%p1 red.release.gpu.global.add.u32 [%rd50], 1;",
+    "atom": "@%p1 atom.release.gpu.global.add.u32 %r9, [%rd50], 1;",
+    "atom that acquires": "@%p1 atom.acq_rel.gpu.global.add.u32 %r9, [%rd50], 1;",
+    "after a fence": "fence.acq_rel.gpu; @%p1 red.relaxed.gpu.global.add.u32 [%rd50], 1;",
+}
+
+
+@pytest.mark.parametrize("add", ADDS.values(), ids=ADDS)
+def test_lanes_that_count_together_release_each_its_own(add: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes 0 and 1 count with one instruction: that covers what they wrote, and of lane 2 only what it wrote before a warp barrier."""
+
+    def races(reader: int, sync: str = "") -> set[tuple[str, str, str]]:
+        return findings(COUNTED.format(sync=sync, add=add, reader=reader), 64)
+
+    unordered = {("RAW race", "warp 0 lane 2", "warp 1 lane 2")}
+    assert [races(reader) for reader in range(3)] == [set(), set(), unordered]
+    assert races(2, "bar.warp.sync -1;") == set()
+    monkeypatch.setattr(LaneOrder, "whole", lambda order, bits: FULL)  # as if each spoke for its warp
+    assert races(2) == set()
 
 
 USE = "setp.eq.u32 %p6, %r5, 99; @%p6 trap;"

@@ -7,9 +7,8 @@ import pytest
 from ptx_cases import run
 
 from megamoe_dsl.sim import SimError, formats
-from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate
+from megamoe_dsl.sim.aligned_sum import aligned_multiply_accumulate, alignment_of
 from megamoe_dsl.sim.swizzle import swizzle
-from megamoe_dsl.sim.umma import multiply_accumulate
 
 A_AT, B_AT, IMAGE = 1024, 9216, 25600
 BASE = 1024
@@ -98,9 +97,9 @@ def test_products(types, n):
     result, report = execute(body_of(n, types, "" if "m" in types[0] else ", 0, 0"), image_of(a_raw, b_raw), n, seed=n)
     expected = np.zeros((64, n), np.float32)
     k = a.shape[1] // 4
-    arithmetic = aligned_multiply_accumulate if k == 32 else multiply_accumulate
     for step in range(4):
-        expected = arithmetic(a[:, step * k : step * k + k], b[:, step * k : step * k + k], expected)
+        part = slice(step * k, step * k + k)
+        expected = aligned_multiply_accumulate(a[:, part], b[:, part], expected, alignment_of(*types))
     np.testing.assert_array_equal(result, expected)
     assert (report.findings, dict(report.warnings)) == ([], {})
 
@@ -124,7 +123,7 @@ def test_a_from_registers_and_negated_b():
     body += mma(n, ("e4m3", "e4m3"), 0, False, "{%r20, %r21, %r22, %r23}").replace("%p6, 1, 1", "%p6, 1, -1")
     body += "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" + save(n)
     result, report = execute(body, image, n)
-    np.testing.assert_array_equal(result, -aligned_multiply_accumulate(a, b, None))
+    np.testing.assert_array_equal(result, -aligned_multiply_accumulate(a, b, None, alignment_of("e4m3", "e4m3")))
     assert not report.findings
 
 

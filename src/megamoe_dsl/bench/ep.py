@@ -97,17 +97,17 @@ class Variant:
         return kind.choose(problem, target, problem.max_tokens_per_rank, **{**fields, **self.fields})
 
 
-def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
+def check_bits(rank: int, store: ArtifactStore, small: Problem, dispatch: dict[str, Any], combine: dict[str, Any]) -> dict[str, Any]:
     """Launches on small exact cases whose rows and y have the reference's bits: how many elements there were, and how many differ."""
     elements = unequal = 0
     for number, tokens in enumerate(BATCHES):
-        case = random_case(SMALL, tokens, number, mask=0.2, skew=number % 2 == 1)
+        case = random_case(small, tokens, number, mask=0.2, skew=number % 2 == 1)
         own = case.to("cuda").weights[rank]
-        layer = EpMoE(SMALL, own, activation=swiglu, store=store, dispatch=dispatch, combine=combine)
-        acts = [draw_activations(case, other) for other in range(SMALL.num_ranks)]
+        layer = EpMoE(small, own, activation=swiglu, store=store, dispatch=dispatch, combine=combine)
+        acts = [draw_activations(case, other) for other in range(small.num_ranks)]
         rows, wanted = linear1_rows(case, rank), combined(case, acts)[rank]
         inputs = Inputs(*(one[rank].cuda() for one in (case.x, case.x_sf, case.topk_idx, case.topk_weights)))
-        y = torch.empty(tokens[rank], SMALL.hidden, dtype=torch.bfloat16, device="cuda")
+        y = torch.empty(tokens[rank], small.hidden, dtype=torch.bfloat16, device="cuda")
         for _ in range(LAUNCHES // len(BATCHES)):
             layer.route(inputs)
             layer.rows.fill_(float("nan"))
@@ -118,7 +118,7 @@ def check_bits(rank: int, store: ArtifactStore, dispatch: dict[str, Any], combin
             layer.launch_combine(y)
             layer.synchronize()
             found = layer.rows.cpu()
-            places = expert_places(case, rank, route(SMALL, case.topk_idx))
+            places = expert_places(case, rank, route(small, case.topk_idx))
             pairs = [*((found[place], one) for place, one in zip(places, rows, strict=True)), (y.cpu(), wanted)]
             elements += sum(one.numel() for _, one in pairs)
             unequal += sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs)
@@ -134,9 +134,11 @@ def draw_activations(case: Case, rank: int) -> RowActivations:
 
 
 def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
-    """Small integers with scales that are powers of two, of all rows of the pool."""
+    """Small integers, with scales that are powers of two where there are any, of all rows of the pool."""
     shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
     values = torch.randint(-2, 3, shape, generator=generator).float()
+    if form.scale is None:
+        return RowActivations.of(values.bfloat16(), form)
     scales = torch.exp2(torch.randint(-2, 2, (shape[0], form.scales_of(shape[1])), generator=generator).float())
     if form.scale == F32:
         return RowActivations.ordered(values.to(torch.float8_e4m3fn), scales)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from ..kernels.ep_moe.config import DispatchGemmConfig
 from ..kernels.ep_moe.tables_config import RoutingTablesConfig
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.moe_stages.family import stage_configs
-from ..problem import ProblemError
+from ..problem import Problem, ProblemError
 from .ep import DEFAULTS, SMALL, Variant, check_bits, configs_of, ep_point, without_clamp
 from .ep_trace import TRACED, trace_ep_point
+from .ep_unscaled import line_of as unscaled_line
+from .ep_unscaled import point_configs, unscaled_point
 from .host import Host
 from .point import CurrentLayer, Point
 from .process_group import RankWorker, run_jobs
@@ -64,8 +66,20 @@ class EpRun:
             raise ProblemError("ranks", sorted(ranks), "one number for all points")
         if self.bits and ranks != {SMALL.num_ranks}:
             raise ProblemError("ranks", sorted(ranks), f"{SMALL.num_ranks}, those of the small cases")
+        if len({one.recipe for one in self.points}) != 1:
+            raise ProblemError("recipe", sorted({one.recipe for one in self.points}), "one for all points")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
+
+    @property
+    def small(self) -> Problem:
+        """Of small cases: number formats are those of the points."""
+        return replace(SMALL, recipe=self.points[0].recipe)
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether the points have formats that the fused kernel does not take."""
+        return not self.small.formats.scaled
 
     @property
     def kernels(self) -> tuple[Variant, ...]:
@@ -74,11 +88,12 @@ class EpRun:
 
     def configs(self, host: Host) -> list[Any]:
         """All that a host needs.  Raises `ConfigError`."""
-        found: list[Any] = [one for point in self.points for one in configs_of(point, host.target, self.kernels).values()]
+        of_point = point_configs if self.unscaled and not self.trace else configs_of
+        found: list[Any] = [one for point in self.points for one in of_point(point, host.target, self.kernels).values()]
         if self.bits:
-            found += [Variant(name).config(SMALL, host.target) for names in BITS.values() for name in names]
+            found += [Variant(name).config(self.small, host.target) for names in BITS.values() for name in names]
         found += [RoutingTablesConfig.of(one) for one in found if isinstance(one, DispatchGemmConfig)]
-        fused = [] if self.trace else [fused_config(point, host) for point in self.points]
+        fused = [] if self.trace or self.unscaled else [fused_config(point, host) for point in self.points]
         return list(dict.fromkeys([*found, *fused, *(stage for one in fused for stage in stage_configs(one))]))
 
     def compile(self, host: Host, jobs: int) -> int:
@@ -121,9 +136,11 @@ def work(rank: int, jobs: list[Point | str], report: Callable[[int, dict[str, An
     store, layers, watchdog_ns = ArtifactStore(run.artifacts), CurrentLayer(), run.watchdog_ms * 1_000_000
     for index, job in enumerate(jobs):
         if isinstance(job, str):
-            record = check_bits(rank, store, *(Variant(name).fields for name in BITS[job]))
+            record = check_bits(rank, store, run.small, *(Variant(name).fields for name in BITS[job]))
         elif run.trace:
             record = trace_ep_point(job, layers.of(job), store, watchdog_ns, run.out)
+        elif run.unscaled:
+            record = unscaled_point(job, layers.of(job), store, host.target, run.kernels, watchdog_ns)
         else:
             record = ep_point(job, layers.of(job), store, fused_config(job, host), run.kernels, watchdog_ns)
         report(index, record)
@@ -139,6 +156,8 @@ def line_of(record: dict[str, Any]) -> str:
     if "traced" in record:
         lines = [trace_lines({"name": f"{record['name']} {half}", **one}) for half, one in record["traced"].items()]
         return "\n".join(line for some in lines for line in some)
+    if "differences" in record:
+        return unscaled_line(record)
     times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
     stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
     alone = f"dispatch alone {record['dispatch_alone_us']['median']:.0f} us"

@@ -13,7 +13,7 @@ from ..artifact.store import ArtifactStore
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE
 from .ep import Variant, as_of_many, swiglu, without_clamp
-from .point import FP8, SEED, Layer, Point
+from .point import SEED, Layer, Point
 from .timing import synchronize
 from .trace import LAUNCHES, spans_of, summarise, write_perfetto
 
@@ -25,7 +25,7 @@ def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns
     problem = without_clamp(point.problem)
     dispatch, combine = {"saving_experts": as_of_many(point), "trace": True}, {"trace": True}
     options: dict[str, Any] = {"store": store, "watchdog_ns": watchdog_ns, "dispatch": dispatch, "combine": combine}
-    ep = EpMoE(problem, layer.weights_for(FP8), activation=swiglu, **options)
+    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep.route(Inputs(*point.draw(SEED)))
     synchronize()

@@ -56,6 +56,12 @@ def fragile(values: torch.Tensor, block: int, element: MicroScaling) -> torch.Te
     return (low != high).any(dim=1) | (ends[0] != ends[1]).any(dim=1)
 
 
+def fragile_bf16(values: torch.Tensor) -> torch.Tensor:
+    """The same of values that become BF16, without scales."""
+    low, high = ((values * factor).bfloat16() for factor in (1 - _MARGIN, 1 + _MARGIN))
+    return (low != high).any(dim=1)
+
+
 def low_bit(values: torch.Tensor) -> torch.Tensor:
     """Exponent of the lowest set bit of each float64 value (of at most 8 mantissa bits); a large number for zero."""
     mantissa, exponent = torch.frexp(values)

@@ -7,9 +7,9 @@ from typing import NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases import fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
+from megamoe_dsl.cases import bf16xbf16, fp8xfp4, fp8xfp8, fp8xmxfp4, mxf4xmxf4, mxfp8xmxfp8
 from megamoe_dsl.cases.case import Case
-from megamoe_dsl.cases.common import CaseError, fragile
+from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
@@ -22,7 +22,7 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 
 def _generators(problem: Problem) -> ModuleType:
-    generators = (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8, fp8xfp8, fp8xmxfp4)
+    generators = (fp8xfp4, mxf4xmxf4, mxfp8xmxfp8, fp8xfp8, fp8xmxfp4, bf16xbf16)
     return {module.__name__.rsplit(".", 1)[1]: module for module in generators}[problem.recipe]
 
 
@@ -110,7 +110,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     weight = job.weight.clone()
     for _ in range(_MAX_REDRAWS):
         values = activate(case.problem, gate_up, None if job.hidden_weight is None else weight)
-        rows = fragile(values, input_layout(case.problem)[1], MICRO_SCALING[case.problem.formats.hidden.element]).nonzero().flatten()
+        rows = _fragile(case.problem, values).nonzero().flatten()
         if not len(rows):
             break
         if case.problem.weigh_results:
@@ -123,6 +123,13 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
     return requantize(values, case.problem.recipe)
+
+
+def _fragile(problem: Problem, values: torch.Tensor) -> torch.Tensor:
+    hidden = problem.formats.hidden
+    if hidden.scale is None:
+        return fragile_bf16(values)
+    return fragile(values, input_layout(problem)[1], MICRO_SCALING[hidden.element])
 
 
 class TokenInputs(NamedTuple):

@@ -85,19 +85,19 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> ExpertWeights
     return ExpertWeights(
         fc1=fc1,
         fc1_sf=_powers((el, 2 * _blocks(i), _blocks(h)), base, generator),
-        fc2=torch.stack([_sparse_rows(h, i, generator).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
+        fc2=torch.stack([encode_e4m3(sparse_rows(h, i, generator)).view(torch.uint8) for _ in range(el)]).view(torch.float8_e4m3fn),
         fc2_sf=_powers((el, _blocks(h), _blocks(i)), -11, generator),
     )
 
 
-def _sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    """E4M3 [rows, columns] with one nonzero in each block of 128 columns."""
+def sparse_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """float32 [rows, columns] with one nonzero in each block of 128 columns, which E4M3 has."""
     shape, device = (rows, _blocks(columns), 1), generator.device
     place = places_of(shape, columns, generator)
     magnitude = torch.tensor(_L2_VALUES, device=device)[draw_integers(shape, 0, len(_L2_VALUES), generator)]
     sign = 1 - 2 * draw_integers(shape, 0, 2, generator)
     filled = torch.zeros(rows, _blocks(columns), _BLOCK, device=device).scatter_(2, place, magnitude * sign)
-    return encode_e4m3(filled.flatten(1)[:, :columns])
+    return filled.flatten(1)[:, :columns]
 
 
 def places_of(shape: tuple[int, ...], columns: int, generator: torch.Generator) -> torch.Tensor:
@@ -115,8 +115,13 @@ def check_linear1(job: ExpertInputs) -> None:
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
     """Drop entries of the job's Linear2 rows, in place, until the FP32 sums of every token are exact in any order."""
+    thin_rows(job, dequantize_e4m3_f32(acts, acts_sf), weight_scale_rows(job.fc2_sf, len(job.fc2)).double())
+
+
+def thin_rows(job: ExpertInputs, values: torch.Tensor, scales: torch.Tensor) -> None:
+    """`thin_linear2` for activations with these values, float64 [n, I], and weights with these scales, float64 [H, I / 128] or one."""
     codes = job.fc2.to(torch.float64)
     place = blocks_of(codes, _BLOCK).abs().argmax(dim=2) + torch.arange(0, codes.shape[1], _BLOCK, device=codes.device)
     weight = codes.gather(1, place)
-    live = thin(place, weight * weight_scale_rows(job.fc2_sf, len(codes)).double(), dequantize_e4m3_f32(acts, acts_sf))
-    job.fc2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(torch.float8_e4m3fn))
+    live = thin(place, weight * scales, values)
+    job.fc2.copy_(torch.zeros_like(codes).scatter_(1, place, torch.where(live, weight, 0.0)).to(job.fc2.dtype))

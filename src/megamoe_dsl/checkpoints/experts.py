@@ -11,7 +11,7 @@ import torch
 
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, no_scales
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import BF16, Format
 from .conversion import DOUBLES, Weight, can_convert, convert
@@ -162,7 +162,7 @@ class PublishedExperts:
             except ValueError as error:
                 name = self.name(stem, expert)
                 raise CheckpointError(str(error), file=self.checkpoint.files[name], tensor=name) from None
-        gate, up, fc2 = ([tensor.unsqueeze(0) for tensor in one if tensor is not None] for one in parts)
+        gate, up, fc2 = ([one.unsqueeze(0) for one in (codes, no_scales(codes) if sf is None else sf)] for codes, sf in parts)
         found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
         return ExpertWeights(*found, *(self._biases(expert, problem, device) if problem.biases else ()))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, UE8M0, Format
+from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, UE8M0, UNSCALED, Format
 
 STORED_AS: dict[str, tuple[str, ...]] = {
     E2M1: ("U8", "I8"),  # two in a byte, the first in the low half
@@ -19,7 +19,7 @@ STORED_AS: dict[str, tuple[str, ...]] = {
 """What safetensors files call the dtypes that a format's elements and scales are stored as."""
 
 FP8_BLOCKS = Format(E4M3, F32, 128, 128)
-OWN = {FP8_BLOCKS: "megamoe-e4m3", MXFP4: "megamoe-e2m1", MXFP8: "megamoe-mxfp8"}
+OWN = {FP8_BLOCKS: "megamoe-e4m3", MXFP4: "megamoe-e2m1", MXFP8: "megamoe-mxfp8", UNSCALED: "megamoe-bf16"}
 """Names of the layouts that `megamoe weights convert` writes: one for each format of a recipe's weights."""
 
 
@@ -122,7 +122,7 @@ PUBLISHED = {
             "qwen3-moe",
             "Qwen3-MoE and GLM-4.5 in BF16",
             "transformers: models/qwen3_moe",
-            Format(BF16),
+            UNSCALED,
             fc1=(f"{_HF}.gate_proj", f"{_HF}.up_proj"),
             fc2=f"{_HF}.down_proj",
             codes=".weight",
@@ -137,7 +137,7 @@ PUBLISHED = {
                 fc1=(f"{_OWN}.fc1",),
                 fc2=f"{_OWN}.fc2",
                 codes="",
-                scales="_sf",
+                scales=None if weights.scale is None else "_sf",
             )
             for weights, name in OWN.items()
         ),

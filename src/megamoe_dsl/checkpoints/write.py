@@ -55,7 +55,8 @@ class ExpertFile:
         """In the order of `tensor_names`, on the CPU."""
         for expert in range(self.first, self.end):
             weights = self.experts.read(expert, self.problem, device)
-            yield from (getattr(weights, name)[0].cpu().contiguous() for name in WEIGHT_NAMES)
+            found = (getattr(weights, name)[0] for name in WEIGHT_NAMES)
+            yield from (one.cpu().contiguous() for one in found if one.numel())
 
 
 def recipe_problem(experts: PublishedExperts, recipe: str) -> Problem:

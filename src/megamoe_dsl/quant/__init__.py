@@ -42,6 +42,7 @@ from megamoe_dsl.quant.micro_scaling import MICRO_SCALING, MicroScaling, dequant
 from megamoe_dsl.quant.nvfp4 import NVFP4_BLOCK, dequantize_nvfp4, nvfp4_factor, quantize_nvfp4
 from megamoe_dsl.quant.packed_tiles import PackedWeightsError, pack_tiles, unpack_tiles
 from megamoe_dsl.quant.placement import new_weights, place_expert, single_expert, transform_expert
+from megamoe_dsl.quant.unscaled import no_scales, unscaled_weights
 from megamoe_dsl.quant.weights import (
     BIAS_NAMES,
     INDEX_DTYPES,
@@ -105,6 +106,7 @@ __all__ = [
     "inverse_utccp_scale_order",
     "micro_scaling_of",
     "new_weights",
+    "no_scales",
     "not_finite",
     "nvfp4_factor",
     "order_rows_sm90",
@@ -124,6 +126,7 @@ __all__ = [
     "ue8m0_bytes",
     "unpack_e2m1",
     "unpack_tiles",
+    "unscaled_weights",
     "utccp_scale_order",
     "weight_names",
     "weight_scale_rows",

@@ -5,6 +5,8 @@ never produced here. The E4M3 quantiser repeats the bit manipulation of the kern
 `get_e4m3_sf_and_sf_inv`), so its bytes can be compared with the kernel's one by one.
 """
 
+from itertools import pairwise
+
 import torch
 
 SCALE_BLOCK = 32
@@ -68,7 +70,11 @@ def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
         raise ValueError("code: holds 255 (UE8M0 NaN), allowed: 0..254")
-    return torch.ldexp(torch.ones(code.shape, dtype=torch.float64, device=code.device), code.to(torch.int32) - _SCALE_BIAS)
+    return _power_of_two(code.to(torch.int32) - _SCALE_BIAS)
+
+
+def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    return torch.ldexp(torch.ones(exponent.shape, dtype=torch.float64, device=exponent.device), exponent)
 
 
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
@@ -90,6 +96,11 @@ def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
     _require_finite("scale", scale)
     if bool((scale < 0).any()):
         raise ValueError("scale: holds a negative value, allowed: 0 and above")
+    return _byte_not_below(scale)
+
+
+def _byte_not_below(scale: torch.Tensor) -> torch.Tensor:
+    # Without looking for what has no scale, which waits for the device; a NaN gives 254.
     bits = scale.abs().contiguous().view(torch.int32)  # abs: minus zero would set the sign bit
     return ((bits.to(torch.int64) + 0x7FFFFF) >> 23).clamp(0, 254).to(torch.uint8)
 
@@ -165,15 +176,27 @@ def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: as `encode_ue8m0`.
     """
-    return _scale_byte(amax, E4M3_MAX)
+    return encode_ue8m0(_least_scale(amax, E4M3_MAX))
 
 
-def _scale_byte(amax: torch.Tensor, largest: float) -> torch.Tensor:
+def _least_scale(amax: torch.Tensor, largest: float) -> torch.Tensor:
     _require_dtype("amax", amax, torch.float32)
-    return encode_ue8m0(amax * torch.tensor(1.0 / largest, dtype=torch.float32, device=amax.device))
+    return amax * torch.full((), 1.0 / largest, dtype=torch.float32, device=amax.device)
 
 
-def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    # Blocks divided by their scales, float32 [..., K / block, block], and the scales' bytes.  All that may refuse a value comes first.
+    if not x.dtype.is_floating_point:
+        raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
+    _require_blocks(name, x.shape[-1], block)
+    if check:
+        _require_finite(name, x)
+    blocks = x.to(torch.float32).unflatten(-1, (-1, block))
+    sf = _byte_not_below(_least_scale(blocks.abs().amax(dim=-1), largest))
+    return blocks * _power_of_two(_SCALE_BIAS - sf.to(torch.int32)).to(torch.float32).unsqueeze(-1), sf
+
+
+def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise to E4M3 with one UE8M0 scale per `block` values of the last dimension.
 
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. Source: DeepGEMM `math.cuh` and the
@@ -182,20 +205,16 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tens
     Args:
         x: floating point [..., K], finite; anything but float32 is cast to float32 first.
         block: values per scale; K must be a multiple.
+        check: look for non-finite values, which waits for the device; without, they stay in their block.
 
     Returns:
         (float8_e4m3fn [..., K], uint8 [..., K / block]).
 
     Raises:
-        ValueError: when K is not a multiple of `block`, x is not floating point, or holds a non-finite value.
+        ValueError: when K is not a multiple of `block`, x is not floating point, or, with `check`, holds a non-finite value.
     """
-    if not x.dtype.is_floating_point:
-        raise ValueError(f"x: dtype {x.dtype}, allowed: a floating point dtype")
-    _require_blocks("x", x.shape[-1], block)
-    _require_finite("x", x)
-    blocks = x.to(torch.float32).unflatten(-1, (-1, block))
-    sf = e4m3_scale_byte(blocks.abs().amax(dim=-1))
-    return encode_e4m3(blocks * inverse_scale(sf).unsqueeze(-1)).flatten(-2), sf
+    scaled, sf = _scaled_blocks("x", x, block, E4M3_MAX, check)
+    return encode_e4m3(scaled).flatten(-2), sf
 
 
 def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
@@ -245,14 +264,18 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
         raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
-    grid = torch.tensor(_E2M1_MAGNITUDES, dtype=x.dtype, device=x.device)
-    middle = (grid[1:] + grid[:-1]) / 2
-    magnitude = x.abs().contiguous()
-    # A tie goes to the even code: below it for an even lower neighbour, above it for an odd one.
-    ties_down = torch.bucketize(magnitude, middle, right=False)
-    ties_up = torch.bucketize(magnitude, middle, right=True)
-    code = torch.where(ties_down % 2 == 0, ties_down, ties_up)
-    return (code + 8 * torch.signbit(x).to(code.dtype)).to(torch.uint8)
+    return _nearest_code(x)
+
+
+def _nearest_code(x: torch.Tensor) -> torch.Tensor:
+    # How many middles between neighbours a magnitude is beyond, the sign in bit 3.  A tie goes to the even code: it is not beyond the
+    # middle above an even one, and beyond that above an odd one.
+    magnitude = x.abs()
+    code = torch.signbit(x).to(torch.uint8) << 3
+    for lower, (value, above) in enumerate(pairwise(_E2M1_MAGNITUDES)):
+        middle = (value + above) / 2
+        code += magnitude >= middle if lower % 2 else magnitude > middle
+    return code
 
 
 def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
@@ -271,6 +294,10 @@ def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
     _require_blocks("code", code.shape[-1], 2)
     if bool((code > 15).any()):
         raise ValueError(f"code: holds {int(code.max())}, allowed: 0..15")
+    return _two_in_a_byte(code)
+
+
+def _two_in_a_byte(code: torch.Tensor) -> torch.Tensor:
     return code[..., 0::2] | (code[..., 1::2] << 4)
 
 
@@ -285,29 +312,25 @@ def e2m1_scale_byte(amax: torch.Tensor) -> torch.Tensor:
 
     An amax of 6 * 2^n gives exactly 2^n, and the next float32 above it 2^(n + 1).  Arguments, result and errors are the same.
     """
-    return _scale_byte(amax, E2M1_MAX)
+    return encode_ue8m0(_least_scale(amax, E2M1_MAX))
 
 
-def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise to packed E2M1 with one UE8M0 scale (`e2m1_scale_byte`) per `block` values: weights, and the activations of mxf4xmxf4.
 
     Args:
         w: floating point [..., K], finite; cast to float32 first.
         block: values per scale, even.
+        check: look for non-finite values, which waits for the device; without, they stay in their block.
 
     Returns:
         (uint8 [..., K / 2] low nibble first, uint8 [..., K / block]).
 
     Raises:
-        ValueError: when K is not a multiple of `block`, w is not floating point, or holds a non-finite value.
+        ValueError: when K is not a multiple of `block`, w is not floating point, or, with `check`, holds a non-finite value.
     """
-    if not w.dtype.is_floating_point:
-        raise ValueError(f"w: dtype {w.dtype}, allowed: a floating point dtype")
-    _require_blocks("w", w.shape[-1], block)
-    _require_finite("w", w)
-    blocks = w.to(torch.float32).unflatten(-1, (-1, block))
-    sf = e2m1_scale_byte(blocks.abs().amax(dim=-1))
-    return pack_e2m1(encode_e2m1(blocks * inverse_scale(sf).unsqueeze(-1)).flatten(-2)), sf
+    scaled, sf = _scaled_blocks("w", w, block, E2M1_MAX, check)
+    return _two_in_a_byte(_nearest_code(scaled).flatten(-2)), sf
 
 
 def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:

@@ -34,7 +34,7 @@ class MicroScaling:
     rounded      float32 values, already divided by their scale, to float64: the nearest ones that the element has
     encode       float32 [..., K], already divided by their scale, to codes of the nearest ones
     decode       codes to float64 [..., K]
-    quantize     [..., K] to codes and scales
+    quantize     [..., K] to codes and scales; `check=False` looks for no value that has none, and does not wait for the device
     dequantize   codes and scales to float64 [..., K], exact
     relative     of a value, half a step of the element at most
     smallest     half a step next to zero
@@ -45,7 +45,7 @@ class MicroScaling:
     rounded: Callable[[torch.Tensor], torch.Tensor]
     encode: Callable[[torch.Tensor], torch.Tensor]
     decode: Callable[[torch.Tensor], torch.Tensor]
-    quantize: Callable[[torch.Tensor], Scaled]
+    quantize: Callable[..., Scaled]
     dequantize: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     relative: float
     smallest: float

@@ -53,11 +53,12 @@ def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: t
 def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of every field of `ExpertWeights` for the recipe of `problem`."""
     el, weights = problem.experts_per_rank, problem.formats.weights
-    code, scale = TORCH_DTYPES[weights.element], TORCH_DTYPES[weights.scale]
+    scale = TORCH_DTYPES[weights.scale]
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     biases: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name, (parts, rows, k) in weight_shapes(problem).items():
-        found[name] = code, (el, parts * rows, weights.row_bytes(k))
+        code, width = stored_row(weights, k)
+        found[name] = code, (el, parts * rows, width)
         found[f"{name}_sf"] = scale, (el, parts * -(-rows // weights.rows), weights.scales_of(k))
         if problem.biases:
             biases[f"{name}_bias"] = torch.float32, (el, parts * rows)

@@ -44,7 +44,7 @@ def resize(problem: Problem, tensors: Mapping[str, torch.Tensor], shapes: Mappin
     for name, (parts, rows, k) in shapes.items():
         scales, bias = f"{name}_sf", f"{name}_bias"
         fill = UE8M0_ONE if form.scale == UE8M0 else 0
-        found[name] = resized(tensors[name], parts, rows, form.row_bytes(k))
+        found[name] = resized(tensors[name], parts, rows, form.row_bytes(k) // tensors[name].itemsize)
         found[scales] = resized(tensors[scales], parts, -(-rows // form.rows), form.scales_of(k), fill)
         if bias in tensors:
             found[bias] = resized(tensors[bias].unsqueeze(-1), parts, rows, 1).squeeze(-1)

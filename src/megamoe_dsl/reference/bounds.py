@@ -21,7 +21,7 @@ fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8
          the 2-norm, and K roundings of 2^-24 of it also cover the K / 32 truncated additions of a tensor core.
 fp8xfp8 and fp8xmxfp4
          A Hopper tensor core cuts every addend, products and accumulator, 13 bits below the largest exponent among them, and its result
-         to 14 significant bits (`promoted.hopper_dot`): less than a unit of 2^-13 * M each, M the largest magnitude that took part. 128
+         to 14 significant bits (`hopper_dot`): less than a unit of 2^-13 * M each, M the largest magnitude that took part. 128
          products, 3 accumulators and 4 results make 135 units per partial sum; M <= max(2-norm, prefix sums at each 32), raised by the
          135 units themselves: 138 units of M, times the block's scale, summed over the blocks. That is the rigorous E. But a cut toward
          zero opposes its addend, so for mixed signs it is centred, and products whose 8 bits all lie above the cut lose nothing: on an
@@ -56,14 +56,15 @@ from megamoe_dsl.quant import (
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import check_inputs, expert_inputs, travel_dtype
-from megamoe_dsl.reference.promoted import FRACTION_BITS, INSTRUCTION_K, Accumulate
+from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel, with_bias
+from megamoe_dsl.reference.tensor_core import E4M3_SUMS
 
 _UNIT = 2.0**-24  # half an ulp of FP32
 _GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid changes where, a limit makes it less
 _SFU_ERROR = 2.0**-17  # ex2 and rcp are within 2 ulp; the FP32 argument of ex2 loses up to 2^-18 more
 _DEVIATIONS = 8.0
-_CUT = 2.0**-FRACTION_BITS
+_CUT = 2.0**-E4M3_SUMS.fraction_bits
 _CUTS_RIGOROUS = 138
 _CUTS = 16
 
@@ -92,7 +93,7 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
     error = 2 * (blocks + 1) * _UNIT * (left.abs() @ right.abs().T)
     for x, w in zip(left.split(FP32_SCALE_BLOCK, dim=1), right.split(FP32_SCALE_BLOCK, dim=1), strict=True):
         prefix, largest = torch.zeros_like(total), _norm2(x, w)
-        for x_step, w_step in zip(x.split(INSTRUCTION_K, dim=1), w.split(INSTRUCTION_K, dim=1), strict=True):
+        for x_step, w_step in zip(x.split(E4M3_SUMS.k, dim=1), w.split(E4M3_SUMS.k, dim=1), strict=True):
             prefix = prefix + x_step @ w_step.T
             largest = torch.maximum(largest, prefix.abs())
         error += _CUTS_RIGOROUS * _CUT * largest

@@ -1,9 +1,7 @@
 """Matmul of fp8xfp8 and fp8xmxfp4: exact or tensor-core partial sums over 128 of K, each scaled and added in FP32, in K order.
 
-Hopper's tensor core is not an FP32 accumulator. `hopper_dot` says what it does; on an H200 it gave the bits of four chained
-`wgmma.m64n8k32` for all of 450,000 sums over K = 128 (normal, heavy-tailed and uniformly drawn codes, subnormals included), and probes
-with single products show the same cut in either half of K, for either sign and for the accumulator. Hence the FP32 promotion every 128 of
-K, and hence the reference's definition: partial sums exact, everything after them to the bit.
+Hopper's tensor core is not an FP32 accumulator: of E4M3 products it keeps 14 bits (`hopper_dot`). Hence the FP32 promotion every 128 of K,
+and hence the reference's definition: partial sums exact, everything after them to the bit.
 """
 
 from collections.abc import Iterator
@@ -12,56 +10,12 @@ from typing import Literal
 import torch
 
 from megamoe_dsl.quant import FP32_SCALE_BLOCK, SCALE_BLOCK, blocks_of, decode_ue8m0, dequantize_e2m1, weight_scale_rows
+from megamoe_dsl.reference.tensor_core import E4M3_SUMS, hopper_dot
 
 Accumulate = torch.dtype | Literal["hopper"]
 """How partial sums are formed: exactly (float64), in float32, or as the tensor core does."""
 
-FRACTION_BITS = 13
-"""Bits below the leading one that survive in the tensor core: 14 significant bits."""
-
-INSTRUCTION_K = 32
 _MAX_PRODUCTS = {True: 1 << 20, False: 1 << 26}  # held at a time, on a CPU or not: what its cache holds, what keeps a GPU busy
-_EXPONENT = 0x7F800000  # the bits of it in float32
-_SMALLEST = 2.0**-100  # stands for zero: below all products, which reach down to 2^-18
-
-
-def _power(values: torch.Tensor) -> torch.Tensor:
-    """2^floor(log2(|value|)) of float32 values, zero for zero; none is subnormal."""
-    return values.view(torch.int32).bitwise_and(_EXPONENT).view(torch.float32)
-
-
-def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b^T as chained `wgmma` of K = 32 on Hopper compute it, from a zero accumulator.
-
-    One instruction aligns its 32 products and the accumulator to the largest exponent among them - of a product that is the sum of its
-    operands' exponents - and truncates each toward zero, 13 bits below that exponent. Their exact sum is truncated toward zero to 14
-    significant bits. Products of a zero do not count.
-
-    All intermediates are exact in FP32: aligned addends stay below 2^15 units, 33 of them below 2^21.
-
-    Args:
-        a: [..., n, K] of E4M3 values, float8_e4m3fn or any wider type, K a multiple of 32.
-        b: [..., rows, K] of E4M3 values, the same leading dimensions.
-
-    Returns:
-        float32 [..., n, rows].
-
-    Raises:
-        ValueError: when K is not a multiple of 32.
-    """
-    if a.shape[-1] % INSTRUCTION_K:
-        raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {INSTRUCTION_K}")
-    # K comes first: operations then run along the rows of b.
-    a, b = (values.float().movedim(-1, 0).contiguous() for values in (a, b))
-    total = torch.zeros(*a.shape[1:], b.shape[-1], device=a.device)
-    for left, right in zip(a.split(INSTRUCTION_K), b.split(INSTRUCTION_K), strict=True):
-        left, right = left.unsqueeze(-1), right.unsqueeze(-2)
-        largest = torch.maximum((_power(left) * _power(right)).amax(dim=0), _power(total)).clamp_(min=_SMALLEST)
-        per_unit = 2.0**FRACTION_BITS / largest
-        units = (left * right).mul_(per_unit).trunc_().sum(dim=0) + (total * per_unit).trunc_()
-        coarse = (_power(units) / 2.0**FRACTION_BITS).clamp_(min=1.0)  # integers up to 14 bits stay
-        total = (units / coarse).trunc_() * coarse / per_unit
-    return total
 
 
 def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> Iterator[torch.Tensor]:
@@ -70,7 +24,7 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
     if accumulate == "hopper":
         # The blocks side by side, and as many tokens at a time as memory allows.
         left, right = (blocks_of(t.float(), block).transpose(0, 1) for t in (x, w))
-        tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // (w.numel() // block * INSTRUCTION_K))
+        tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // (w.numel() // block * E4M3_SUMS.k))
         yield from torch.cat([hopper_dot(part, right) for part in left.split(tokens, dim=1)], dim=1)
     else:
         for left, right in zip(x.to(accumulate).split(block, dim=1), w.to(accumulate).split(block, dim=1), strict=True):

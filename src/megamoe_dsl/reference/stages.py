@@ -17,9 +17,10 @@ their amax, so one scale covers 32 outputs (its store index is n_block * 2 + war
 
 import torch
 
-from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, quantize_e4m3, quantize_e4m3_pow2
+from megamoe_dsl.quant import MICRO_SCALING, blocks_of, dequantize, dequantize_e4m3, no_scales, quantize_e4m3, quantize_e4m3_pow2
 from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
 from megamoe_dsl.reference.promoted import Accumulate, promoted_matmul
+from megamoe_dsl.reference.tensor_core import hopper_dot
 
 
 def scaled_matmul(
@@ -32,8 +33,8 @@ def scaled_matmul(
         x_sf: uint8 UE8M0 [n, K/32]; promoted: float32 [n, ceil(K/128)]; NVFP4: float8_e4m3fn [n, K/16], and w_sf likewise.
         w: uint8 packed E2M1 [rows, K/2]; fp8xfp8, mxfp8xmxfp8: float8_e4m3fn [rows, K].
         w_sf: uint8 UE8M0 [rows, K/32]; fp8xfp8: float32 [ceil(rows/128), ceil(K/128)].
-        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" (promoted only) forms partial
-            sums as Hopper's tensor core does.
+        accumulate: float64, the reference; float32 shows what another accumulation does, for tests; "hopper" forms sums as Hopper's tensor
+            core does: partial ones where they are promoted, those of bf16xbf16 over all of K.
         parts: matrices that w has below one another, each with blocks of scales of its own.
 
     Returns:
@@ -45,6 +46,8 @@ def scaled_matmul(
     """
     if x_sf.dtype == torch.float32:
         return promoted_matmul(x, x_sf, w, w_sf, accumulate, parts)
+    if accumulate == "hopper" and x.dtype == w.dtype == torch.bfloat16:
+        return hopper_dot(x, w)
     if not isinstance(accumulate, torch.dtype):
         raise ValueError(f"accumulate: {accumulate!r}, allowed for fp8xfp4: torch.float64, torch.float32")
     left, right = dequantize(x, x_sf), dequantize(w, w_sf)
@@ -102,7 +105,7 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4") -> tuple[torch.Ten
     """
     hidden = RECIPES[recipe].hidden
     if hidden.scale is None:
-        return values.to(torch.bfloat16), torch.empty(len(values), 0, dtype=torch.uint8, device=values.device)
+        return values.to(torch.bfloat16), no_scales(values)
     return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
 
 

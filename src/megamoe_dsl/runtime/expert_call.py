@@ -12,10 +12,11 @@ from ..kernels.expert_routing.workspace import workspace
 from ..kernels.gemm.problem import SCALE_BLOCK
 from ..layouts.region import Region
 from ..problem import ProblemError
+from ..quant import no_scales
 from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .gather_tensors import GatherTensors
-from .gemm_scales import check_no_scales, no_scales, padded_rows
+from .gemm_scales import check_no_scales, padded_rows
 from .gemm_tensors import TMA_ALIGNMENT, UNPACKED_ALIGNMENT, GemmTensors
 
 

@@ -25,8 +25,8 @@ from .expert_plan import ExpertPlan
 from .gemm_scales import given_scales
 from .top_experts import top_experts
 
-RECIPES = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
-"""By the type of weights that are not E4M3."""
+RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
+"""Of weights that are not E4M3."""
 
 
 def moe(
@@ -93,7 +93,7 @@ def layer_of(
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    recipe = RECIPES.get(w1.dtype, "fp8xfp8")
+    recipe = RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8")
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations)
 

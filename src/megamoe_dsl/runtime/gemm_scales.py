@@ -10,7 +10,7 @@ from ..kernels.gather_gemm.problem import INTERLEAVED
 from ..kernels.gemm.problem import GemmProblem
 from ..kernels.gemm.smem_plan import SCALE_STEP
 from ..problem import ProblemError
-from ..quant import interleave_gate_up, ue8m0_bytes, utccp_scale_order
+from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES, UE4M3
 from .buffers import check_tensor
@@ -91,11 +91,6 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
 def padded_rows(rows: int) -> int:
     """Rounded up to whole atoms; one at least."""
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
-
-
-def no_scales(values: torch.Tensor) -> torch.Tensor:
-    """What stands for the scales of values that have none: uint8 [..., 0]."""
-    return torch.empty(*values.shape[:-1], 0, dtype=torch.uint8, device=values.device)
 
 
 def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> torch.Tensor:

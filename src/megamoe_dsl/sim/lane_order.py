@@ -192,9 +192,9 @@ class LaneOrder:
 
     def _say(self, starting: bool) -> Said:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
-        now, clock = self.time, self.strands[0].clock
-        clock.fit(self._width())
-        known = clock.rows.item
+        now = self.time
+        for strand in self.strands:
+            strand.clock.fit(self._width())
         own = [self.agents, self.parts] if self.parts else [self.agents]
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
@@ -206,8 +206,12 @@ class LaneOrder:
                     own.append(agents)
                     if starting:
                         read.append((agents, self.synced))
-        done = [(agents, now, agents.last > known(READS, agents.agent)) for agents in own]
-        return Said((*done, *((agents, when, when > known(READS, agents.agent)) for agents, when in self.done.items())), tuple(read))
+        done = [(agents, now, agents.last > self._all_know(agents)) for agents in own]
+        return Said((*done, *((agents, when, when > self._all_know(agents)) for agents, when in self.done.items())), tuple(read))
+
+    def _all_know(self, agents: LaneAgents) -> int:
+        """Until when every lane knows what all lanes have done. (Of what they have read, more is told than what each did.)"""
+        return min(strand.clock.at(agents.agent) for strand in self.strands)
 
     def snapshot(self, bits: int | None = None) -> Clock:
         """What lanes (default: those that execute) have done and know, for an operation that they start; not what they do later."""

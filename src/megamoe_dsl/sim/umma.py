@@ -2,7 +2,7 @@
 
 One instruction multiplies 32 bytes of K, or 48 of packed FP4. Its products and their sum are formed in float64, in which the sum of 32
 E4M3 x E2M1 (or E4M3 x E4M3) products is exact, then added to the FP32 accumulator and rounded once. Hardware aligns and truncates inside
-the tensor core in a way that NVIDIA does not document; for wgmma with FP8 operands that was measured, see `aligned_sum`, elsewhere it is
+the tensor core in a way that NVIDIA does not document; for wgmma with FP32 sums that was measured, see `aligned_sum`, elsewhere it is
 not modelled.
 """
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from ...kernels.expert_routing.layer import ExpertLayer
-from ...quant import dequantize_weight_e4m3, quantize_weight_e4m3
+from ...quant import dequantize_weight_e4m3, no_scales, quantize_weight_e4m3
 from ...runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from ...runtime.gemm_scales import no_scales
 
 SEED = 0
 SAMPLED_TOKENS = 4

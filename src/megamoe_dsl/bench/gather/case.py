@@ -11,11 +11,12 @@ from ...kernels.gather_gemm.problem import GATHERED, INTERLEAVED, SORTED_BLOCKED
 from ...kernels.gemm.problem import PACKED, ROW_BLOCK, GemmProblem
 from ...layouts.expert_rows import BlockedRows, PackedRows
 from ...problem import Problem, ProblemError
+from ...quant import no_scales
 from ...quant.weights import stored_row
 from ...reference import activate, requantize
 from ...reference.promoted import Accumulate
 from ...runtime.gather_tensors import GatherTensors
-from ...runtime.gemm_scales import gate_up_words, no_scales, scales_by_column
+from ...runtime.gemm_scales import gate_up_words, scales_by_column
 from ...runtime.gemm_tensors import GemmTensors
 from ..gemm.case import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
@@ -59,10 +60,10 @@ class GatherCase:
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """What a launch writes, by name, with `ends`; of gate and up codes and their scales, and gate and up where they are stored.
-        Raises `ProblemError` where it would not know their bits: of normal numbers whose sums are not promoted."""
+        Raises `ProblemError` where it would not know their bits: of normal numbers that a tensor core has scaled."""
         if not self.problem.gate_up:
             return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
-        if not (exact or self.problem.formats.promoted):
+        if not (exact or self.problem.formats.sums_known):
             raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
         accumulate: Accumulate = torch.float64 if exact else "hopper"
         codes, scales = self.activated(accumulate)

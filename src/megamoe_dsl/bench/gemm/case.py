@@ -12,13 +12,13 @@ from ...hardware.packed_tile import TILE_ROWS
 from ...integer import as_integer
 from ...kernels.gemm.problem import CONTIGUOUS, DENSE, MASKED, PACKED, ROW_BLOCK, SCALE_BLOCK, GemmProblem
 from ...problem import ProblemError
-from ...quant import MICRO_SCALING, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
+from ...quant import MICRO_SCALING, no_scales, nvfp4_factor, quantize_e2m1, quantize_e4m3_f32, quantize_nvfp4, quantize_weight_e4m3
 from ...quant import SCALE_BLOCK as SCALE_CHANNELS
 from ...quant.weights import TORCH_DTYPES
 from ...reference.bounds import scaled_sums
 from ...reference.promoted import Accumulate
 from ...reference.stages import scaled_matmul
-from ...runtime.gemm_scales import capacity_step, no_scales
+from ...runtime.gemm_scales import capacity_step
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from ...runtime.gemm_weights import gemm_weights
 
@@ -43,16 +43,19 @@ class GemmCase:
     weights: tuple[torch.Tensor, torch.Tensor]
 
     def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
-        """D, of the result's type and shape, from what D holds now; promoted partial sums as `promoted_matmul` forms them, of so many K
-        blocks at a time, whose sums are then added, or of all."""
+        """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
+        which are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
         padding = 0 if p.decodes else p.scale_rows * SCALE_BLOCK - p.n
         for part, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
                 b = torch.cat([b.view(torch.uint8), b.new_zeros(padding, b.shape[1]).view(torch.uint8)]).view(b.dtype)
                 found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)[:, : p.n]
-            else:
+            elif p.formats.scaled:
                 found = scaled_matmul(a, a_sf, b, b_sf, accumulate)[:, : p.n]
+            else:
+                parts = zip(*(values.split(p.k_block * (k_blocks or p.k_blocks), dim=1) for values in (a, b)), strict=True)
+                found = torch.stack([scaled_matmul(x, a_sf, w, b_sf, accumulate) for x, w in parts]).sum(dim=0)
             found = self.multiplied(found, part)
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
@@ -76,10 +79,10 @@ class GemmCase:
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
 
-        They are one where data are `exact`, and where sums are promoted, whose partial sums have the tensor core's bits; else as far apart
-        as the order of a tensor core's additions explains (`reference.scaled_sums`).
+        They are one where data are `exact`, and where the tensor core's bits are known; else as far apart as the order of a tensor core's
+        additions explains (`reference.scaled_sums`).
         """
-        if exact or self.problem.formats.promoted:
+        if exact or self.problem.formats.sums_known:
             one = self.reference(torch.float64 if exact else "hopper", k_blocks)
             return one, one
         low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))

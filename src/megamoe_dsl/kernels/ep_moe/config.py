@@ -12,13 +12,13 @@ from ...config_error import require, require_integers
 from ...layouts.arith import Int
 from ...problem import Problem
 from ...target import Target
-from ..gather_gemm.config import GatherGemmConfig
 from ..gather_gemm.problem import GatherGemmProblem
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.config import LOADER_WARPS, GemmConfig
 from ..gemm.problem import MASKED, GemmProblem
 from ..mega_moe.config import RegisterBudget, require_whole_tiles
 from ..mega_moe.layouts.combine_plan import CombinePlan
+from .gemm_config import EpGatherGemmConfig, EpGemmConfig
 from .layouts.pool import pool_rows
 from .smem_plan import COMMUNICATION_WARPS, CombineSmemPlan, DispatchPlan, EpSmemPlan
 from .tuned_fields import Half, tuned_fields
@@ -51,7 +51,7 @@ class EpConfig(ABC):
     """
 
     arch: ClassVar[Arch] = SM90
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8",)
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
     half: ClassVar[Half]
     tiles: ClassVar[tuple[int, ...]] = TILES
     columns: ClassVar[tuple[int, ...]] = COLUMNS
@@ -130,7 +130,7 @@ class EpConfig(ABC):
     @property
     def gemm_kind(self) -> type[GemmConfig]:
         """How it is computed."""
-        return GemmConfig
+        return EpGemmConfig
 
     @cached_property
     def gemm(self) -> Any:
@@ -274,7 +274,7 @@ class DispatchGemmConfig(EpConfig):
     @property
     def gemm_kind(self) -> type[GemmConfig]:
         """How it is computed."""
-        return GatherGemmConfig if self.gathers else GemmConfig
+        return EpGatherGemmConfig if self.gathers else EpGemmConfig
 
     @property
     def registers(self) -> RegisterBudget:

@@ -122,14 +122,12 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
         wait_group_read(0)  # the stores of the row before have read the slots
     sync_warp()
     load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
-    words = problem.hidden // CHANNELS_PER_WORD
-    scale_words = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
-    source_scales = ctx.at_peer(peer, "x_sf", token)
     # All remote loads are issued before the first is used, so that their latencies overlap.
-    scales = [load_u32(source_scales + Int64(word) * 4) for word in scale_words]
+    scales = load_scales(ctx, peer, token)
     places = places_of(ctx, peer, token, pair - token * problem.topk)
     count_row(ctx, moved)
-    store_scales(ctx, places, scale_words, scales)
+    if cutlass.const_expr(problem.formats.scaled):
+        store_scales(ctx, places, scales)
     # Each lane that has a place stores the row there, or the first one alone, and says where its result is to go.
     here = places.rows >= 0
     first = shuffle(places.rows, lowest_bit(places.mask)) if config.stores_once else places.rows
@@ -144,17 +142,27 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     return Moved(moved.uses + 1, places.counter)
 
 
+def load_scales(ctx: EpContext, peer: Int64, token: Int32) -> list[tuple[Any, Any]]:
+    """Of a token, where it has any, 32 words at a time: which of them the lane has, and its value."""
+    if not ctx.config.problem.formats.scaled:
+        return []
+    words, lane = ctx.config.problem.hidden // CHANNELS_PER_WORD, cute.arch.lane_idx()
+    own = [minimum(lane + first, words - 1) for first in range(0, words, 32)]
+    source = ctx.at_peer(peer, "x_sf", token)
+    return [(word, load_u32(source + Int64(word) * 4)) for word in own]
+
+
 @cute.jit
-def store_scales(ctx: EpContext, places: Places, words: list[Any], scales: list[Any]):
+def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
     """Of a token, for all of its rows, or beside the row where it lies."""
     lane, count = cute.arch.lane_idx(), ctx.config.problem.hidden // CHANNELS_PER_WORD
     mask = places.mask
     while mask != 0:
         row = shuffle(places.rows, lowest_bit(mask))
         scale_row = ctx.config.scale_row(row)
-        for i, word in enumerate(words):
+        for i, (word, scale) in enumerate(scales):
             if lane + 32 * i < count:
-                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scales[i])
+                store_u32(ctx.at("row_sf", row, word) if ctx.config.gathers else ctx.at("fc1_sf", word, scale_row), scale)
         mask = Int32(0) if ctx.config.gathers else mask & (mask - 1)
 
 

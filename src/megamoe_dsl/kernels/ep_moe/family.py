@@ -35,8 +35,7 @@ from .sm100.config import Sm100DispatchGemmConfig, Sm100EpConfig, Sm100GemmCombi
 from .sm100.tables_config import Sm100RoutingTablesConfig
 from .tables_config import RoutingTablesConfig
 
-RECIPES = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
-"""By architecture."""
+RECIPES_BY_ARCH = {SM90.name: EpConfig.recipes, SM100.name: Sm100EpConfig.recipes}
 GEMM, GATHERING = GemmKernel(), GatherGemmKernel()
 
 
@@ -49,7 +48,7 @@ class EpKernel(Kernel):
     """What both have in common."""
 
     problem = Problem
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
@@ -180,7 +179,7 @@ class RoutingTablesKernel(Kernel):
 
     name = "routing_tables"
     problem = Problem
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = {SM90.name: RoutingTablesConfig, SM100.name: Sm100RoutingTablesConfig}
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:

@@ -30,14 +30,17 @@ def dispatch_gemm_arguments(config: DispatchGemmConfig, args: Any) -> GemmArgume
     """Linear1: rows of the symmetric buffer; `args` has the fields of `DispatchGemmArguments`, traced or integers."""
     rows: Any = pool_rows(config.problem)
     no_groups: Any = 0  # where rows of experts lie is in the table that the scheduler makes
-    acts, scales, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "fc1_sf", "tile_counter"))
+    acts, counter = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("fc1_acts", "tile_counter"))
+    no_scales: Any = 0
+    scales = sym_address(config, args.sym, "fc1_sf", EpLaunch.DISPATCH) if config.problem.formats.scaled else no_scales
     return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
 
 
 def gathering_arguments(config: DispatchGemmConfig, args: Any) -> GatherGemmArguments:
     """The same where rows are gathered, from where tokens lie, with scales beside them."""
     whole = dispatch_gemm_arguments(config, args)
-    scales, sources = (sym_address(config, args.sym, name, EpLaunch.DISPATCH) for name in ("row_sf", "sources"))
+    scales = sym_address(config, args.sym, "row_sf", EpLaunch.DISPATCH) if config.problem.formats.scaled else whole.a_sf
+    sources = sym_address(config, args.sym, "sources", EpLaunch.DISPATCH)
     rows: Any = whole.m
     columns: Any = config.gemm_problem.k_blocks
     nothing: Any = 0

@@ -63,6 +63,7 @@ class GemmConfig(BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
+    most_columns: ClassVar[int] = MOST_COLUMNS
 
     problem: GemmProblem
     block_m: int
@@ -179,7 +180,8 @@ class GemmConfig(BaseGemmConfig):
     @property
     def tile(self) -> TileShape:
         """Shape, and how warpgroups share it."""
-        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves, self.problem.formats.scaled)
+        scaled = self.problem.formats.scaled
+        return TileShape(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.halves, scaled, self.most_columns)
 
     @property
     def n_blocks(self) -> int:

@@ -23,7 +23,7 @@ from ...layouts.arith import select
 from .context import GemmContext
 from .maps import part
 from .smem_plan import SCALE_STEP
-from .work_tile import GemmTile, next_tile
+from .work_tile import GemmTile, next_tile, read_end
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def load_tokens(ctx: GemmContext):
         stage = load.load_tokens(stage, operand, ctx.k_blocks, ctx.first_k_block)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
+    read_end(tile, tiles, config.blocks_per_fetch)
 
 
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
@@ -83,3 +84,4 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
         stage = load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks, ctx.first_k_block)
         ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
+    read_end(tile, tiles, ctx.config.blocks_per_fetch)

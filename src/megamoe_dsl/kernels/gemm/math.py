@@ -31,7 +31,7 @@ from . import epilogue_columns, epilogue_rows, exchange
 from .config import GemmConfig
 from .context import GemmContext
 from .problem import SCALE_BLOCK
-from .work_tile import GemmTile, next_tile
+from .work_tile import GemmTile, next_tile, read_end
 
 
 @cute.jit
@@ -59,6 +59,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = epilog
             scales = load_scales(ctx, tile, me)
         else:
             stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, finish_rows)
+    read_end(tile, tiles, ctx.config.blocks_per_fetch)
     # What TMA still reads is this CTA's.
     wait_group_read(0)
 

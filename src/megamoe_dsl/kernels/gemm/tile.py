@@ -22,6 +22,7 @@ class TileShape:
     swap_ab  rows of A are the wgmma's columns
     halves   a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
     scaled   operands have scales, so that partial sums leave the tensor core; else sums stay there
+    most_columns   of a wgmma whose sums stay
     """
 
     m: int
@@ -30,6 +31,7 @@ class TileShape:
     swap_ab: bool
     halves: bool
     scaled: bool
+    most_columns: int = MOST_COLUMNS
 
     def shares_rows(self, half: bool) -> bool:
         """Whether all warpgroups have the same rows of A and different ones of B."""
@@ -43,7 +45,7 @@ class TileShape:
         """Parts of them that the tensor core computes one after another."""
         if self.swap_ab:
             return self.columns(half) // GROUP_ROWS
-        return -(-self.columns(half) // (MOST_CHUNK if self.scaled else MOST_COLUMNS))
+        return -(-self.columns(half) // (MOST_CHUNK if self.scaled else self.most_columns))
 
     @property
     def sums(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
@@ -56,3 +57,12 @@ def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
     """A warp that works on tiles: its next one, and the place of the one after it."""
     (which, n_block, row, valid_m), following = read_tile(queue)
     return GemmTile(which >> 2, which & 3, n_block, row, valid_m), following
+
+
+@cute.jit
+def read_end(tile: GemmTile, tiles: TileQueue, blocks_per_fetch: cutlass.Constexpr[int]):
+    """A warp that has no tile left, at the end of its role.  Where the cluster's other CTA had one more, that CTA's end is published after
+    it, to both: it is read before this CTA leaves, so that nothing is on its way to shared memory that is given up."""
+    if cutlass.const_expr(blocks_per_fetch > 1):
+        if tile.alone:
+            next_tile(tiles)

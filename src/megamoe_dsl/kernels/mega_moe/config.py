@@ -60,7 +60,7 @@ class MegaMoeConfig(ABC):
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, Problem), "problem", self.problem, "a Problem")
-        require(self.problem.recipe in self.recipes, "problem.recipe", self.problem.recipe, " or ".join(self.recipes) + f" for {self.arch}")
+        self.require_recipe(self.problem)
         require_integers(self, "block_m", "lookahead", "num_sms", "num_stages")
         require(self.block_m in self.tiles, "block_m", self.block_m, f"one of {list(self.tiles)}")
         local = self.problem.experts_per_rank
@@ -94,6 +94,7 @@ class MegaMoeConfig(ABC):
         A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
         measurement replaces the choice of the heuristics only in the case that was measured: a tile of 8 tokens that was best for 5 tokens
         is not used for 9."""
+        cls.require_recipe(problem)
         expected, block_m = problem.expected_tokens_per_expert(num_tokens), overrides.get("block_m")
         if block_m is not None:
             tiles = list(cls.tiles_of(problem))
@@ -105,6 +106,11 @@ class MegaMoeConfig(ABC):
                 if heuristics(problem, entry.expected, None, num_sms) == chosen:
                     return cls.measured(problem, entry).replace(**overrides)
         return cls(problem, num_sms=num_sms, **{**chosen, **overrides})
+
+    @classmethod
+    def require_recipe(cls, problem: Problem) -> None:
+        """Raises `ConfigError` for number formats that the kernel does not take."""
+        require(problem.recipe in cls.recipes, "problem.recipe", problem.recipe, " or ".join(cls.recipes) + f" for {cls.arch}")
 
     @classmethod
     def measured(cls, problem: Problem, entry: Entry) -> Self:

@@ -13,13 +13,14 @@ from ...kernels.ep_moe.layouts.symmetric import SCALE_CHANNELS, symmetric_buffer
 from ...kernels.ep_moe.layouts.watchdog import describe
 from ...layouts.stamps import trace_buffer
 from ...problem import Problem
-from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, quantize_e4m3_f32
-from ...quant.weights import TORCH_DTYPES
-from ...recipe import F32, RECIPES, Format
+from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
+from ...quant.weights import TORCH_DTYPES, stored_row
+from ...recipe import F32, RECIPES, UE8M0, Format
 from ..buffers import Inputs, check_tensor
 from ..gemm_scales import scale_words
 from ..watchdog import new_record
 from .routing import RoutingTables
+from .scatter_indices import scattered_rows
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""
@@ -29,8 +30,9 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 class RowActivations:
     """What the caller's activation gives Linear2, quantised, by the rows of Linear1's result.
 
-    values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte
-    scales  float32 [intermediate / 128, pool rows]; of UE8M0 int32, the four of a row and 128 channels in a word, in the order of UTCCP
+    values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte; bf16 as the activation gives them
+    scales  float32 [intermediate / 128, pool rows]; of UE8M0 int32, the four of a row and 128 channels in a word, in the order of UTCCP;
+            of BF16 uint8 [0, pool rows]
     """
 
     values: torch.Tensor
@@ -39,19 +41,19 @@ class RowActivations:
     @classmethod
     def of(cls, rows: torch.Tensor, form: Format = RECIPES["fp8xfp8"].activations) -> RowActivations:
         """Of the activation's result, bf16 [pool rows, intermediate], in the format of a recipe's activations: a scale of amax / 448 for
-        each row and 128 channels, or a power of two for 32."""
+        each row and 128 channels, or a power of two for 32; BF16 as it is."""
         return cls.ordered(*quantize_rows(rows, form))
 
     @classmethod
     def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
         """With scales in rows, as quantisation leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
-        intermediate / 32]."""
-        return cls(values, scales.T.contiguous() if scales.dtype == torch.float32 else scale_words(scales))
+        intermediate / 32], or `no_scales`."""
+        return cls(values, scale_words(scales) if scales.dtype == torch.uint8 and scales.shape[-1] else scales.T.contiguous())
 
     @property
     def row_scales(self) -> torch.Tensor:
         """As `ordered` takes them."""
-        return self.scales.T.contiguous() if self.scales.dtype == torch.float32 else inverse_utccp_scale_order(self.scales)
+        return inverse_utccp_scale_order(self.scales) if self.scales.dtype == torch.int32 else self.scales.T.contiguous()
 
     @classmethod
     def empty(cls, problem: Problem, device: torch.device | str) -> RowActivations:
@@ -62,10 +64,11 @@ class RowActivations:
     @staticmethod
     def layout(problem: Problem) -> dict[str, tuple[torch.dtype, tuple[int, int]]]:
         """dtype and shape of every field."""
-        rows, hidden = pool_rows(problem), problem.formats.activations
-        scale = torch.float32 if problem.formats.promoted else torch.int32
-        values = TORCH_DTYPES[hidden.element], (rows, hidden.row_bytes(problem.intermediate))
-        return {"values": values, "scales": (scale, (problem.intermediate // SCALE_CHANNELS, rows))}
+        rows, form = pool_rows(problem), problem.formats.activations
+        dtype, width = stored_row(form, problem.intermediate)
+        scale = torch.int32 if form.scale == UE8M0 else TORCH_DTYPES[form.scale]
+        words = problem.intermediate // SCALE_CHANNELS if form.scale else 0
+        return {"values": (dtype, (rows, width)), "scales": (scale, (words, rows))}
 
     def check(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` for a dtype or a shape."""
@@ -74,13 +77,15 @@ class RowActivations:
 
 
 def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
-    """Scales of weights as the kernels read them: FP32 as they are, UE8M0 in words."""
+    """Scales of weights as the kernels read them: FP32, or none, as they are, UE8M0 in words."""
     return sf if sf.dtype == torch.float32 else scale_words(sf)
 
 
 def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and scales in rows; with FP32 scales nothing waits for the device."""
-    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows)
+    """Values and scales in rows.  Nothing waits for the device, so a graph may hold it: what is not finite stays in its block."""
+    if form.scale is None:
+        return rows, no_scales(rows)
+    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows, check=False)
 
 
 class EpSymmetric:
@@ -118,8 +123,14 @@ class EpSymmetric:
     def store_inputs(self, inputs: Inputs) -> None:
         """What this rank has, for the tables that are made next."""
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
-            tensor = getattr(inputs, name)
-            self.view(name)[: len(tensor)].copy_(tensor)
+            if name in self.region:
+                tensor = getattr(inputs, name)
+                self.view(name)[: len(tensor)].copy_(tensor)
+
+    def scatter(self, topk_idx: torch.Tensor, scatter_indices: torch.Tensor) -> None:
+        """Moves this rank's pairs to the rows that checked indices say, in the present tables, which are in the order of tokens."""
+        rows = self.view("pair_rows")[: len(topk_idx)]
+        rows.copy_(scattered_rows(self.problem, topk_idx, rows, scatter_indices))
 
     def tables(self, num_tokens: int) -> RoutingTables:
         """Those of the last launch that made them, of so many tokens: views."""

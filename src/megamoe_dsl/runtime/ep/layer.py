@@ -30,13 +30,13 @@ from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer, device_arch
 from ..watchdog import check_watchdog_ns, naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
+from .scatter_indices import check_scatter_indices
 
 
 class EpMoE(torch.nn.Module):
     """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
 
-    problem      the layer; its recipe is one that the kernels have for the GPU.  Scales of UE8M0 are made by a quantisation that waits
-                 for the device, which no graph can hold
+    problem      the layer; its recipe is one that the kernels have for the GPU
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
@@ -113,13 +113,17 @@ class EpMoE(torch.nn.Module):
         topk_weights: torch.Tensor,
         *,
         x_sf: torch.Tensor | None = None,
+        scatter_indices: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """y, bf16 [T, hidden].
 
-        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128]
+        x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128].  Of bf16xbf16 bf16 alone
         topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
         topk_weights  float32 [T, topk]
+        scatter_indices  int64 or int32 [T, topk]: of each pair its place among this rank's pairs of the same expert, where those are not in
+                      the order of tokens (`scatter_indices` of scatter_indices.py); what a dropped pair has is not read.  Places are looked
+                      at, which waits for the device, but not while a graph is captured
         out           where y goes
 
         Raises `ProblemError` before anything is launched.
@@ -131,11 +135,20 @@ class EpMoE(torch.nn.Module):
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape)
+        if scatter_indices is not None:
+            check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
         self.route(inputs)
+        if scatter_indices is not None:
+            self.memory.scatter(topk_idx, scatter_indices)
         self.launch_dispatch()
         self.activate()
         self.launch_combine(y)
         return y
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a graph is captured, which cannot wait for the device."""
+        return self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
 
     def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None) -> None:
         """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of
@@ -151,8 +164,7 @@ class EpMoE(torch.nn.Module):
 
     def activate(self) -> None:
         """`rows` to `acts`, by way of the caller's activation."""
-        capturing = self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
-        count = len(self.rows) if capturing else self.memory.rows_in_use()
+        count = len(self.rows) if self.capturing else self.memory.rows_in_use()
         found = RowActivations.of(self.activation(self.rows[:count]), self.problem.formats.activations)
         self.acts.values[:count].copy_(found.values)
         self.acts.scales[:, :count].copy_(found.scales)

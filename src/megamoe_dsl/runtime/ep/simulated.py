@@ -17,6 +17,7 @@ from ..simulated import CPU, WATCHDOG_NS
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, Splits
+from .scatter_indices import check_scatter_indices
 
 
 class SimulatedEp:
@@ -56,14 +57,16 @@ class SimulatedEp:
         self.peers = torch.tensor([rank.sym.data_ptr() for rank in self.ranks], dtype=torch.int64, device=CPU)
         self.simulator = Simulator(None, GlobalMemory(), seed=seed, race=race, progress=progress)
 
-    def dispatch(self, inputs: Sequence[Inputs], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
+    def dispatch(
+        self, inputs: Sequence[Inputs], launches: int = 1, *, scatter_indices: Sequence[torch.Tensor] | None = None
+    ) -> tuple[list[torch.Tensor], Report]:
         """Linear1 of the rows of every rank, bf16 [pool rows, 2 intermediate], and what the simulator saw; `launches` of them without a
-        pause, on the same inputs.
+        pause, on the same inputs.  `scatter_indices` are those of every rank (`EpMoE`).
 
         Raises `ProblemError` before anything runs when an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError`
         for a fault or a deadlock.
         """
-        self.store(inputs)
+        self.store(inputs, scatter_indices)
         outs = [rank.new_rows() for rank in self.ranks]
         memory = self.visible()
         for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
@@ -109,10 +112,12 @@ class SimulatedEp:
         y, second = self.combine(acts, [one.num_tokens for one in inputs])
         return y, [first, second]
 
-    def store(self, inputs: Sequence[Inputs]) -> None:
+    def store(self, inputs: Sequence[Inputs], scatter_indices: Sequence[torch.Tensor] | None = None) -> None:
         """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
         if len(inputs) != self.problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {self.problem.num_ranks}")
+        if scatter_indices is not None and len(scatter_indices) != self.problem.num_ranks:
+            raise ProblemError("len(scatter_indices)", len(scatter_indices), f"num_ranks = {self.problem.num_ranks}")
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         config = self.dispatch_kernel.config
@@ -120,6 +125,9 @@ class SimulatedEp:
         options: dict[str, Any] = {"fetched_for": config.fetched_for, "token_sorting": config.token_sorting}
         for rank, (buffers, one) in enumerate(zip(self.ranks, inputs, strict=True)):
             buffers.store(one, RoutingTables.of(self.problem, rank, one.topk_idx, splits, **options))
+            if scatter_indices is not None:
+                check_scatter_indices(self.problem, one.topk_idx, scatter_indices[rank])
+                buffers.scatter(one.topk_idx, scatter_indices[rank])
 
     def visible(self) -> GlobalMemory:
         """What both kernels may touch."""

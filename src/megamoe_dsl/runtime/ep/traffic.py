@@ -18,7 +18,7 @@ SCALE_BYTES = 4
 class Traffic:
     """Rows that cross from one rank to another: with a row for each expert, and with one for each rank.
 
-    row_bytes  a token, E4M3, and its scales
+    row_bytes  a token and its scales
     """
 
     pairs: int
@@ -33,7 +33,9 @@ class Traffic:
             away = (leading_pairs(problem, idx, size) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
             return sum(int(pairs.sum()) for pairs in away)
 
-        return cls(crossing(1), crossing(fetched_for), problem.hidden + SCALE_BYTES * (problem.hidden // SCALE_CHANNELS))
+        form = problem.formats.activations
+        scales = SCALE_BYTES * (problem.hidden // SCALE_CHANNELS) if form.scale else 0
+        return cls(crossing(1), crossing(fetched_for), form.row_bytes(problem.hidden) + scales)
 
     @property
     def saved(self) -> float:

@@ -1,7 +1,7 @@
 """wgmma: the asynchronous warpgroup MMA of SM90 (PTX ISA, "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group").
 
 Shared memory is read when the operation executes, after all warps of the warpgroup have issued it (`warpgroup`); accumulators hold poison
-until `wait_group`. FP8 operands are summed into FP32 to the bit as silicon does it (`aligned_sum`), others in float64.
+until `wait_group`. Sums in FP32 are to the bit what silicon makes of them (`aligned_sum`), those in FP16 and of integers formed in float64.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..accessor import Actor
-from ..aligned_sum import aligned_multiply_accumulate
+from ..aligned_sum import aligned_multiply_accumulate, alignment_of
 from ..chunks import CHUNK, Chunks
 from ..errors import SimError
 from ..formats import Float64Array
@@ -100,8 +100,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     a_sign, b_sign, *transposed = [int(text, 0) for text in ins.operands[4:]] or [1, 1]
     a_mn_major = bool(transposed[0]) if transposed and not a_registers else False
     b_mn_major = bool(transposed[-1]) if transposed else False
-    if d_name == "f32" and _K_OF_FORMAT[a_name] == 32:
-        combine: Callable[..., Any] = aligned_multiply_accumulate
+    if d_name == "f32":
+        combine: Callable[..., Any] = partial(aligned_multiply_accumulate, alignment=alignment_of(a_name, b_name))
     else:
         combine = partial(multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 

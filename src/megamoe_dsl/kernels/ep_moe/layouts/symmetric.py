@@ -6,7 +6,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from ....hardware.scale_factors import CHANNELS_PER_WORD
-from ....layouts.region import BF16, F32, I32, I64, U8, U32, U64, Field, Region
+from ....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from ....problem import Problem
 from ....recipe import UE8M0
 from ...mega_moe.layouts.symmetric import CODES
@@ -44,6 +44,11 @@ PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "t
 def send_capacity(problem: Problem) -> int:
     """Pairs that a rank sends to another one at most."""
     return problem.max_tokens_per_rank * problem.max_experts_per_token
+
+
+def scales(problem: Problem, name: str, *shape: int, dtype: DType) -> tuple[Field, ...]:
+    """A field of scales, where there are any."""
+    return (Field(name, shape, dtype, ALIGNMENT),) if problem.formats.scaled else ()
 
 
 def kept_results(rows: int, hidden: int) -> tuple[Field, ...]:
@@ -87,11 +92,14 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
 
     The last two with `keeps_rows` only: where results are not sent by the epilogue.
     E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
-    of a row and 128 channels in a word, in UTCCP order.
+    of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf, fc1_sf and
+    row_sf.
     """
     activations = problem.formats.activations
-    codes, width = CODES[activations.element], activations.row_bytes(problem.hidden)
+    codes = CODES[activations.element]
+    width = activations.row_bytes(problem.hidden) // codes.itemsize
     scale, word = (U8, U32) if activations.scale == UE8M0 else (F32, F32)
+    words = problem.hidden // SCALE_CHANNELS
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
     return Region.stack(
@@ -103,7 +111,7 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
         Field("task_counter", (launches,), U32),
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
         Field("x", (tokens, width), codes, ALIGNMENT),
-        Field("x_sf", (tokens, activations.scales_of(hidden)), scale, ALIGNMENT),
+        *scales(problem, "x_sf", tokens, activations.scales_of(hidden), dtype=scale),
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
         Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
@@ -113,11 +121,11 @@ def symmetric_buffer(problem: Problem, keeps_rows: bool = False) -> Region:
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
         Field("fc1_acts", (rows, width), codes, ALIGNMENT),
-        Field("fc1_sf", (hidden // SCALE_CHANNELS, rows), word, ALIGNMENT),
+        *scales(problem, "fc1_sf", words, rows, dtype=word),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (rows, hidden), BF16, ALIGNMENT),
         Field("sources", (rows,), I32, ALIGNMENT),
         Field("stored", (rows,), U32, ALIGNMENT),
-        Field("row_sf", (rows, hidden // SCALE_CHANNELS), word, ALIGNMENT),
+        *scales(problem, "row_sf", rows, words, dtype=word),
         *(kept_results(rows, hidden) if keeps_rows else ()),
     )

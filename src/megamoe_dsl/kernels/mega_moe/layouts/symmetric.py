@@ -10,12 +10,12 @@ from ....layouts.arith import Int, align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UE8M0
+from ....recipe import BITS, E2M1, E4M3, UE8M0, UNSCALED
 from .combine_row import CombineRow
 from .pool import padded_sf_rows, pool_tokens
 from .workspace import workspace
 
-CODES = {E4M3: E4M3_CODES, E2M1: U8}  # by element; two E2M1 share a byte
+CODES = {E4M3: E4M3_CODES, E2M1: U8, UNSCALED.element: BF16}  # by element; two E2M1 share a byte
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
 
 

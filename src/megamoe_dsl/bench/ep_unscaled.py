@@ -1,0 +1,142 @@
+"""The expert-parallel kernels in BF16 at a point: beside the same kernels in FP8, and beside collectives and grouped GEMMs of torch, all in
+turns in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..artifact.store import ArtifactStore
+from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig
+from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
+from ..quant import ExpertWeights, quantize_weight_e4m3
+from ..runtime.buffers import Inputs
+from ..runtime.ep.buffers import quantize_rows
+from ..runtime.ep.layer import EpMoE
+from ..runtime.symmetric_memory import SymmetricBuffer
+from ..target import Target
+from .check import relative_difference
+from .ep import (
+    DEFAULTS,
+    FEW_LAUNCHES,
+    MANY_TOKENS,
+    VARIANT_REPEATS,
+    Variant,
+    alone,
+    as_of_many,
+    configs_of,
+    rows_of,
+    swiglu,
+    tables_of,
+    without_clamp,
+)
+from .point import FP8, SEED, Layer, Point
+from .timing import launches_of, synchronize, time_back_to_back
+from .torch_layer import TorchLayer
+
+TORCH = "torch"
+
+
+def point_configs(point: Point, target: Target, variants: Sequence[Variant]) -> dict[str, EpConfig]:
+    """By name: of the variants in BF16, and in FP8 of the kernels as they are."""
+    usual = configs_of(replace(point, recipe=FP8), target, [Variant(name) for name in DEFAULTS])
+    return {**configs_of(point, target, variants), **{f"{FP8} {name}": one for name, one in usual.items()}}
+
+
+def quantised(weights: ExpertWeights) -> ExpertWeights:
+    """BF16 weights as those of fp8xfp8, expert by expert."""
+    found: list[torch.Tensor] = []
+    for matrices in (weights.fc1, weights.fc2):
+        both = [quantize_weight_e4m3(one) for one in matrices]
+        found += [torch.stack([one.view(torch.uint8) for one, _ in both]).view(torch.float8_e4m3fn), torch.stack([sf for _, sf in both])]
+    return ExpertWeights(*found)
+
+
+def unscaled_point(
+    point: Point, layer: Layer, store: ArtifactStore, target: Target, variants: Sequence[Variant], watchdog_ns: int
+) -> dict[str, Any]:
+    """Times, and how far results are apart; all ranks together.  What asks for other tables is timed after the others."""
+    problem, tokens = without_clamp(point.problem), point.tokens
+    configs = point_configs(point, target, variants)
+    fields = {"saving_experts": as_of_many(point)}
+    x, x_sf, *routing = point.draw(SEED)
+    inputs = {point.recipe: Inputs(x, x_sf, *routing)}
+    inputs[FP8] = Inputs(*quantize_rows(x, replace(problem, recipe=FP8).formats.activations), *routing)
+    weights = {point.recipe: layer.weights, FP8: quantised(layer.weights)}
+    ys = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in (*inputs, TORCH)}
+    layers = {}
+    for recipe, own in weights.items():
+        moe = replace(problem, recipe=recipe)
+        keeps_rows = any(one.keeps_rows for one in configs.values() if one.problem.recipe == recipe)
+        memory = SymmetricBuffer.allocate(moe, region=symmetric_buffer(moe, keeps_rows))
+        made = EpMoE(moe, own, activation=swiglu, store=store, symmetric=memory, dispatch=fields, watchdog_ns=watchdog_ns)
+        made.route(inputs[recipe])
+        synchronize()
+        made.launch_dispatch()
+        made.activate()
+        made.launch_combine(ys[recipe])
+        made.synchronize()
+        layers[recipe] = made
+    candidates, differing = bound(layers, store, configs, ys)
+    far = TorchLayer(problem, layer.weights)
+    far.load(point.draw(SEED))
+    far(ys[TORCH])
+    received, rows = far.dispatch()
+    acts = far.activate(rows)
+    candidates |= {f"{TORCH} dispatch": far.dispatch, f"{TORCH} combine": partial(far.combine, received, acts, ys[TORCH])}
+    launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
+    times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
+    own_layer = layers[point.recipe]
+    for name, config in configs.items():
+        if name not in candidates and isinstance(config, DispatchGemmConfig):
+            own_layer.route(inputs[point.recipe], config)
+            times |= time_back_to_back({name: own_layer.bind(store.load(config, any_sources=True)).launch}, launches, VARIANT_REPEATS)
+    own_layer.route(inputs[point.recipe])
+    synchronize()
+    record = {
+        "point": asdict(point),
+        "rows": rows_of(own_layer),
+        "differences": {name: relative_difference(ys[point.recipe], y) for name, y in ys.items() if name != point.recipe},
+        "differing": differing,
+        "us": {name: asdict(one) for name, one in times.items()},
+        "dispatch_alone_us": {recipe: asdict(alone(one, inputs[recipe], launches)) for recipe, one in layers.items()},
+    }
+    candidates.clear()
+    for one in layers.values():
+        one.symmetric.close()
+    return record
+
+
+def bound(
+    layers: Mapping[str, EpMoE], store: ArtifactStore, configs: Mapping[str, EpConfig], ys: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, Callable[[], Any]], list[str]]:
+    """Kernels on the memory of the layer that has their formats, by name, but those of dispatch that ask for other tables; and those of
+    combine that make another y than the layer has."""
+    found: dict[str, Callable[[], Any]] = {}
+    differing = []
+    for name, config in configs.items():
+        own, wanted = layers[config.problem.recipe], ys[config.problem.recipe]
+        if isinstance(config, DispatchGemmConfig) and tables_of(config) != tables_of(own.dispatch_config):
+            continue
+        kernel = own.bind(store.load(config, any_sources=True))
+        if not isinstance(config, DispatchGemmConfig):
+            y = torch.full_like(wanted, torch.nan)
+            own.point_at(kernel, y)
+            kernel.launch()
+            own.synchronize()
+            differing += [] if torch.equal(y, wanted) else [name]
+        found[name] = kernel.launch
+    return found, differing
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record in a line."""
+    times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
+    alone_us = ", ".join(f"{recipe} {one['median']:.0f} us" for recipe, one in record["dispatch_alone_us"].items())
+    apart = ", ".join(f"{difference:.4f} from {name}" for name, difference in record["differences"].items())
+    differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
+    return f"{record['name']}: {times}; dispatch alone {alone_us}; y {apart}{differing}"
