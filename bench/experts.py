@@ -1,11 +1,12 @@
 """Times a MoE layer on one GPU, all of whose experts are there, beside torch and DeepGEMM.
 
     python bench/experts.py prepare FOLDER [--points deepseek-v3:64 ...]      where the DSL is: compiles the kernels of the points
-    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--out FOLDER]      where a GPU is
+    python bench/experts.py run FOLDER [--points ...] [--baseline SITE] [--sglang SITE] [--quack SITE] [--sonic SITE] [--out FOLDER]   a GPU
+    python bench/experts.py trace FOLDER [--points ...] [--out FOLDER]      where a GPU is: stamps of Linear1, and files for Perfetto
     python bench/experts.py table FILE      anywhere: a table of docs/gather_gemm.md; `memory` the one of what lies between launches
 
-SITE has unpacked wheels: of deep_gemm, of sglang, whose Triton kernels are run from their files, or of einops and CuTe DSL beside quack's
-sources.
+SITE has unpacked wheels: of deep_gemm, of sglang, whose Triton kernels are run from their files, of einops and CuTe DSL beside quack's
+sources, or of CuTe DSL 4.2.1 beside the sources of sonic-moe and of the quack that it asks for.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import sys
 from pathlib import Path
 
 from megamoe_dsl.artifact.cache import FOLDER_VARIABLE
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.experts.memory import memory_table
 from megamoe_dsl.bench.experts.point import find_points
 from megamoe_dsl.bench.experts.report import markdown
 from megamoe_dsl.bench.experts.run import Sites, compile_points, run_points
+from megamoe_dsl.bench.experts.trace import trace_experts
 from megamoe_dsl.bench.result_file import save
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
@@ -30,12 +33,13 @@ TARGET = Target.typical("sm_90a")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "table", "memory"))
+    parser.add_argument("what", choices=("prepare", "run", "trace", "table", "memory"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", nargs="*", default=[])
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--sglang", type=Path)
     parser.add_argument("--quack", type=Path)
+    parser.add_argument("--sonic", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in ("table", "memory"):
@@ -50,8 +54,12 @@ def main() -> None:
         print(f"{compile_points(points, TARGET, given.folder)} kernels into {given.folder}")
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
+    if given.what == "trace":
+        traced = [trace_experts(point, TARGET, ArtifactStore(given.folder), given.out) for point in points]
+        save(given.out, "experts-trace", traced)
+        return
     records = []
-    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack)):
+    for record in run_points(points, TARGET, given.folder, Sites(given.baseline, given.sglang, given.quack, given.sonic)):
         records.append(record)
         times = "  ".join(f"{name} {one['median']:.1f}" for name, one in record["us"].items())
         errors = ", ".join(f"{one:.3g}" for one in record["errors"].values())

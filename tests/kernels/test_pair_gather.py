@@ -144,6 +144,36 @@ def test_a_configuration_for_any_number_of_experts(experts: int) -> None:
             assert kernel.dynamic_smem(config) <= config.arch.smem_bytes
 
 
+@pytest.mark.parametrize(
+    ("recipe", "rows", "tile"),
+    [
+        ("fp8xfp4", 2, (32, 1, 1)),
+        ("fp8xfp4", 32, (64, 1, 1)),
+        ("fp8xfp4", 512, (192, 1, 2)),
+        ("mxfp8xmxfp8", 128, (192, 1, 1)),
+        ("mxfp8xmxfp8", 512, (192, 2, 2)),
+    ],
+)
+def test_many_rows_of_an_expert_are_shared(recipe: str, rows: int, tile: tuple[int, int, int]) -> None:
+    """Where weights come from memory once however they are multiplied, a plain tile stays: DeepSeek-V3's Linear1."""
+    problem = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, gate_up="gate_first", output="e4m3")
+    config = Sm100GatherConfig.choose(problem, Target.typical("sm_100a"), rows * 256)
+    assert (config.block_m, config.consumers, config.pairs) == tile and config.dealt == (config.pairs == 2)
+    odd = Sm100GatherConfig.choose(problem, Target.typical("sm_100a", 146), rows * 256)
+    assert odd.pairs == 1  # 146 CTAs make no clusters of four
+    assert Sm100GatherConfig.choose(problem, Target.typical("sm_100a"), rows * 256, pairs=1, block_m=64).block_m == 64
+
+
+def test_the_tile_that_is_chosen_for_many_rows_is_exact() -> None:
+    problem = GatherGemmProblem(512, 256, num_groups=1, recipe="fp8xfp4", result="blocked")
+    config = Sm100GatherConfig.choose(problem, Target.typical("sm_100a", 4), 300)
+    assert config.pairs == 2
+    case = gather_case(problem, (300,))
+    expected = case.reference()
+    assert not simulate_gemm(artifact(config), case.tensors, launches=2).findings
+    assert torch.equal(case.tensors.d, expected)
+
+
 def test_bad_configurations_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or nvfp4xnvfp4 for sm_100a"

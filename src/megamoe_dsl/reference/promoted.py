@@ -15,6 +15,8 @@ from megamoe_dsl.reference.tensor_core import E4M3_SUMS, hopper_dot
 Accumulate = torch.dtype | Literal["hopper"]
 """How partial sums are formed: exactly (float64), in float32, or as the tensor core does."""
 
+_LARGEST_SCALE = 2.0**6
+"""Of E2M1 weights in E4M3: 6 times that is a number of it, 6 times twice that is none."""
 _MAX_PRODUCTS = {True: 1 << 20, False: 1 << 26}  # held at a time, on a CPU or not: what its cache holds, what keeps a GPU busy
 
 
@@ -41,8 +43,8 @@ def promoted_matmul(
     of up to 29 bits, as in exact cases and with `accumulate="hopper"`): adding two numbers in float64 before rounding to FP32 is harmless
     for summands of FP32 precision, and a wider product only moves results that lie within 2^-29 of an FP32 tie.
 
-    E2M1 weights have a scale per 32; a block's partial sum is that of the weights over the largest of its row's, and s has that scale. How
-    a kernel parts scales between the two does not show: they are powers of two.
+    E2M1 weights have a scale per 32; a block's partial sum is that of the E4M3 numbers that they are over the largest of its row's, 384 at
+    most, and s has the rest of that scale. How a kernel parts scales between the two shows in subnormal E4M3 numbers alone.
 
     Args:
         x: float8_e4m3fn [n, K].
@@ -73,11 +75,12 @@ def promoted_matmul(
 
 
 def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """E2M1 weights as float32 over the largest scale of their row and 128 of K, and that scale, float32."""
+    """E2M1 weights as float32 over the largest scale of their row and 128 of K, times 2^6, and that scale over 2^6, float32."""
     each = FP32_SCALE_BLOCK // SCALE_BLOCK
     largest = blocks_of(w_sf, each).amax(dim=2)
     relative = w_sf.to(torch.int32) + 127 - largest.repeat_interleave(each, dim=1)[:, : w_sf.shape[1]].to(torch.int32)
-    return dequantize_e2m1(w, relative.clamp(min=0).to(torch.uint8)).float(), decode_ue8m0(largest).float()
+    numbers = dequantize_e2m1(w, relative.clamp(min=0).to(torch.uint8)).float() * _LARGEST_SCALE
+    return numbers, decode_ue8m0(largest).float() / _LARGEST_SCALE
 
 
 def _check_fp8(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from ..kernels.gather_gemm.config import GatherGemmConfig
 from ..kernels.gather_gemm.problem import SORTED_BLOCKED, GatherGemmProblem
+from ..kernels.gather_gemm.sm100.config import Sm100GatherConfig
 from ..kernels.gemm.problem import ROW_BLOCK, GemmProblem
+from ..layouts.stamps import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import UE4M3, UE8M0
@@ -43,6 +46,7 @@ class GatherTensors:
              contiguous; None else
     preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
     factors  float32 [num_groups], what D is multiplied with, in number formats with such a factor; None else
+    trace    int64, the stamps of a traced kernel (`with_stamps`); None of any other
     """
 
     a: torch.Tensor
@@ -55,6 +59,7 @@ class GatherTensors:
     d_sf: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+    trace: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem that gathers no rows.  Reads none."""
@@ -153,6 +158,7 @@ class GatherTensors:
             raise ProblemError("a.shape[0]", 0, "1 or more where rows are gathered from it")
         if not self.a_sf.is_contiguous():
             raise ProblemError("a_sf.stride()", self.a_sf.stride(), "contiguous where rows are gathered")
+        check_aligned("a_sf", self.a_sf, self.a_sf.element_size() * problem.scales_at_once)
 
     @property
     def rows(self) -> int:
@@ -175,7 +181,8 @@ class GatherTensors:
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by name."""
         stored = {} if self.preactivations is None else {"preactivations": self.preactivations}
-        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored}
+        traced = {} if self.trace is None else {"trace": self.trace}
+        return {"d": self.d, **({} if self.d_sf is None else {"d_sf": KernelScales(self.d_sf, self.d_sf).a_storage}), **stored, **traced}
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """Of a launch, by name; `scales` as `scales` gives them, `counter` an address or 0."""
@@ -196,4 +203,13 @@ class GatherTensors:
             "d_rows": len(self.d),
             **({} if self.factors is None else {"factors": self.factors.data_ptr()}),
             **({} if self.preactivations is None else {"preactivations": self.preactivations.data_ptr()}),
+            **({} if self.trace is None else {"trace": self.trace.data_ptr()}),
         }
+
+    def with_stamps(self, config: GatherGemmConfig | Sm100GatherConfig) -> GatherTensors:
+        """The same with memory for the stamps of a traced kernel, `bench.trace.spans_of` reads them.  Raises `ProblemError` for a
+        configuration without."""
+        if not config.trace:
+            raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")
+        shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
+        return replace(self, trace=torch.zeros(shape, dtype=torch.int64, device=self.a.device))

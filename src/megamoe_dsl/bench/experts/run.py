@@ -31,6 +31,8 @@ from .inputs import TOLERANCE, DrawnCall, draw_weights
 from .point import FC1_VARIANTS, ExpertPoint
 from .quack_gemms import quack_layers
 from .sglang_triton import CONFIGS, sglang_layer
+from .sonic_moe import sonic_layer
+from .trace import traced_config
 
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
@@ -47,6 +49,7 @@ def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path
     """Compiles what the folder lacks; how many kernels."""
     store = ArtifactStore(folder)
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
+    wanted |= {traced_config(one, target) for one in points}
     wanted |= {TopExpertsConfig.choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target) for one in points}
     missing = [config for config in wanted if not store.path(config).exists()]
     for config in missing:
@@ -70,6 +73,7 @@ class Sites(NamedTuple):
     deep_gemm: Path | None = None
     sglang: Path | None = None
     quack: Path | None = None
+    sonic: Path | None = None
 
 
 def run_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path, sites: Sites) -> Iterator[dict[str, Any]]:
@@ -140,6 +144,13 @@ def run_point(
                 ways |= {f"quack layer {tile}": layer, f"quack fc1 {tile}": layer.fc1, f"quack fc2 {tile}": layer.fc2}
             except Exception as error:  # of a compiler's many kinds; the others' times are wanted all the same
                 refused[f"quack layer {tile}"] = first_line(error)
+    if sites.sonic is not None and not point.layer.formats.scaled:
+        try:
+            ways["sonic-moe"] = sonic_layer(call, sites.sonic)
+            errors["sonic-moe"] = inputs.error(ways["sonic-moe"]())
+        except Exception as error:  # of a compiler's many kinds, as above
+            ways.pop("sonic-moe", None)
+            refused["sonic-moe"] = first_line(error)
     for name, make in whole.items():
         try:
             way = make()

@@ -94,14 +94,8 @@ class ArrivingGemm(EpGemm):
 
 
 @dataclass(frozen=True)
-class GatheringGemm(GatherContext):
+class GatheringGemm(ArrivingGemm, GatherContext):
     """The same where a token lies once, and the loaders gather the rows of a tile."""
-
-    ep: EpContext
-
-    def wait_rows(self, tile: GemmTile) -> None:
-        """Until all rows of the tile's block are somewhere."""
-        wait_rows(self.ep, tile)
 
 
 def counter_of(ctx: EpContext, expert: Any, row: Any) -> Any:

@@ -48,3 +48,32 @@ class StoringArguments(GatherGemmArguments):
     """
 
     preactivations: Int64
+
+
+@dataclass(frozen=True)
+class TracedGatherArguments(GatherGemmArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64
+
+
+@dataclass(frozen=True)
+class TracedFactoredArguments(FactoredGatherArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64
+
+
+@dataclass(frozen=True)
+class TracedStoringArguments(StoringArguments):
+    """Of a traced kernel.  trace: memory for its stamps (layouts/stamps.py)"""
+
+    trace: Int64
+
+
+TRACED = {
+    GatherGemmArguments: TracedGatherArguments,
+    FactoredGatherArguments: TracedFactoredArguments,
+    StoringArguments: TracedStoringArguments,
+}
+"""The same of a traced kernel."""

@@ -27,16 +27,21 @@ GATE_UP_ROWS = 256
 
 @dataclass(frozen=True)
 class GatherGemmConfig(GemmConfig):
-    """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range."""
+    """A `GemmConfig` of a `GatherGemmProblem`.  Raises `ConfigError` where a field is out of range.
+
+    trace  warps leave stamps of what they were doing (layouts/activity.py); for profiles
+    """
 
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "bf16xbf16")
 
     problem: GatherGemmProblem
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
         rows = not self.problem.gathers or as_integer(self.block_m) in range(MOST_ROWS + 1)
         require(rows, "block_m", self.block_m, f"at most {MOST_ROWS} where rows are gathered")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         super().__post_init__()
         if self.problem.gate_up:
             self._check_gate_up()
@@ -67,6 +72,11 @@ class GatherGemmConfig(GemmConfig):
         return GATHER_WARPS if self.problem.gathers else 0
 
     @property
+    def scales_at_once(self) -> int:
+        """K blocks of which a row's scales come with one copy; with swap_ab one: a thread reads scales of rows that follow one another."""
+        return self.problem.scales_at_once if self.gather_warps and self.tile.scaled and not self.swap_ab else 1
+
+    @property
     def consumers(self) -> int:
         """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""
         return self.warpgroups
@@ -91,7 +101,7 @@ class GatherGemmConfig(GemmConfig):
     @property
     def idles(self) -> bool:
         """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
-        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
+        return self.problem.gate_up != "" and self.warpgroups > 1
 
     @property
     def boxes_of_warp(self) -> int:
@@ -117,4 +127,5 @@ class GatherGemmConfig(GemmConfig):
         """Of so many stages."""
         rows = (self.table_entries, self.boxes_of_warp, self.any_row, self.split_k)
         plan = (self.tile, num_stages, self.cluster, self.fetchers, *rows)
-        return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows)
+        trace_warps = self.num_threads // 32 if self.trace else 0
+        return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows, self.scales_at_once, trace_warps)

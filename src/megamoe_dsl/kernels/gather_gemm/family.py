@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from ...hardware.map_fields import MapFields
 from ...hardware.tensor_map import TensorMap
+from ...layouts.region import Region
+from ...layouts.stamps import trace_buffer
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ..gemm.base_config import BaseGemmConfig
 from ..gemm.family import GemmKernel
 from ..mega_moe.family import MegaMoeKernel
-from .arguments import FactoredGatherArguments, GatherGemmArguments, StoringArguments
+from .arguments import TRACED, FactoredGatherArguments, GatherGemmArguments, StoringArguments
 from .config import GatherGemmConfig
 from .maps import map_fields, map_names
 from .problem import GatherGemmProblem
@@ -40,10 +42,15 @@ class GatherGemmKernel(GemmKernel):
 
     def arguments_type(self, config: BaseGemmConfig) -> type[GatherGemmArguments]:
         """With factors where the number formats have them, or an address of gate and up where they are stored."""
-        assert isinstance(config.problem, GatherGemmProblem)
-        if config.problem.has_factors:
-            return FactoredGatherArguments
-        return StoringArguments if config.problem.preactivations else GatherGemmArguments
+        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        more = StoringArguments if config.problem.preactivations else GatherGemmArguments
+        kind = FactoredGatherArguments if config.problem.has_factors else more
+        return TRACED[kind] if config.trace else kind
+
+    def buffers(self, config: BaseGemmConfig) -> Mapping[str, Region]:
+        """trace: the stamps of all warps, if they leave any."""
+        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
+        return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
 
     def parameters(
         self, config: BaseGemmConfig, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
@@ -69,9 +76,9 @@ class GatherGemmKernel(GemmKernel):
 
     def label(self, config: BaseGemmConfig) -> str:
         """As of a packed GEMM, and where rows lie."""
+        assert isinstance(config, GatherGemmConfig | Sm100GatherConfig)
         problem = config.problem
-        assert isinstance(problem, GatherGemmProblem)
-        more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "") if one]
+        more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "", "traced" if config.trace else "") if one]
         return "-".join([super().label(config), problem.source, problem.result, *more])
 
     def facts(self, config: BaseGemmConfig) -> list[tuple[str, object]]:

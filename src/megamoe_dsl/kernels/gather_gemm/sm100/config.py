@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ....blocks.sm100.tmem_plan import Sm100TmemPlan
-from ....config_error import require, require_integers
+from ....config_error import ConfigError, require, require_integers
 from ....hardware.cta_pair import CLUSTER
 from ....hardware.tmem import TMEM_COLUMNS
 from ....schedule.tile_sums import MOST_TILES
 from ....target import Target
-from ...gemm.problem import PACKED, GemmProblem
-from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig
+from ...gemm.problem import PACKED
+from ...gemm.sm100.config import LOADER_WARPS, PASS_ROWS, ROWS, Sm100GemmConfig, block_ks
 from ..problem import GatherGemmProblem
+from .choose import CANDIDATES, fastest
 from .smem_plan import PairGatherSmemPlan
 from .threads import GATHER_WARPS
 
@@ -29,6 +30,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     consumers  1; or 2, whose sums share the rows of A that are gathered: a tile then has 512 rows of B, and each of the two 256, and a
                warpgroup of the epilogue
     pairs      CTA pairs of a cluster: 1; or 2 with rows of B of their own, each of which gathers half of the rows of A for both
+    trace      warps leave stamps of what they were doing (layouts/activity.py); for profiles
     """
 
     block_ms: ClassVar[tuple[int, ...]] = (*ROWS, LARGEST)
@@ -38,6 +40,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
     problem: GatherGemmProblem
     consumers: int = 1
     pairs: int = 1
+    trace: bool = False
 
     def __post_init__(self) -> None:
         require(isinstance(self.problem, GatherGemmProblem), "problem", self.problem, "a GatherGemmProblem")
@@ -48,6 +51,7 @@ class Sm100GatherConfig(Sm100GemmConfig):
         require_integers(self, "block_m", "consumers", "pairs")
         require(self.consumers in (1, 2), "consumers", self.consumers, "1 or 2")
         require(self.pairs in (1, 2), "pairs", self.pairs, "1 or 2")
+        require(isinstance(self.trace, bool), "trace", self.trace, "True or False")
         require(self.block_m in self.block_ms, "block_m", self.block_m, f"one of {list(self.block_ms)}")
         most = max(rows for rows in self.block_ms if Sm100TmemPlan(rows, self.consumers, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
@@ -60,11 +64,23 @@ class Sm100GatherConfig(Sm100GemmConfig):
         super().__post_init__()
 
     @classmethod
-    def choose(cls, problem: GemmProblem, target: Target, rows: int, **fields: Any) -> Self:
-        """As of a GEMM of pairs; raises `ConfigError` for more rows than the chosen tile can have."""
-        chosen = super().choose(problem, target, rows, **fields)
+    def choose(cls, problem: GatherGemmProblem, target: Target, rows: int, **fields: Any) -> Self:  # type: ignore[override]
+        """The tile that an estimate finds best for so many rows of all experts together; `fields` replace what is chosen.  Raises
+        `ConfigError` also for more rows than the chosen tile can have."""
+        problem.check_rows(rows)
+        common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+        possible = [one for tile in CANDIDATES if (one := cls._made(problem, {**tile, **common})) is not None]
+        chosen = fastest(possible, rows) if possible else cls(problem, **{**CANDIDATES[0], **common})
         chosen.check_rows(rows)
         return chosen
+
+    @classmethod
+    def _made(cls, problem: GatherGemmProblem, fields: dict[str, Any]) -> Self | None:
+        """A configuration, or nothing where a field is refused."""
+        try:
+            return cls(problem, **fields)
+        except ConfigError:
+            return None
 
     def check_rows(self, rows: int) -> None:
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
@@ -118,4 +134,5 @@ class Sm100GatherConfig(Sm100GemmConfig):
         """Of so many stages."""
         problem = self.problem
         pair = (self.stage, num_stages, self.table_entries, PASS_ROWS, self.epilogue_warpgroups, self.tmem.accumulators)
-        return PairGatherSmemPlan(*pair, problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)
+        rows = (problem.gathers, problem.places_rows, bool(problem.gate_up), self.pairs)
+        return PairGatherSmemPlan(*pair, *rows, self.num_threads // 32 if self.trace else 0)

@@ -25,6 +25,7 @@ from ....device.ring import Ring
 from ....device.tma import gather_rows, gather_rows_multicast, load_tile, load_tile_of_pairs
 from ....device.warp import elect
 from ....hardware.scale_factors import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
+from ....layouts.activity import Activity, Role
 from ....layouts.arith import select
 from ....schedule.fused_moe import mma_tokens
 from ...gemm.work_tile import GemmTile, next_tile
@@ -58,16 +59,19 @@ class RowsOfThread:
 @cute.jit
 def gather_tokens(ctx: PairGatherContext, thread: Int32):
     """All threads of the warps that gather."""
+    ctx.begin(Role.TOKEN_LOADER)
     lists = Ring.start(LISTS)
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         ctx.wait_rows(tile)
+        ctx.stamp(Activity.WAIT_TOKENS, tile)
         if cutlass.const_expr(ctx.config.problem.gathers):
             stage = bring_tile(ctx, tile, thread, listed_rows(ctx, tile, thread, lists), stage)
             lists = lists.next()
         else:
             stage = bring_tile(ctx, tile, thread, sorted_rows(ctx, tile, thread), stage)
+        ctx.stamp(Activity.LOAD, tile)
         tile, tiles = next_tile(tiles)
 
 

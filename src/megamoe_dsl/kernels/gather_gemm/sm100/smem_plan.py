@@ -13,6 +13,7 @@ from ....layouts.region import U16, U32, Field
 from ....schedule.tile_sums import LANES
 from ...gemm.sm100.smem_plan import PairGemmSmemPlan
 from ...gemm.tile import WARPS_PER_GROUP
+from ..smem_plan import trace_counts
 from .barriers import LISTS, gather_barriers
 from .threads import GATHER_WARPS
 
@@ -22,6 +23,7 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
     """gathers      whether lists say which rows are a tile's
     places_rows  whether rows begin elsewhere in A than in D
     pairs        CTA pairs of a cluster
+    trace_warps  warps that leave stamps
     activates    whether gate and up are activated: warps then exchange the maxima of rows
     """
 
@@ -29,6 +31,7 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
     places_rows: bool
     activates: bool
     pairs: int = 1
+    trace_warps: int = 0
 
     @property
     def loaded(self) -> int:
@@ -59,4 +62,5 @@ class PairGatherSmemPlan(PairGemmSmemPlan):
             *((maxima,) if self.activates else ()),
             *((sources,) if self.places_rows else ()),
             *((lists,) if self.gathers else ()),
+            *trace_counts(self.trace_warps),
         )
