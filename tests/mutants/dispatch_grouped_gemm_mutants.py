@@ -10,12 +10,14 @@ from mutant import Mutant
 FOLDER = "kernels/ep_moe"
 DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
-FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
+FAULTY = ("dispatch", "tail", "gathered", "long rows", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
+UNSCALED_RUNS = "tests/kernels/test_ep_unscaled.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 of_pairs = partial(Mutant, archs=("sm_100a",))
+unscaled = partial(Mutant, nearest=(f"{UNSCALED_RUNS}::test_two_ranks", f"{UNSCALED_RUNS}::test_rows_of_more_chunks_than_slots"), archs=())
 stored_once = partial(Mutant, nearest=(f"{RUNS}::test_a_token_stored_once",), archs=())
 
 MUTANTS = (
@@ -120,6 +122,44 @@ MUTANTS = (
         DISPATCH,
         "        wait_group(0)  # of the lane that has stored it for all\n        sync_warp()\n",
         "        wait_group(0)\n",
+    ),
+    unscaled(
+        "turns of a slot are counted as rows are",
+        "wrong phase",
+        "kernels/mega_moe/pull.py",
+        "(uses * turns + turn) & 1",
+        "uses & 1",
+    ),
+    unscaled(
+        "a row of two bytes a value has chunks of a byte a value",
+        "wrong number",
+        "kernels/mega_moe/pull.py",
+        "return RowChunks(problem.formats.activations.row_bytes(problem.hidden),",
+        "return RowChunks(problem.hidden,",
+    ),
+    unscaled(
+        "rows that no scales go with are as long as those of a byte a value",
+        "wrong number",
+        f"{FOLDER}/layouts/symmetric.py",
+        "width = activations.row_bytes(problem.hidden) // codes.itemsize",
+        "width = problem.hidden // codes.itemsize",
+    ),
+    unscaled(
+        "tokens of two bytes a value are counted as those of one",
+        "wrong number",
+        "runtime/ep/traffic.py",
+        "form.row_bytes(problem.hidden) + scales)",
+        "problem.hidden + scales)",
+        nearest=("tests/runtime/test_ep_routing.py::test_traffic_counts_rows_that_cross",),
+    ),
+    mutant(
+        "a wgmma has more sums than a thread has registers when its role begins",
+        "wrong number",
+        f"{FOLDER}/gemm_config.py",
+        "MOST_COLUMNS = 128",
+        "MOST_COLUMNS = 256",
+        ("tests/kernels/test_ep_resources.py::test_kernel_in_bf16_fits_the_chip",),
+        archs=(),
     ),
     mutant(
         "both CTAs of a pair hand out tiles",
