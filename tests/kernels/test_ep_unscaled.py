@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.ep_moe.sm100.config import Sm100DispatchGemmConfig
 from megamoe_dsl.kernels.mega_moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.mega_moe.sm100.config import Sm100Config
+from megamoe_dsl.kernels.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
@@ -86,6 +87,11 @@ def test_the_buffer_has_no_scales() -> None:
 def test_fused_kernels_refuse_it(kind: type[Any]) -> None:
     with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be "):
         kind.choose(unscaled(9), 9)
+
+
+def test_there_is_nothing_to_quantise() -> None:
+    with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be one whose tokens have scales"):
+        PreDispatchConfig(unscaled(9), 2, "sm_90a")
 
 
 @pytest.mark.parametrize("kind", [Sm100DispatchGemmConfig, GemmCombineConfig])

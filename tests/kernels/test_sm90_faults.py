@@ -51,8 +51,8 @@ def subject(order: str) -> tuple[Artifact, HopperCase]:
         moe = problem(130, num_experts=2, topk=1, pool_rows=128)
         return artifact(config(moe, block_m=16, num_stages=2, num_sms=2)), hopper_case(moe, (130, 100), 0, target_expert=0)
     if order in (PACKED, DECODED):
-        tokens, block_m, hidden = (9, 8, 512) if order == PACKED else (70, 128, 256)  # sums of a third K block are where others were
-        moe = problem(tokens, num_ranks=1, num_experts=2, topk=1, intermediate=256, hidden=hidden, recipe="fp8xmxfp4")
+        tokens, block_m = (9, 8) if order == PACKED else (70, 128)
+        moe = problem(tokens, num_ranks=1, num_experts=2, topk=1, intermediate=256, recipe="fp8xmxfp4")
         kernel = config(moe, block_m=block_m, num_stages=2, num_sms=2)
         return artifact(kernel), hopper_case(moe, (tokens,), 0, target_expert=1, exact=False)
     # As rows: one expert with more tokens than a warpgroup has, others with fewer.

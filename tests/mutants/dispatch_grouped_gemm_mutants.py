@@ -12,6 +12,7 @@ DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in 
 RUNS = "tests/kernels/test_ep_dispatch.py"
 FAULTY = ("dispatch", "tail", "gathered", "long rows", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
+SCATTER, SCATTERED = "runtime/ep/scatter_indices.py", "tests/kernels/test_ep_scatter_indices.py"
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
 UNSCALED_RUNS = "tests/kernels/test_ep_unscaled.py"
@@ -216,6 +217,33 @@ MUTANTS = (
         "before = splits.experts[:rank]",
         "before = splits.experts[:0]",
         TABLES,
+        archs=(),
+    ),
+    mutant(
+        "rows of a caller begin at those of the lowest expert",
+        "wrong base",
+        SCATTER,
+        "first[expert] + given",
+        "first.amin() + given",
+        (f"{SCATTERED}::test_without_keys_rows_are_those_of_the_tables",),
+        archs=(),
+    ),
+    mutant(
+        "a caller's pair may have the row after its expert's",
+        "off by one",
+        SCATTER,
+        "if not 0 <= place < counts[expert]",
+        "if not 0 <= place <= counts[expert]",
+        (f"{SCATTERED}::test_bad_indices_are_named",),
+        archs=(),
+    ),
+    mutant(
+        "keys sort all tokens of a rank, whichever expert they have",
+        "wrong base",
+        SCATTER,
+        "found[by_key] = places.view(expert.shape)",
+        "found[:] = places.view(expert.shape)",
+        (f"{SCATTERED}::test_tokens_are_in_the_order_of_their_keys",),
         archs=(),
     ),
 )

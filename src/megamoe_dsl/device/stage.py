@@ -113,10 +113,3 @@ def release_stage(stage: Stage, lane: Int32):
             arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
     elif lane == 0:
         arrive(stage.empty)
-
-
-@cute.jit
-def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
-    """`release_stage` under a condition."""
-    if condition:
-        release_stage(stage, lane)

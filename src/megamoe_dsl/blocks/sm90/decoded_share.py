@@ -21,7 +21,7 @@ from ...device import wgmma
 from ...device.matrix import load_four
 from ...device.memory import load_shared_f32, load_shared_v2
 from ...device.ptx import emit_to
-from ...device.stage import Stage, release_if, release_stage
+from ...device.stage import Stage, release_stage
 from ...device.warp import ballot, shuffle
 from ...hardware.packed_tile import TILE_ROWS, record_index
 from .math_thread import MathThread
@@ -128,6 +128,13 @@ class DecodedShare(RowShare):
                             values[first + i] = values[first + i] * factors[i % 2]
             out.append(tuple(values))
         return tuple(out)
+
+
+@cute.jit
+def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
+    """`release_stage` under a condition."""
+    if condition:
+        release_stage(stage, lane)
 
 
 def power_of_byte(word: Any, index: int) -> Any:

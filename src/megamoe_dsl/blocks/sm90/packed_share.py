@@ -5,10 +5,8 @@ waits     full, per stage
 signals   empty, per warp and stage
 
 A warpgroup has 128 weight rows as two blocks of 64, each with a partial sum of its own, or one such block. While the tensor core
-multiplies one block, the warps decode the next: the second of this K block, then the first of the following one. What they decode was
-loaded half a K block before, so that nobody waits for shared memory; a stage is given back in the middle of the next one, when all that
-was loaded of that has been used (docs/hopper.md, "A load that came back late"). Partial sums of 128 of K are scaled by token and tile and
-added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
+multiplies one block, the warps decode the next: the second of this K block, then the first of the following one. Partial sums of 128 of K
+are scaled by token and tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from ...device import wgmma
 from ...device.e2m1 import decode, entry_by_table, rows_of_shifts
 from ...device.memory import load_shared_v4
 from ...device.ptx import emit_to
-from ...device.stage import Stage, release_if, release_stage
+from ...device.stage import Stage, release_stage
 from ...hardware.packed_part import WHOLE_TILE, PackedPart
 from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, record_index, unit_of
 from ...layouts.arith import select
@@ -33,8 +31,6 @@ from .promoted_sums import PromotedSums
 from .tokens_as_n import load_pair
 
 BLOCKS = 2  # of 64 weight rows per warpgroup
-MOST_AHEAD = 32
-"""Tokens of a tile for which a thread has registers to load all blocks of a stage ahead."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +62,23 @@ class PackedShare(MathThread):
         """Its warpgroup's weight rows are not the other's too."""
         return True
 
-    @property
-    def blocks_ahead(self) -> int:
-        """Blocks whose codes and table entries are loaded in the stage before: all where registers last, else the first."""
-        return self.blocks if self.tokens <= MOST_AHEAD else 1
-
     def record(self, stage: Stage) -> tuple[Any, ...]:
         """Four words: shifts of both blocks, scale of the tile, exponents of the rows."""
         index = record_index(self.group if self.part.per_tile == 1 else 0, self.warp, self.row)
         return load_shared_v4(stage.shared("weights") + (self.part.code_bytes + index * RECORD_BYTES))
 
-    def codes(self, stage: Stage, block: int) -> tuple[Any, ...]:
-        """A block's words of a full stage: per step of K of rows `row` and `row + 8`."""
+    def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
+        """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
         unit = self.warp * 32 + unit_of(self.lane)
-        address = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + unit * 16)
-        return (*load_shared_v4(address), *load_shared_v4(address + HALF_BYTES))
-
-    def entries(self, record: tuple[Any, ...], block: int) -> tuple[tuple[Any, Any], ...]:
-        """Of the table, one for each of these words."""
+        codes = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + unit * 16)
         rows = rows_of_shifts(record[block])
-        return tuple(entry_by_table(self.table, row, step) for step in range(wgmma.STEPS) for row in rows)
+        words: list[Any] = []
+        for half in range(2):
+            four = load_shared_v4(codes + half * HALF_BYTES)
+            for k in range(2):
+                pairs = [decode(four[2 * k + h], entry_by_table(self.table, rows[h], 2 * half + k)) for h in range(2)]
+                words += [pairs[h][run ^ h] for run in range(2) for h in range(2)]
+        return tuple(words)
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
         """Pairs of tokens, times the scale of the tile."""
@@ -112,29 +105,16 @@ class PackedBlock(PackedShare):
 
 @dataclass(frozen=True)
 class Ahead:
-    """What is there of a stage before it is multiplied: its record, what `blocks_ahead` are decoded of, and the first of them decoded."""
+    """What is decoded before it is multiplied: the record of a stage, and its first block."""
 
     record: tuple[Uint32, ...]
-    codes: tuple[tuple[Uint32, ...], ...]
-    entries: tuple[tuple[tuple[Uint32, Uint32], ...], ...]
     first: tuple[Uint32, ...]
 
     @staticmethod
-    def of(me: PackedShare, record: Any, codes: Any) -> Ahead:
-        """What comes of a stage's record and codes."""
-        entries = tuple(me.entries(record, b) for b in range(len(codes)))
-        return Ahead(record, codes, entries, decode_words(codes[0], entries[0]))
-
-    def block(self, me: PackedShare, stage: Stage, b: int) -> tuple[Any, ...]:
-        """A later block's A."""
-        if b < len(self.codes):
-            return decode_words(self.codes[b], self.entries[b])
-        return decode_words(me.codes(stage, b), me.entries(self.record, b))
-
-
-def load_ahead(me: PackedShare, stage: Stage) -> tuple[Any, Any]:
-    """A full stage's record and codes."""
-    return me.record(stage), tuple(me.codes(stage, b) for b in range(me.blocks_ahead))
+    def of(me: PackedShare, stage: Stage) -> Ahead:
+        """Of a full stage."""
+        record = me.record(stage)
+        return Ahead(record, me.fragment(stage, record, 0))
 
 
 @cute.jit
@@ -142,49 +122,34 @@ def multiply_packed_tile(stage: Stage, me: PackedShare, k_blocks: Int32):
     """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
     parts = PromotedSums.zero(me.blocks, me.tokens // 2).parts
     partials = parts
-    ahead = Ahead.of(me, *load_ahead(me, stage))
-    for k in cutlass.range(k_blocks - 1, unroll=1):
-        parts, partials, ahead, stage = multiply_stage(stage, me, parts, partials, ahead, k > 0, more=True)
-    parts, _, ahead, following = multiply_stage(stage, me, parts, partials, ahead, k_blocks > 1, more=False)
-    release_stage(stage, me.lane)
-    return scale_rows(parts, ahead.record[3]), following
+    ahead = Ahead.of(me, stage)
+    for k in cutlass.range(k_blocks, unroll=1):
+        parts, partials, ahead, stage = multiply_stage(stage, me, parts, partials, ahead, k + 1 < k_blocks)
+    return scale_rows(parts, ahead.record[3]), stage
 
 
 @cute.jit
-def multiply_stage(
-    stage: Stage, me: PackedShare, parts: Any, partials: Any, ahead: Ahead, later: cutlass.Boolean, more: cutlass.Constexpr[bool]
-):
-    """One K block; its stage is full, and is given back in the next one, when what has been loaded of that has been used.  Returns sums,
-    registers of partial sums, what is ahead of the next stage if there are `more`, and the next stage."""
+def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahead: Ahead, more: cutlass.Boolean):
+    """One K block; its stage is full.  Returns sums, registers of partial sums, what is decoded of the next stage if there are `more`, and
+    the next stage."""
     tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
-    fragments, started = [ahead.first], []
+    record, fragments, started = ahead.record, [ahead.first], []
     for b in cutlass.range_constexpr(me.blocks):
         started.append(wgmma.issue_registers(fragments[b], tokens, partials[b]))
         if cutlass.const_expr(b + 1 < me.blocks):
-            fragments.append(ahead.block(me, stage, b + 1))
-        if cutlass.const_expr(b == max(me.blocks - 2, 0)):
-            release_if(stage.previous(), me.lane, later)
-            if cutlass.const_expr(more):
-                following.wait_full()
-                loaded = load_ahead(me, following)
-    scales = me.token_scales(stage, ahead.record[2])
+            fragments.append(me.fragment(stage, record, b + 1))
+    scales = me.token_scales(stage, record[2])
     sums, done = [], []
     for b in cutlass.range_constexpr(me.blocks):
-        if cutlass.const_expr(more and b == me.blocks - 1):
-            ahead = Ahead.of(me, *loaded)
+        if cutlass.const_expr(b == me.blocks - 1):
+            if more:
+                following.wait_full()
+                ahead = Ahead.of(me, following)
         partial = wgmma.wait(started[b], me.blocks - 1 - b, fragments[b])
         sums.append(promote(parts[b], partial, scales))
         done.append(partial)
+    release_stage(stage, me.lane)
     return tuple(sums), tuple(done), ahead, following
-
-
-def decode_words(codes: Any, entries: Any) -> tuple[Any, ...]:
-    """A block's A: per step of K rows `row` and `row + 8`, first and second run of 4."""
-    words: list[Any] = []
-    for k in range(0, len(codes), 2):
-        pairs = [decode(codes[k + h], entries[k + h]) for h in range(2)]
-        words += [pairs[h][run ^ h] for run in range(2) for h in range(2)]
-    return tuple(words)
 
 
 def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:
