@@ -12,7 +12,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-LINKED = (*PAGES, ROOT / "README.md", ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
+OTHERS = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md", ROOT / "CONTRIBUTING.md")
+LINKED = (*PAGES, *OTHERS, *sorted((ROOT / "src").rglob("*.md")))
 FILES = [
     f"/{file.relative_to(ROOT).as_posix()}"
     for top in ("src", "bench", "studies", "tests", "examples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,13 @@ def test_a_winner_is_faster_by_more_than_noise() -> None:
     tuned = {**record(**{"dispatch block_wise=off": 120.0}), "tuned": {"dispatch": {"group_m": 8}}}
     assert winner_of(tuned, "dispatch") == ({"group_m": 8}, 100.0)
     assert entry_of(record(), "none").us == {"fused": 90.0, "halves": 127.0, "unfused": 300.0}
+
+
+def test_a_record_of_halves_alone_has_their_time() -> None:
+    """And that of the activation between them; a GPU without other measurements has no other way to compare."""
+    alone = {**record(), "activation_us": {"median": 7.5}}
+    del alone["stages_us"], alone["us"]["fused"], alone["us"]["unfused"]
+    assert entry_of({**alone, "point": asdict(replace(POINT, recipe="bf16xbf16"))}, "none").us == {"halves": 127.5}
 
 
 def write(folder: Path, **changes: Any) -> Path:

@@ -193,6 +193,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3"),
     "sm_90a-ep-dispatch-all-pairs": _ep(DispatchGemmConfig, "pro", token_saving=False, block_m=64, block_n=128),
     "sm_90a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3"),
+    "sm_90a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", cluster=2),
+    "sm_90a-ep-combine-bf16": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", cluster=2),
     "sm_100a-ep-dispatch": _ep(Sm100DispatchGemmConfig, "deepseek-v3", "fp8xfp4"),
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(Sm100DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256),
     "sm_100a-ep-combine": _ep(Sm100GemmCombineConfig, "deepseek-v3", "fp8xfp4"),

@@ -34,17 +34,18 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gathered": ({"rows": "gathered", "cluster": 1}, {"cluster": 1}),
 }
 """How tokens and results travel: fields of dispatch, and of combine."""
+FP8, BF16 = "fp8xfp8", "bf16xbf16"
 CHECKS = (
-    *((ranks, "defaults") for ranks in RANKS),
-    *((ranks, way) for way in ("serial", "serial-in-parts") for ranks in (2, 4, 8)),
-    *((ranks, way) for way in ("tail", "gathered") for ranks in (2, 4)),  # of eight ranks each has one expert: nothing is copied there
+    *((ranks, way, FP8) for ranks in RANKS for way in WAYS if ranks < 8 or way not in ("tail", "gathered")),
+    *((ranks, "defaults", BF16) for ranks in RANKS),
+    *((2, way, BF16) for way in ("serial-in-parts", "tail", "gathered")),
 )
-"""What is launched many times."""
+"""What is launched many times; of eight ranks each has one expert, so that no row is copied there."""
 
 
-def small_problem(ranks: int) -> Problem:
+def small_problem(ranks: int, recipe: str = FP8) -> Problem:
     """Whose reference takes a moment; a warp has more tokens than it sorts at a time."""
-    return Problem(512, 256, num_experts=8, topk=3, num_ranks=ranks, max_tokens_per_rank=400, recipe="fp8xfp8")
+    return Problem(512, 256, num_experts=8, topk=3, num_ranks=ranks, max_tokens_per_rank=400, recipe=recipe)
 
 
 def configs(problem: Problem, num_sms: int, way: str = "defaults", **fields: Any) -> list[Any]:
@@ -59,9 +60,9 @@ def sms_of(sms: int, gpus: int, ranks: int) -> int:
     return sms if ranks <= gpus else share_of_sms(sms, gpus, ranks)
 
 
-def small_configs(sms: int, gpus: int, ranks: int, way: str = "defaults") -> list[Any]:
+def small_configs(sms: int, gpus: int, ranks: int, way: str = "defaults", recipe: str = FP8) -> list[Any]:
     """Kernels of the checks on so many ranks."""
-    return configs(small_problem(ranks), sms_of(sms, gpus, ranks), way, **TILES)
+    return configs(small_problem(ranks, recipe), sms_of(sms, gpus, ranks), way, **TILES)
 
 
 def routed_case(whole: Case, index: int) -> Case:
@@ -76,9 +77,9 @@ def routed_case(whole: Case, index: int) -> Case:
     return Case(moe, x, x_sf, idx, weights, whole.weights, whole.exact)
 
 
-def whole_case(ranks: int, *, exact: bool = True) -> Case:
+def whole_case(ranks: int, *, exact: bool = True, recipe: str = FP8) -> Case:
     """With all tokens of every rank."""
-    moe = small_problem(ranks)
+    moe = small_problem(ranks, recipe)
     return random_case(moe, [moe.max_tokens_per_rank] * ranks, ranks, exact=exact)
 
 

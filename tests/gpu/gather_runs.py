@@ -53,10 +53,13 @@ GATHER_RUNS = (
     GatherRun("bf16-interleaved", (0, 67), 64, 256, {**BF16_GATE_UP, "gate_up": "interleaved", "source": "packed"}, {"warpgroups": 1}),
     GatherRun("gather-wide", (140, 3), 128, 256, {"n": 272}, {"halves": True}),
     GatherRun("gather-rows-64-ahead", (65, 0, 3), 64, 64, {"k": 512}, {"warpgroups": 1, "ahead": 2, "num_stages": 3}),
+    GatherRun("gather-scale-by-scale", (65, 0, 3), 64, 64, {"k": 384}, {"warpgroups": 1}),
     GatherRun("gather-swapped-8", (1, 9, 0), 8, 128, {}, {"swap_ab": True}),
     GatherRun("gather-swapped-24", (25, 0, 2), 24, 64, {"result": "blocked"}, {"swap_ab": True}),
     GatherRun("gather-many-experts", MANY, 8, 64, {"n": 64, "result": "blocked"}, {"swap_ab": True, "dealt": True}),
     GatherRun("gate-first", (30, 0, 70), 64, 256, {**GATE_UP, "gate_up": "gate_first", "result": "blocked"}, {"warpgroups": 1}),
+    GatherRun("gate-first-long", (66,), 128, 256, {**GATE_UP, "k": 1536, "gate_up": "gate_first"}, {"dealt": True, "num_sms": 1}),
+    GatherRun("up-first-in-turn", (130,), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"in_turn": True, "num_sms": 1}),
     GatherRun("up-first", (130, 5), 128, 256, {**GATE_UP, "gate_up": "up_first"}, {"dealt": True}),
     GatherRun(
         "interleaved",
@@ -77,4 +80,4 @@ GATHER_RUNS = (
     GatherRun("gather-one-row", (0, 1), 64, 64),
 )
 GATHER_BY_NAME = {run.name: run for run in GATHER_RUNS}
-EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 384, "result": "blocked"}, {"num_stages": 2})
+EVERYTHING_GATHERED = GatherRun("faults-gathered", (20, 0, 70), 64, 64, {"n": 144, "k": 512, "result": "blocked"}, {"num_stages": 2})

@@ -49,7 +49,7 @@ def kernels(what: list[str], options: GpuOptions, gpus: int) -> list[Any]:
     engines = [config for ranks in options.layer_ranks(gpus) for config in engine_configs.configs(ranks)]
     whole = options.arch == SM90 and not options.small
     gpt_oss = gpt_oss_layer.configs(gpt_oss_layer.target_of(options.gpu_sms, Host.typical(options.arch).gpu)) if whole else ()
-    ep = [config for ranks, way in ep_ranks.CHECKS for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks, way)]
+    ep = [config for ranks, *kind in ep_ranks.CHECKS for config in ep_ranks.small_configs(options.gpu_sms, gpus, ranks, *kind)]
     chosen = {"layer": layer, "soak": soak, "engines": engines, "gpt_oss": gpt_oss, "ep": ep}
     return list(dict.fromkeys(config for name in what for config in chosen.get(name, ())))
 

@@ -7,7 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from ep_ranks import CHECKS, SETS, TILES, Made, inputs_of, ranks_of, routed_case, small_configs, soak, synchronize, whole_case
+from ep_ranks import (
+    BF16,
+    CHECKS,
+    FP8,
+    SETS,
+    TILES,
+    WAYS,
+    Made,
+    inputs_of,
+    ranks_of,
+    routed_case,
+    small_configs,
+    soak,
+    synchronize,
+    whole_case,
+)
 from gpu_options import GpuOptions
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import draw_activations, swiglu
@@ -47,11 +62,14 @@ def check_reference(case: Case, made: list[Made], tables: list[RoutingTables]) -
         assert torch.equal(one.y.cpu().view(torch.int16), ys[rank].view(torch.int16))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
-def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
+@pytest.mark.parametrize(
+    ("way", "recipe", "exact"),
+    [*((way, FP8, way != "defaults") for way in WAYS), *(("defaults", BF16, exact) for exact in (True, False))],
+)
+def test_once(way: str, recipe: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
     """One launch of each kernel on one GPU."""
-    case = routed_case(whole_case(1, exact=exact), 1)
-    wanted = small_configs(options.gpu_sms, len(devices), 1)
+    case = routed_case(whole_case(1, exact=exact, recipe=recipe), 1)
+    wanted = small_configs(options.gpu_sms, len(devices), 1, way, recipe)
     ranks = ranks_of(case, devices, ArtifactStore(options.kernels), wanted)
     for rank, one in zip(ranks, inputs_of(case, ranks), strict=True):
         rank.launch(one, options.watchdog_s * 10**9)
@@ -61,14 +79,16 @@ def test_once(exact: bool, options: GpuOptions, devices: list[torch.device]) -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "way", "exact"),
-    [*((*check, True) for check in CHECKS), *((number, way, False) for number, way in CHECKS if way == "defaults")],
+    ("number", "way", "recipe", "exact"),
+    [*((*check, True) for check in CHECKS), *((*check, False) for check in CHECKS if check[1] == "defaults")],
 )
-def test_launches_have_the_references_bits(number: int, way: str, exact: bool, options: GpuOptions, devices: list[torch.device]) -> None:
+def test_launches_have_the_references_bits(
+    number: int, way: str, recipe: str, exact: bool, options: GpuOptions, devices: list[torch.device]
+) -> None:
     """Changing numbers of tokens, uneven routing, dropped pairs, ranks without any: the first launch of each set is compared with the
     reference (of data that rounds, whose reference takes seconds, that of the first set), all others with it."""
-    whole = whole_case(number, exact=exact)
-    wanted = small_configs(options.gpu_sms, len(devices), number, way)
+    whole = whole_case(number, exact=exact, recipe=recipe)
+    wanted = small_configs(options.gpu_sms, len(devices), number, way, recipe)
     ranks = ranks_of(whole, devices, ArtifactStore(options.kernels), wanted)
     cases = [routed_case(whole, index) for index in range(SETS)]
     sets, first, watchdog_ns = [inputs_of(case, ranks) for case in cases], [], options.watchdog_s * 10**9
@@ -82,7 +102,7 @@ def test_launches_have_the_references_bits(number: int, way: str, exact: bool, o
     assert soak(ranks, sets, first, options.soak_launches, watchdog_ns) == 0
     elements = sum(one.rows.numel() + one.y.numel() for made in first for one in made)
     data = "exact" if exact else "rounding"
-    where = f"{way}: {number} ranks on {min(number, len(devices))} GPUs"
+    where = f"{way}, {recipe}: {number} ranks on {min(number, len(devices))} GPUs"
     print(f"{where}: {options.soak_launches} launches of {SETS} {data} sets with {elements:,} elements")
 
 

@@ -117,6 +117,17 @@ GATHERED = (
     at("rows waited for without acquire, first warp", ACQUIRES, 0, relaxed, ("race",)),
     at("rows waited for within the CTA, second warp", ACQUIRES, 1, nearer, ("race",)),
 )
+SECOND_TURN = 4
+"""The first chunk of a row that finds a chunk of the same row in its slot, and whose it is the first store."""
+CHUNKS = (
+    at("chunk of a second turn not fetched", FETCH, SECOND_TURN, gone, STUCK),
+    at("chunk of a second turn not stored", ROW_STORE, SECOND_TURN, gone, NOT_ORDERED),
+    before("chunk of a second turn stored before it is there", ROW_STORE, SECOND_TURN, WAIT, never, NOT_ORDERED),
+    before("chunk fetched into a slot that is still read", FETCH, SECOND_TURN, READ_WAIT, gone, NOT_ORDERED),
+    before("chunk fetched before all lanes have stored the one before", FETCH, SECOND_TURN, WARP_BARRIER, gone, NOT_ORDERED),
+    before("bytes of a later chunk too few", FETCH, SECOND_TURN, EXPECT, last_number_plus(-16), ANY),
+    after("last row of many chunks counted before it is written", ROW_STORE, -1, WRITTEN, gone, NOT_ORDERED),
+)
 COMBINE = (
     at("work tile not published", PUBLISH, 0, gone, ANY),
     at("tiles of a CTA not counted", IN_GPU, 0, gone, STUCK),
@@ -187,6 +198,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "dispatch") for fault in (*OF_ANY, *DISPATCH)),
     *((fault, "tail") for fault in TAIL),
     *((fault, "gathered") for fault in GATHERED),
+    *((fault, "long rows") for fault in CHUNKS),
     *((fault, "combine") for fault in (*OF_ANY, *COMBINE)),
     *((fault, "boxes") for fault in BOXES_OF_TILES),
     *((fault, "scatter") for fault in SCATTER),

@@ -37,8 +37,8 @@ def small_config(moe: Problem, **fields: Any) -> DispatchGemmConfig:
     """Dispatch on two SMs with small tiles, of the architecture that has the problem's formats."""
     kernel = find_kernel("dispatch_grouped_gemm")
     arch = arch_of_recipe(kernel, moe.recipe)
-    kind, tile = config_type(kernel, arch), (128, 256) if arch.has_tensor_memory else (64, 64)
-    return kind(moe, *tile, num_sms=2, **{"task_tokens": 2, **fields})
+    tile = (128, 256) if arch.has_tensor_memory else (64, 64)
+    return config_type(kernel, arch)(moe, **{"block_m": tile[0], "block_n": tile[1], "num_sms": 2, "task_tokens": 2, **fields})
 
 
 def simulated(config: DispatchGemmConfig, case: Case, combine: dict[str, Any] | None = None, **options: Any) -> SimulatedEp:

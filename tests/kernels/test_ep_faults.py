@@ -38,14 +38,16 @@ class Subject:
 
 @cache
 def subjects() -> dict[str, Subject]:
-    """`boxes`: an expert with more rows than a tile, which TMA stores."""
+    """`boxes`: an expert with more rows than a tile, which TMA stores; `long rows`: in BF16, of more chunks than a warp has slots."""
     few, many = (problem(tokens, num_experts=4, hidden=hidden, intermediate=256) for tokens, hidden in ((9, 512), (31, 256)))
+    long = problem(6, num_experts=2, topk=2, num_ranks=1, hidden=4608, recipe="bf16xbf16")
     tall = problem(40, num_experts=2, topk=1, hidden=256)
     first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "tail": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"tail_sms": 1}),
         "gathered": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"rows": "gathered"}),
+        "long rows": Subject(True, random_case(long, (6,), 0), {"block_n": 256}),
         "combine": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter": Subject(False, random_case(many, (31, 6), 0, mask=0.1)),
         "serial": Subject(False, random_case(many, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),

@@ -20,7 +20,7 @@ from megamoe_dsl.runtime.ep.traffic import Traffic
 from sweep import rarely
 
 BF16_BYTES = 2
-FP8, FP4 = "fp8xfp8", "fp8xfp4"
+FP8, FP4, BF16 = "fp8xfp8", "fp8xfp4", "bf16xbf16"
 PAIRS = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
 UNEVEN = (6, 0, 5, 1, 6, 4, 0, 2)
 FULL = (6,) * 8
@@ -75,6 +75,7 @@ def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fiel
         *(rarely(8, routing, FP8) for routing in ("group-limited", "uniform", "skewed")),
         *(rarely(4, routing, FP4) for routing in ("group-limited", "uniform", "to one rank")),
         *(rarely(8, routing, FP4) for routing in ROUTINGS),
+        *(rarely(ranks, routing, BF16) for ranks in (4, 8) for routing in ROUTINGS),
     ],
 )
 def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str) -> None:
@@ -88,22 +89,25 @@ def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str
 
 
 @pytest.mark.parametrize(
-    ("ranks", "dispatch", "combine"),
+    ("ranks", "dispatch", "combine", "recipe"),
     [
-        rarely(4, {"rows": "gathered"}, {"interleaved": False}),
-        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}),
-        rarely(1, {"tail_sms": 1}, {"interleaved": False}),
-        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}),
-        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}),
-        rarely(8, {"tail_sms": 1}, {"interleaved": False}),
+        rarely(4, {"rows": "gathered"}, {"interleaved": False}, FP8),
+        (1, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 4}, FP8),
+        rarely(1, {"tail_sms": 1}, {"interleaved": False}, FP8),
+        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, FP8),
+        rarely(8, {"rows": "gathered"}, {"interleaved": False, "token_blocks": 2}, FP8),
+        rarely(8, {"tail_sms": 1}, {"interleaved": False}, FP8),
+        rarely(4, {"tail_sms": 1}, {"interleaved": False, "token_blocks": 2}, BF16),
+        rarely(8, {"rows": "gathered"}, {"scatter": False}, BF16),
     ],
 )
-def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any]) -> None:
+def test_rows_that_lie_once_and_results_that_warps_send(ranks: int, dispatch: dict[str, Any], combine: dict[str, Any], recipe: str) -> None:
     """Ranks without tokens and with many, group-limited, on the same buffers; a token crosses once, a result once."""
     for tokens in (UNEVEN, FULL):
-        case = case_of(ranks, "group-limited" if ranks > 1 else "uniform", tokens, mask=0.2, recipe=FP8)
+        case = case_of(ranks, "group-limited" if ranks > 1 else "uniform", tokens, mask=0.2, recipe=recipe)
         ep = run_of(ranks, case, combine, **dispatch)
-        assert checked_dispatch(ep, case, 2).crossed == 2 * case.problem.hidden * Traffic.of(case.problem, case.topk_idx).tokens
+        row = case.problem.formats.activations.row_bytes(case.problem.hidden)
+        assert checked_dispatch(ep, case, 2).crossed == 2 * row * Traffic.of(case.problem, case.topk_idx).tokens
         assert checked_combine(ep, case, row_activations(ep, 0)).count == sum(map(len, case.x))
 
 
@@ -150,15 +154,17 @@ def test_options_of_pairs(ranks: int, recipe: str, way: int, routing: str) -> No
         ("group-limited", FP8),
         *(rarely(routing, FP8) for routing in ("uniform", "skewed")),
         *(rarely(routing, FP4) for routing in ("group-limited", "uniform", "skewed")),
+        *(rarely(routing, BF16) for routing in ("group-limited", "skewed")),
     ],
 )
 def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str, recipe: str) -> None:
     """A token's row crosses once for each rank, without token saving once for each expert; its results cross once for each expert."""
     case = case_of(8, routing, FULL, mask=0.1, recipe=recipe)
     traffic, hidden = Traffic.of(case.problem, case.topk_idx), case.problem.hidden
+    row = case.problem.formats.activations.row_bytes(hidden)
     assert 0 < traffic.tokens < traffic.pairs
     ep = run_of(8, case)
-    assert checked_dispatch(ep, case).crossed == traffic.tokens * hidden
+    assert checked_dispatch(ep, case).crossed == traffic.tokens * row
     ep.combine_kernel = artifact(ep.combine_kernel.config.replace(scatter=False))
     assert checked_combine(ep, case, row_activations(ep, 0)).crossed == traffic.pairs * hidden * BF16_BYTES
-    assert checked_dispatch(run_of(8, case, token_saving=False), case).crossed == traffic.pairs * hidden
+    assert checked_dispatch(run_of(8, case, token_saving=False), case).crossed == traffic.pairs * row

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from chip_fit import compile_fitting
 
@@ -39,6 +41,24 @@ def test_kernel_fits_the_chip(kind: str, preset: str, changes: dict[str, int]) -
     check_resident(config, config.num_sms)
     with pytest.raises(ConfigError, match=rf"num_sms = {config.num_sms}: must be at most {config.num_sms - 1}: so many CTAs"):
         check_resident(config, config.num_sms - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset", "changes"),
+    [
+        ("dispatch", "deepseek-v3", {"cluster": 2}),
+        rarely("dispatch", "flash", {"rows": "gathered"}),
+        rarely("dispatch", "pro", {"tail_sms": 8}),
+        rarely("combine", "deepseek-v3", {}),
+        rarely("combine", "flash", {"interleaved": False}),
+    ],
+)
+def test_kernel_in_bf16_fits_the_chip(kind: str, preset: str, changes: dict[str, Any]) -> None:
+    """The same, with rows twice as long: four chunks of a row are on their way, and there are three stages still."""
+    config = KINDS[kind](PRESETS[preset].problem(8192, recipe="bf16xbf16"), **changes)
+    compile_fitting(f"{preset}, {kind}, BF16", config, SMEM_BYTES)
+    assert config.num_stages >= 3 and config.block_n == 256
+    check_resident(config, config.num_sms)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineCon
 from megamoe_dsl.kernels.ep_moe.way import Way, fastest_way
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_layers
 
@@ -51,9 +53,17 @@ def test_bad_arguments_are_named() -> None:
         fastest_way(MOE, 1, gpu="NVIDIA X")
 
 
+@pytest.mark.usefixtures("measured")
+def test_formats_of_halves_alone_leave_halves() -> None:
+    assert fastest_way(replace(MOE, recipe="bf16xbf16"), 16) == Way.HALVES
+    with pytest.raises(ConfigError, match=r"among = \(<Way.FUSED: 'fused'>,\): must be halves with bf16xbf16"):
+        fastest_way(replace(MOE, recipe="bf16xbf16"), 16, among=(Way.FUSED,))
+
+
 def test_the_tables_entries_have_every_way() -> None:
     entries = tuned_layers(DEFAULT_GPU).entries
-    assert entries and all(set(one.us) == set(Way) and min(one.us.values()) > 0 for one in entries)
+    assert entries and all(min(one.us.values()) > 0 for one in entries)
+    assert all(set(one.us) == (set(Way) if RECIPES[one.recipe].scaled else {Way.HALVES}) for one in entries)
 
 
 @pytest.mark.parametrize("kind", [DispatchGemmConfig, GemmCombineConfig])

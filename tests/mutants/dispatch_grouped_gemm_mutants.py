@@ -10,12 +10,15 @@ from mutant import Mutant
 FOLDER = "kernels/ep_moe"
 DISPATCH, SCHEDULER, CONTEXT, TAIL, GROUPS = (f"{FOLDER}/{file}.py" for file in ("dispatch", "scheduler", "context", "tail", "row_groups"))
 RUNS = "tests/kernels/test_ep_dispatch.py"
-FAULTY = ("dispatch", "tail", "gathered", "dispatch of pairs", "gathered by pairs")
+FAULTY = ("dispatch", "tail", "gathered", "long rows", "dispatch of pairs", "gathered by pairs")
 TABLES = ("tests/runtime/test_ep_routing.py::test_tables_are_those_of_an_enumeration",)
+SCATTER, SCATTERED = "runtime/ep/scatter_indices.py", "tests/kernels/test_ep_scatter_indices.py"
 RECIPES = {"sm_90a": "fp8xfp8", "sm_100a": "fp8xfp4"}
 PAIR_RUNS = "tests/kernels/test_ep_pairs.py"
+UNSCALED_RUNS = "tests/kernels/test_ep_unscaled.py"
 mutant = partial(Mutant, archs=("sm_90a",))
 of_pairs = partial(Mutant, archs=("sm_100a",))
+unscaled = partial(Mutant, nearest=(f"{UNSCALED_RUNS}::test_two_ranks", f"{UNSCALED_RUNS}::test_rows_of_more_chunks_than_slots"), archs=())
 stored_once = partial(Mutant, nearest=(f"{RUNS}::test_a_token_stored_once",), archs=())
 
 MUTANTS = (
@@ -121,6 +124,44 @@ MUTANTS = (
         "        wait_group(0)  # of the lane that has stored it for all\n        sync_warp()\n",
         "        wait_group(0)\n",
     ),
+    unscaled(
+        "turns of a slot are counted as rows are",
+        "wrong phase",
+        "kernels/mega_moe/pull.py",
+        "(uses * turns + turn) & 1",
+        "uses & 1",
+    ),
+    unscaled(
+        "a row of two bytes a value has chunks of a byte a value",
+        "wrong number",
+        "kernels/mega_moe/pull.py",
+        "return RowChunks(problem.formats.activations.row_bytes(problem.hidden),",
+        "return RowChunks(problem.hidden,",
+    ),
+    unscaled(
+        "rows that no scales go with are as long as those of a byte a value",
+        "wrong number",
+        f"{FOLDER}/layouts/symmetric.py",
+        "width = activations.row_bytes(problem.hidden) // codes.itemsize",
+        "width = problem.hidden // codes.itemsize",
+    ),
+    unscaled(
+        "tokens of two bytes a value are counted as those of one",
+        "wrong number",
+        "runtime/ep/traffic.py",
+        "form.row_bytes(problem.hidden) + scales)",
+        "problem.hidden + scales)",
+        nearest=("tests/runtime/test_ep_routing.py::test_traffic_counts_rows_that_cross",),
+    ),
+    mutant(
+        "a wgmma has more sums than a thread has registers when its role begins",
+        "wrong number",
+        f"{FOLDER}/gemm_config.py",
+        "MOST_COLUMNS = 128",
+        "MOST_COLUMNS = 256",
+        ("tests/kernels/test_ep_resources.py::test_kernel_in_bf16_fits_the_chip",),
+        archs=(),
+    ),
     mutant(
         "both CTAs of a pair hand out tiles",
         "wrong base",
@@ -176,6 +217,33 @@ MUTANTS = (
         "before = splits.experts[:rank]",
         "before = splits.experts[:0]",
         TABLES,
+        archs=(),
+    ),
+    mutant(
+        "rows of a caller begin at those of the lowest expert",
+        "wrong base",
+        SCATTER,
+        "first[expert] + given",
+        "first.amin() + given",
+        (f"{SCATTERED}::test_without_keys_rows_are_those_of_the_tables",),
+        archs=(),
+    ),
+    mutant(
+        "a caller's pair may have the row after its expert's",
+        "off by one",
+        SCATTER,
+        "if not 0 <= place < counts[expert]",
+        "if not 0 <= place <= counts[expert]",
+        (f"{SCATTERED}::test_bad_indices_are_named",),
+        archs=(),
+    ),
+    mutant(
+        "keys sort all tokens of a rank, whichever expert they have",
+        "wrong base",
+        SCATTER,
+        "found[by_key] = places.view(expert.shape)",
+        "found[:] = places.view(expert.shape)",
+        (f"{SCATTERED}::test_tokens_are_in_the_order_of_their_keys",),
         archs=(),
     ),
 )

@@ -42,6 +42,15 @@ MUTANTS = (
     ),
     mutant("the second warp gathers what the first does", "wrong base", "gather.py", "number * ROWS_PER_COPY + lane", "0 * number + lane"),
     mutant("chunks lie where no swizzle puts them", "wrong base", "gather.py", "(chunk ^ (row & 7)) << 4", "chunk << 4"),
+    mutant("all K blocks have the scales of the first of four", "wrong base", "scaled_stage.py", " + self.word_in_place * SCALE_BYTES", ""),
+    mutant(
+        "scales are copied to where some are still read",
+        "wrong number",
+        "smem_plan.py",
+        "(self.num_stages + self.scales_at_once - 1)",
+        "self.num_stages",
+    ),
+    mutant("scales of a K block that begins none are copied, too", "wrong base", "gather.py", "if stage.word_in_place == 0:", "if True:"),
     mutant("a row of the list may lie past the tokens", "off by one", "gather.py", "ctx.args.a_rows - 1)", "ctx.args.a_rows)", LISTS),
     mutant(
         "blocks before a run of 32 experts are not counted",

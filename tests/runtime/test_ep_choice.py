@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,10 @@ def test_the_callers_activation_takes_halves() -> None:
 def test_a_way_that_does_not_go_with_the_activation_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         made(**arguments)
+
+
+def test_formats_of_halves_alone_need_the_callers_activation() -> None:
+    moe = replace(MOE, recipe="bf16xbf16")
+    assert expert_parallel(moe, WEIGHTS, activation=torch.relu) == ("EpMoE", {"activation": torch.relu})
+    with pytest.raises(ProblemError, match=r"activation = None: must be a function with bf16xbf16: only EpMoE has these number formats"):
+        expert_parallel(moe, WEIGHTS)

@@ -16,6 +16,7 @@ from megamoe_dsl.kernels.ep_moe.config import DispatchGemmConfig, GemmCombineCon
 from megamoe_dsl.kernels.ep_moe.layouts.pool import pool_rows
 from megamoe_dsl.kernels.ep_moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
@@ -102,6 +103,20 @@ def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monk
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
 
 
+def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> None:
+    """Tokens and activations as they are: nothing is quantised, and there are no scales; y to the bit."""
+    moe = problem(1, "bf16xbf16")
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
+    case = random_case(moe, (7,), 1, mask=0.2)
+    weights = unscaled_weights(case.weights[0].fc1, case.weights[0].fc2)
+    layer = EpMoE(moe, weights, activation=signs, store=ArtifactStore(tmp_path), symmetric=symmetric, dispatch=FIELDS, combine=FIELDS)
+    memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
+    gpu.tensors = {"fc1": weights.fc1, "fc2": weights.fc2, **memory, "acts": layer.acts.values}
+    y = gpu.tensors["y"] = torch.full((7, moe.hidden), torch.nan, dtype=torch.bfloat16)
+    layer(case.x[0], case.topk_idx[0], case.topk_weights[0], out=y)
+    assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
+
+
 def test_two_simulated_ranks() -> None:
     moe = problem(2)
     case = random_case(moe, (7, 4), 2, mask=0.2, exact=False)
@@ -118,3 +133,17 @@ def test_a_buffer_of_other_kernels_is_refused(gpu: type[SimulatedKernel]) -> Non
     case = random_case(moe, (1,), 1)
     with pytest.raises(ProblemError, match=r"symmetric\.num_bytes = "):
         EpMoE(moe, case.weights[0], activation=swiglu, symmetric=SymmetricBuffer.allocate(moe, SM90, device="cpu"))
+
+
+def test_layers_that_share_a_buffer_have_the_same_kernels(gpu: type[SimulatedKernel], tmp_path) -> None:
+    """Serial scatter would find counters that are not its own."""
+    moe, store = problem(1), ArtifactStore(tmp_path)
+    case = random_case(moe, (1,), 1)
+    options = {"activation": swiglu, "store": store, "dispatch": FIELDS}
+    symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe, True))
+    for _ in range(2):
+        EpMoE(moe, case.weights[0], symmetric=symmetric, combine=FIELDS, **options)
+    with pytest.raises(
+        ProblemError, match=r"combine\.interleaved = False: must be True, as on this symmetric buffer before: launches leave"
+    ):
+        EpMoE(moe, case.weights[0], symmetric=symmetric, combine={**FIELDS, "interleaved": False}, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,8 @@ def test_traffic_counts_rows_that_cross() -> None:
     found = Traffic.of(problem, [torch.tensor([[2, 3], [0, 2]]), torch.tensor([[1, -1]])])
     assert (found.pairs, found.tokens, found.row_bytes, found.bytes_saved) == (4, 3, 264, 264) and found.saved == 0.25
     assert Traffic.of(problem, [torch.tensor([[0, 1]]), torch.empty(0, 2, dtype=torch.int64)]).saved == 0.0
+    unscaled = replace(problem, recipe="bf16xbf16")
+    assert Traffic.of(unscaled, [torch.tensor([[2, 3]]), torch.empty(0, 2, dtype=torch.int64)]).bytes_saved == 512
 
 
 def test_tokens_of_half_the_groups_save_more() -> None:

@@ -51,9 +51,12 @@ def run_on_gpu(file: Path, recipe: str) -> None:
         found.append(moe(x, *on_gpu, topk_idx=idx.int() if number % 2 else idx, topk_weights=topk_weights).clone())
     logits = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(7))
     idx, topk_weights = top_experts(logits.cuda(), 2, scores="sigmoid", scale=2.5)
-    torch.save(
-        {"y": found, "logits": logits, "idx": idx.clone(), "topk_weights": topk_weights.clone(), "plans": len(experts._PLANS._made)}, file
-    )
+    x = tokens(0)[0].cuda()
+    routed = [moe(x, *on_gpu, router_logits=logits.cuda(), topk=2, scores="sigmoid", weight_scale=2.5).clone() for _ in range(2)]
+    given = moe(x, *on_gpu, topk_idx=idx, topk_weights=topk_weights)
+    plans = [len(one._made) for one in (experts._PLANS, experts._ROUTED)]
+    found_of_logits = {"logits": logits, "idx": idx.clone(), "topk_weights": topk_weights.clone(), "routed": routed, "given": given.clone()}
+    torch.save({"y": found, "plans": plans, **found_of_logits}, file)
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
@@ -67,7 +70,8 @@ def test_calls_give_their_kernels_bits(recipe: str, tmp_path: Path, monkeypatch:
     process.join()
     assert process.exitcode == 0
     found = torch.load(tmp_path / "found.pt")
-    assert found["plans"] == 1
+    assert found["plans"] == [1, 1]
+    assert all(torch.equal(y, found["given"]) for y in found["routed"])
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)
     for number, y in enumerate(found["y"]):

@@ -6,6 +6,9 @@ import torch
 from ptx_cases import run
 
 from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim.async_groups import AsyncCopy, AsyncGroups
+from megamoe_dsl.sim.clock import Clock
+from megamoe_dsl.sim.clock_rows import ROWS
 
 SHARED = ".shared .align 1024 .b8 smem[8192];"
 SETUP = """
@@ -215,6 +218,20 @@ def test_cp_async_with_zero_fill(wait):
     report = run(body, [source, out], shared=SHARED)
     np.testing.assert_array_equal(out.reshape(32, 4), source.reshape(32, 4) * (np.arange(32) % 2)[:, None].astype(np.uint32))
     assert not report.findings
+
+
+def test_copies_that_have_completed_are_remembered_as_one():
+    """A thread whose copies arrive at mbarriers closes no group; whoever waits learns of all copies, those of earlier arrivals too."""
+    groups = AsyncGroups()
+    for agent in range(5):
+        rows = np.zeros((ROWS, 5), np.int32)
+        rows[:, agent] = agent + 1
+        groups.open.append(AsyncCopy(Clock(rows)))
+        seen = groups.so_far()
+        assert sum(not copy.done for copy in seen) == 1 and len(seen) <= 2
+        assert [max(copy.clock.at(i) for copy in seen) for i in range(agent + 1)] == list(range(1, agent + 2))
+        seen[-1].done = True
+    assert groups.ready(0, read=False) and not groups.committed
 
 
 def test_cp_async_arrives_on_an_mbarrier():

@@ -203,6 +203,7 @@ def ep_point(
             kernel.launch()
             ep.synchronize()
             differing += [] if torch.equal(y, wanted) else [name]
+            clear_counters(memory)
         candidates[name] = kernel.launch
     launches = launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
@@ -223,6 +224,18 @@ def ep_point(
     symmetric.close()
     ep.symmetric.close()
     return record
+
+
+def clear_counters(symmetric: SymmetricBuffer) -> None:
+    """Of all ranks, after a launch of a kernel that others will follow: it leaves what it has counted to the next one that counts as it
+    does.  Launches of a repeat are an even number, after which a kernel finds the set that it has cleared."""
+    regions = [symmetric_buffer(symmetric.problem, keeps_rows) for keeps_rows in (False, True)]
+    region = next(one for one in regions if one.size == symmetric.num_bytes)
+    synchronize()
+    for placement in region:
+        if placement.field.name in ("arrivals", "finished"):
+            region.view(symmetric.sym, placement.field.name).zero_()
+    synchronize()
 
 
 def tables_of(config: DispatchGemmConfig) -> tuple[int, bool]:

@@ -19,6 +19,8 @@ NOISE = 1.08
 """A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/ep_moe.md)."""
 FOR_MEASUREMENTS = frozenset({"saving_experts", "trace"})
 """Fields with which a kernel does something else."""
+HALVES_SAY = frozenset({"stages_us", "activation_us"})
+"""What records of these kernels have one of, and no others."""
 DISPATCH = (
     *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
     *("group_m=8", "task_tokens=2", "task_tokens=8", "block_n=128"),
@@ -47,8 +49,9 @@ def entry_of(record: Mapping[str, Any], results: str) -> EpEntry:
     point, us = Point(**record["point"]), {name: one["median"] for name, one in record["us"].items()}
     problem = point.problem
     (dispatch, first), (combine, second) = (winner_of(record, half) for half in HALVES)
-    halves = first + record["stages_us"]["moe_swiglu"] + second
-    ways = {Way.FUSED: us["fused"], Way.HALVES: halves, Way.UNFUSED: us["unfused"]}
+    activation = record["stages_us"]["moe_swiglu"] if "stages_us" in record else record["activation_us"]["median"]
+    others = {way: us[way] for way in (Way.FUSED, Way.UNFUSED) if way in us}
+    ways = {Way.HALVES: first + activation + second, **others}
     shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
     return EpEntry(*shape, {str(way): round(one, 1) for way, one in ways.items()}, results, problem.recipe, dispatch, combine)
 
@@ -66,7 +69,7 @@ def read_run(results: Path) -> tuple[str, list[dict[str, Any]]]:
     try:
         read = json.loads(results.read_text())
         gpu, records = str(read["gpu"]), list(read["records"])
-        if not any("us" in one and "stages_us" in one for one in records):
+        if not any("us" in one and HALVES_SAY & one.keys() for one in records):
             raise ValueError("no times of expert-parallel kernels")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResultsError(results) from error

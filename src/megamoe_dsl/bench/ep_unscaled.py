@@ -13,6 +13,7 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..kernels.ep_moe.config import DispatchGemmConfig, EpConfig
 from ..kernels.ep_moe.layouts.symmetric import symmetric_buffer
+from ..kernels.ep_moe.tuned_fields import HALVES, tuned_fields
 from ..quant import ExpertWeights, quantize_weight_e4m3
 from ..runtime.buffers import Inputs
 from ..runtime.ep.buffers import quantize_rows
@@ -28,6 +29,7 @@ from .ep import (
     Variant,
     alone,
     as_of_many,
+    clear_counters,
     configs_of,
     rows_of,
     swiglu,
@@ -97,12 +99,15 @@ def unscaled_point(
             times |= time_back_to_back({name: own_layer.bind(store.load(config, any_sources=True)).launch}, launches, VARIANT_REPEATS)
     own_layer.route(inputs[point.recipe])
     synchronize()
+    between: dict[str, Callable[[], Any]] = {TORCH: partial(far.activate, rows)}
     record = {
         "point": asdict(point),
         "rows": rows_of(own_layer),
         "differences": {name: relative_difference(ys[point.recipe], y) for name, y in ys.items() if name != point.recipe},
         "differing": differing,
         "us": {name: asdict(one) for name, one in times.items()},
+        "activation_us": asdict(time_back_to_back(between, launches)[TORCH]),
+        "tuned": {half: dict(tuned_fields(half, problem, tokens, target.gpu)) for half in HALVES},
         "dispatch_alone_us": {recipe: asdict(alone(one, inputs[recipe], launches)) for recipe, one in layers.items()},
     }
     candidates.clear()
@@ -129,6 +134,7 @@ def bound(
             kernel.launch()
             own.synchronize()
             differing += [] if torch.equal(y, wanted) else [name]
+            clear_counters(own.symmetric)
         found[name] = kernel.launch
     return found, differing
 

@@ -14,7 +14,10 @@ from .shape_options import PROBLEM, ShapeOptions
 PRESETS = f"Shapes by name, as in flash,pro, of {', '.join(TABLE)}; the options of a shape replace their fields."
 TOKENS = "Tokens per rank, as in 8,64,512."
 RECIPES = find_kernel("mega_moe").recipes
-FORMATS = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
+HALVES_ALONE = {name for names in find_kernel("dispatch_grouped_gemm").recipes.values() for name in names}.difference(*RECIPES.values())
+"""Number formats of the two halves of a layer that the fused kernel does not take."""
+BY_ARCH = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES.items())
+FORMATS = f"{BY_ARCH}; of its two halves {', '.join(sorted(HALVES_ALONE))} too"
 
 
 @dataclass(frozen=True)

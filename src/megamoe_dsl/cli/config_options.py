@@ -10,7 +10,9 @@ from typing import Any
 from ..activation import ACTIVATIONS
 from ..arch import SM100, Arch
 from ..bench.options import option
+from ..bench.point_options import HALVES_ALONE
 from ..bench.shape_options import PROBLEM, ShapeOptions
+from ..kernels.ep_moe.family import EP_KERNELS
 from ..kernels.mega_moe.family import MegaMoeKernel
 from ..kernels.mega_moe.sm90.config import Sm90Config
 from ..kernels.mega_moe.sm90.pool_size import with_pool_rows
@@ -40,6 +42,7 @@ OF_LAYERS = (
 )
 TILE = ("block_m", "block_k", "lookahead", "stages")
 RECIPES = "; ".join(f"{arch}: {either(names)}" for arch, names in MegaMoeKernel.recipes.items())
+OTHER_RECIPES = f"of {either([one.name for one in EP_KERNELS])} {either(sorted(HALVES_ALONE))} too"
 SM100_TILES, SM90_TILES = either(Sm100Config.tiles), either(Sm90Config.tiles)
 
 
@@ -52,7 +55,7 @@ class ConfigOptions(ShapeOptions):
     activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
-    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
+    recipe: str | None = option(None, f"Number formats; {RECIPES}; {OTHER_RECIPES}. The first by default.", PROBLEM)
     block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
     block_k: int | None = option(None, "Channels of a stage, 128 or 256 of mxf4xmxf4. Chosen by default.", CONFIG)
     lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)

@@ -50,7 +50,7 @@ def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case],
 
     Raises `SimError` for a fault or a deadlock, and `ProblemError` for data that is not exact where the reference cannot have the bits.
     """
-    if not exact and not configs[0].problem.formats.promoted:
+    if not exact and not configs[0].problem.formats.sums_known:
         raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
     with console.status("compiling"):
         artifacts = [compile_kernel(one, line_info=True) for one in configs]  # findings and faults then name Python lines

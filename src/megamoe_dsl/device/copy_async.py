@@ -8,6 +8,7 @@ from typing import Any
 from .ptx import emit
 
 VECTOR = 16  # bytes
+WORD = 4
 
 
 def copy_vector(destination: Any, source: Any, num_bytes: Any) -> None:
@@ -15,9 +16,10 @@ def copy_vector(destination: Any, source: Any, num_bytes: Any) -> None:
     emit("cp.async.cg.shared.global [{}], [{}], 16, {};", destination, source, num_bytes)
 
 
-def copy_word(destination: Any, source: Any, num_bytes: Any) -> None:
-    """4 bytes, aligned, through the L1 cache, where their neighbours stay; all of them or, with `num_bytes` of 0, zero."""
-    emit("cp.async.ca.shared.global [{}], [{}], 4, {};", destination, source, num_bytes)
+def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> None:
+    """4 bytes, or 2 or 4 words at once, aligned, through the L1 cache, where their neighbours stay; all of them or, with `num_bytes` of 0,
+    zero."""
+    emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
 
 
 def arrive_when_copied(barrier: Any) -> None:

@@ -27,6 +27,8 @@ from .cluster import in_cta
 from .mbarrier import arrive, arrive_cluster, wait
 from .ring import Ring
 
+SCALE_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -73,6 +75,11 @@ class Stage:
     def token_scales(self) -> Any:
         """Shared address of the scales of the tile's tokens."""
         return self.shared("sfa")
+
+    @property
+    def scale_step(self) -> int:
+        """Bytes from a token's scale to the next one's."""
+        return SCALE_BYTES
 
     @property
     def scales_in_pairs(self) -> bool:

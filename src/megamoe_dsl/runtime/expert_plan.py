@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from ..artifact.cache import cache_folder
 from ..artifact.store import ArtifactStore
 from ..kernels.expert_routing.layer import ExpertLayer, LayerConfigs
+from ..kernels.expert_routing.workspace import chosen_experts
 from ..problem import ProblemError
 from .argument_block import ArgumentBlock
-from .cuda_kernel import CudaKernel
+from .cuda_kernel import CudaKernel, current_stream
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, ExpertWeightsFp8
 from .gemm_tensors import TMA_ALIGNMENT
+from .scratch import scratch
 from .tile_counters import tile_counters
+from .top_experts import TopExpertsPlan
+
+Routing = tuple[torch.Tensor, torch.Tensor | None]
+"""topk_idx and topk_weights; for a router logits and a bias."""
 
 
 class PreparedLaunches(NamedTuple):
@@ -70,10 +76,10 @@ class DeviceExperts:
         first, last = self._fill_route(call, 0).save(), _fill(self._sum, call.arguments(call.sum_tensors())).save()
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 
-    def launch(self, prepared: PreparedLaunches, x: int, topk_idx: int, topk_weights: int, y: int) -> None:
-        """The four launches, with the caller's tensors at these addresses."""
+    def launch(self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int) -> None:
+        """The four launches, with the caller's tensors at these addresses, and one counter for all: launches of a stream follow one
+        another, and each leaves it 0."""
         first, last = self._route.arguments, self._sum.arguments
-        counter = self._counters.address()  # one for all: launches of a stream follow one another, and each leaves it 0
         first.restore(prepared.route)
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
@@ -90,40 +96,62 @@ def _fill(kernel: CudaKernel, arguments: dict[str, int]) -> ArgumentBlock:
 
 
 class ExpertPlan:
-    """A layer for a number of tokens, on the device of a call whose tensors have been checked; the plan of all calls like it."""
+    """A layer for a number of tokens, on the device of a call whose tensors have been checked; the plan of all calls like it.  With a
+    `router` experts are chosen from logits before, and only the call knows them: they lie before the workspace."""
 
-    def __init__(self, call: ExpertCall) -> None:
+    def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._size, self._device = call.layer, call.region.size, call.x.device
         self._experts = device_experts(layer_configs(call.layer, call.tokens, call.x.device), call.x.device)
+        self._counters, self._scratch = tile_counters(self._device), scratch(self._device)
+        self._router = router
+        self._chosen = chosen_experts(call.tokens, call.layer.topk if router else 0)
         self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
 
     def __call__(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        weights: tuple[torch.Tensor, ...],
-        preactivations: torch.Tensor | None = None,
+        self, x: torch.Tensor, routing: Routing, weights: tuple[torch.Tensor, ...], preactivations: torch.Tensor | None = None
     ) -> torch.Tensor:
         """y, without looking at the tensors' layouts again.  Raises `ProblemError` for the wrong device or alignment."""
-        if self._device.index != torch._C._cuda_getDevice():
+        index, place, before = self._device.index, x.data_ptr(), self._chosen.size
+        if index != torch._C._cuda_getDevice():
             check_current(self._device)
-        workspace = torch.empty(self._size, dtype=torch.uint8, device=x.device)
-        y, place = torch.empty_like(x), x.data_ptr()
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
+        stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
+        memory = self._scratch.of(before + self._size, stream, capturing)
+        y, start = torch.empty_like(x), memory.data_ptr()
         stored = 0 if preactivations is None else preactivations.data_ptr()
         gathered = 0 if self._layer.formats.scaled else place  # from x itself, else from the workspace
-        key = (workspace.data_ptr(), stored, gathered, *[tensor.data_ptr() for tensor in weights])
+        key = (start, stored, gathered, *[tensor.data_ptr() for tensor in weights])
         prepared = self._prepared.get(key)
         if prepared is None:
-            call = ExpertCall(self._layer, x, topk_idx, topk_weights, ExpertWeightsFp8(*weights), workspace, preactivations)
-            call.check()
-            if len(self._prepared) >= PREPARED:
-                self._prepared.clear()
-            prepared = self._prepared[key] = self._experts.prepare(call)
-        self._experts.launch(prepared, place, topk_idx.data_ptr(), topk_weights.data_ptr(), y.data_ptr())
+            prepared = self._prepare(key, x, routing, weights, memory, preactivations)
+        if self._router is None:
+            topk_idx, topk_weights = (cast(torch.Tensor, one).data_ptr() for one in routing)
+        else:
+            topk_idx, topk_weights = start, start + self._chosen.offset("topk_weights")
+            self._router.launch(*routing, topk_idx, topk_weights)
+        self._experts.launch(prepared, self._counters.of(stream, capturing), place, topk_idx, topk_weights, y.data_ptr())
         return y
+
+    def _prepare(
+        self,
+        key: tuple[int, ...],
+        x: torch.Tensor,
+        routing: Routing,
+        weights: tuple[torch.Tensor, ...],
+        memory: torch.Tensor,
+        preactivations: torch.Tensor | None,
+    ) -> PreparedLaunches:
+        before = self._chosen.size
+        own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
+        idx, topk_weights = routing if self._router is None else own
+        workspace = memory[before : before + self._size]
+        call = ExpertCall(self._layer, x, idx, cast(Any, topk_weights), ExpertWeightsFp8(*weights), workspace, preactivations)
+        call.check()
+        if len(self._prepared) >= PREPARED:
+            self._prepared.clear()
+        prepared = self._prepared[key] = self._experts.prepare(call)
+        return prepared
 
 
 @lru_cache

@@ -17,13 +17,14 @@ import torch
 from ..kernels.expert_routing.layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
+from .buffers import check_device
 from .call_plan import CallPlans
 from .custom_op import define, is_plain_call
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_plan import ExpertPlan
+from .expert_plan import ExpertPlan, Routing
 from .gemm_scales import given_scales
-from .top_experts import top_experts
+from .top_experts import TopExpertsPlan, problem_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
@@ -74,6 +75,9 @@ def moe(
             raise ProblemError("topk_idx", "a tensor", "None with router_logits")
         if topk is None:
             raise ProblemError("topk", None, "a number with router_logits")
+        if len(x) and is_plain_call(x) and is_plain_call(router_logits):
+            others = (topk, scores, groups, topk_groups, weight_scale), (gate_up, activation)
+            return launch_routed(x, (router_logits, score_bias), (w1, w1_sf, w2, w2_sf), preactivations, *others)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits)
     elif topk is not None:
@@ -116,7 +120,22 @@ def launch(
     tensors = (x, idx, topk_weights, *weights, preactivations)
     if not len(x):
         return call_of(tensors, gate_up, activation).y
-    return _PLANS.of(tensors, (gate_up, activation, preactivations is None))(x, idx, topk_weights, weights, preactivations)
+    return _PLANS.of(tensors, (gate_up, activation, preactivations is None))(x, (idx, topk_weights), weights, preactivations)
+
+
+def launch_routed(
+    x: torch.Tensor,
+    routing: Routing,
+    weights: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None],
+    preactivations: torch.Tensor | None,
+    choice: tuple[int, str, int, int, float],
+    layouts: tuple[str, str],
+) -> torch.Tensor:
+    """`moe` from logits and a bias or None, without an operator: experts chosen as `choice` says lie in memory of the call."""
+    w1, w1_sf, w2, w2_sf = weights
+    scaled = w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf)
+    plan = _ROUTED.of((x, *routing, *scaled, preactivations), (choice, layouts, routing[1] is None, preactivations is None))
+    return plan(x, routing, scaled, preactivations)
 
 
 def call_of(tensors: Sequence[Any], gate_up: str, activation: str) -> ExpertCall:
@@ -135,11 +154,23 @@ def _plan(tensors: Sequence[Any], layouts: tuple[str, str, bool]) -> ExpertPlan:
     return ExpertPlan(call)
 
 
+def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
+    x, logits, bias, *weights, stored = tensors
+    choice, layouts, *_ = others
+    problem = problem_of(logits, bias, choice)
+    check_device("router_logits", logits, x.device)
+    slots = (len(logits), problem.topk)
+    chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
+    call = call_of((x, *chosen, *weights, stored), *layouts)
+    check_current(x.device)
+    return ExpertPlan(call, TopExpertsPlan(problem, x.device))
+
+
 def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-_PLANS = CallPlans(_plan)
+_PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
 _TENSORS = ", ".join(f"Tensor {name}" for name in ("x", "topk_idx", "topk_weights", "w1", "w1_sf", "w2", "w2_sf"))
 
 moe_op = define("moe", f"({_TENSORS}, Tensor(a!)? preactivations, str gate_up, str activation) -> Tensor", launch, _fake)

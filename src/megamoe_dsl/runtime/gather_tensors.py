@@ -158,6 +158,7 @@ class GatherTensors:
             raise ProblemError("a.shape[0]", 0, "1 or more where rows are gathered from it")
         if not self.a_sf.is_contiguous():
             raise ProblemError("a_sf.stride()", self.a_sf.stride(), "contiguous where rows are gathered")
+        check_aligned("a_sf", self.a_sf, self.a_sf.element_size() * problem.scales_at_once)
 
     @property
     def rows(self) -> int:

@@ -53,6 +53,8 @@ class SymmetricBuffer:
     sym      uint8, this rank's buffer (kernels/mega_moe/layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
     num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
+    halves   configurations of the halves on this buffer (kernels/ep_moe), None before the first: a launch leaves counters for the
+             next one, so all layers need the same
     order    int32 [1] on the device; the torch operators declare that every call changes it (custom_op.py)
     watchdog the record of a wait that exceeded its limit, in any kernel on this buffer (watchdog.py)
     """
@@ -63,6 +65,7 @@ class SymmetricBuffer:
     peers: torch.Tensor = field(repr=False)
     group: Any = field(default=None, repr=False)
     num_sms: int = 0
+    halves: tuple[Any, Any] | None = field(default=None, repr=False)
     order: torch.Tensor = field(init=False, repr=False)
     watchdog: torch.Tensor = field(init=False, repr=False)
     _handle: Any = field(default=None, repr=False)

@@ -19,21 +19,25 @@ class TileCounters:
 
     def __init__(self, device: torch.device) -> None:
         self.memory = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        self._index, self._first = self.memory.get_device(), int(self.memory.data_ptr())
         self._slots: dict[tuple[int, int], int] = {}
         torch.cuda.synchronize(device)
 
     def address(self) -> int:
         """Of the counter for a launch on torch's current stream.  Raises `ProblemError` when all are taken."""
-        stream = current_stream(self.memory.get_device())
+        return self.of(current_stream(self._index), torch.cuda.is_current_stream_capturing())
+
+    def of(self, stream: int, capturing: bool) -> int:
+        """The same where it is known which stream that is, and whether a graph captures it."""
         capture = 0
-        if torch.cuda.is_current_stream_capturing():
+        if capturing:
             _, _, capture, *_ = driver.cuStreamGetCaptureInfo(stream)
         key = (stream, int(capture))
         if key not in self._slots:
             if len(self._slots) == COUNTERS:
                 raise ProblemError("streams and captured graphs", COUNTERS + 1, f"at most {COUNTERS} with tiles dealt at run time")
             self._slots[key] = len(self._slots)
-        return int(self.memory.data_ptr()) + 4 * self._slots[key]
+        return self._first + 4 * self._slots[key]
 
 
 @lru_cache

@@ -59,11 +59,15 @@ class TopExpertsPlan:
         tokens = len(logits)
         idx = torch.empty((tokens, self._topk), dtype=torch.int64, device=logits.device)
         weights = torch.empty((tokens, self._topk), dtype=torch.float32, device=logits.device)
+        self.launch(logits, bias, idx.data_ptr(), weights.data_ptr())
+        return idx, weights
+
+    def launch(self, logits: torch.Tensor, bias: torch.Tensor | None, topk_idx: int, topk_weights: int) -> None:
+        """The same, with what is chosen to these addresses."""
         values = self._kernel.arguments.values
         values.logits, values.bias = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        values.topk_idx, values.topk_weights, values.num_tokens = idx.data_ptr(), weights.data_ptr(), tokens
+        values.topk_idx, values.topk_weights, values.num_tokens = topk_idx, topk_weights, len(logits)
         self._kernel.launch()
-        return idx, weights
 
 
 @lru_cache

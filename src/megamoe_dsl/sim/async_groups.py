@@ -34,6 +34,17 @@ class AsyncCopy:
         return clock
 
 
+def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
+    """One operation in the place of several that have completed."""
+    clocks = [copy.clock for copy in copies if copy.clock is not None]
+    clock = clocks[0].copy() if clocks else None
+    for other in clocks[1:]:
+        clock.join(other)  # type: ignore[union-attr]
+    one = AsyncCopy(clock)
+    one.read_done = one.done = True
+    return one
+
+
 class AsyncGroups:
     """The groups of one thread: operations not committed yet, and committed groups, oldest first."""
 
@@ -46,6 +57,14 @@ class AsyncGroups:
         """Close the open group (it may be empty)."""
         self.committed.append(self.open)
         self.open = []
+
+    def so_far(self) -> list[AsyncCopy]:
+        """All operations that the thread has not waited for. Threads whose copies arrive at mbarriers never close a group: of the open one
+        those that have completed become one."""
+        done = [copy for copy in self.open if copy.done]
+        if len(done) > 1:
+            self.open = [_completed(done), *(copy for copy in self.open if not copy.done)]
+        return [copy for group in (*self.committed, self.open) for copy in group]
 
     def ready(self, keep: int, read: bool) -> bool:
         """Whether all but the `keep` most recent groups have completed (or have read their sources)."""

@@ -21,7 +21,8 @@ class EpShare(NamedTuple):
 class EpEntry:
     """What was measured with so many tokens of each rank.
 
-    us        microseconds of a call, by way: `fused`, `unfused`, and `halves`, with the unfused layer's SwiGLU between these
+    us        microseconds of a call, by way: `fused`, `unfused`, and `halves`, with a SwiGLU between these, that of the unfused layer or,
+              where the recipe is of halves alone, torch's
     results   name of the file in bench/results that this comes from
     dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
     """

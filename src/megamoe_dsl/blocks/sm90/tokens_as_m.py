@@ -94,7 +94,7 @@ class RowShare(MathThread):
         """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
         weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
-        token_scale = stage.token_scales + self.token * 4
+        token_scale = stage.token_scales + self.token * stage.scale_step
         following = stage.next()
         weight_scales = self.block_scales(stage, scales, k)
         sums, partial = [], acc.partial
@@ -103,7 +103,7 @@ class RowShare(MathThread):
             partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
             stage.pass_turn(self.group)
             if cutlass.const_expr(c == 0):
-                per_token = [load_shared_f32(token_scale + 32 * h) for h in range(2)]
+                per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
             if cutlass.const_expr(c == self.chunks - 1):
                 if more:
                     following.wait_full()
@@ -130,8 +130,8 @@ class RowShare(MathThread):
 
     def token_scales(self, stage: Stage) -> list[Any]:
         """Of the thread's two tokens."""
-        first = stage.token_scales + self.token * 4
-        return [load_shared_f32(first + 32 * h) for h in range(2)]
+        first = stage.token_scales + self.token * stage.scale_step
+        return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
         """sums + partial * token scale * weight scale."""

@@ -81,7 +81,7 @@ class EpKernel(Kernel):
             tile = f"{config.block_n} weight rows x {config.block_m} rows x {config.block_k} over two CTAs"
             return [("tile", tile), order, *super().facts(config), ("stages", config.num_stages)]
         return [
-            ("tile", f"{config.block_m} x {config.block_n} x 128 on {config.gemm.warpgroups} warpgroups"),
+            ("tile", f"{config.block_m} x {config.block_n} x {config.gemm_problem.k_block} on {config.gemm.warpgroups} warpgroups"),
             order,
             *super().facts(config),
             ("stages", config.num_stages),

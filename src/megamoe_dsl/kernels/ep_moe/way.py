@@ -9,6 +9,7 @@ from math import log
 from ...config_error import require
 from ...problem import Problem
 from ...tuned import DEFAULT_GPU, EpEntry, tuned_layers
+from ..mega_moe.family import MegaMoeKernel
 from .tuned_fields import expected_rows, share_of
 
 
@@ -22,21 +23,24 @@ class Way(StrEnum):
 
 def fastest_way(problem: Problem, num_tokens: int, *, among: Collection[Way] = tuple(Way), gpu: str = DEFAULT_GPU) -> Way:
     """Of these ways the one that took least at the measured point that is nearest, in the ratio of tokens of an expert: of the same shape,
-    or else of any.  An activation of the caller's own leaves `HALVES` alone.
+    or else of any.  An activation of the caller's own, or number formats of halves alone, leave `HALVES`.
 
     Raises `ProblemError` for a number of tokens, `ConfigError` for no way at all, or for a GPU that nobody measured.
     """
     problem.check_num_tokens(num_tokens)
-    require(len(among) > 0, "among", tuple(among), "at least one way")
-    if len(among) == 1:
-        return Way(next(iter(among)))
+    fused = any(problem.recipe in names for names in MegaMoeKernel.recipes.values())
+    ways = [Way(one) for one in among if fused or one == Way.HALVES]
+    require(len(ways) > 0, "among", tuple(among), "at least one way" if fused else f"{Way.HALVES} with {problem.recipe}")
+    if len(ways) == 1:
+        return ways[0]
     entry = nearest_entry(problem, num_tokens, gpu)
-    return min(map(Way, among), key=lambda way: entry.us[way])
+    return min(ways, key=lambda way: entry.us[way])
 
 
 def nearest_entry(problem: Problem, num_tokens: int, gpu: str) -> EpEntry:
-    """Of the GPU's table.  Raises `ConfigError` where that has none."""
+    """Of those of the GPU's table that have every way.  Raises `ConfigError` where there are none."""
     table = tuned_layers(gpu)
-    require(len(table.entries) > 0, "gpu", gpu, "one that was measured, such as " + DEFAULT_GPU)
+    entries = [one for one in table.by_share.get(share_of(problem), table.entries) if len(one.us) == len(Way)]
+    require(len(entries) > 0, "gpu", gpu, "one that was measured, such as " + DEFAULT_GPU)
     expected = expected_rows(problem, num_tokens)
-    return min(table.by_share.get(share_of(problem), list(table.entries)), key=lambda one: abs(log(one.expected / expected)))
+    return min(entries, key=lambda one: abs(log(one.expected / expected)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...layouts.arith import align
-from ...layouts.region import BF16, E4M3, F32, I32, U8, Field, Region
+from ...layouts.region import BF16, E4M3, F32, I32, I64, U8, Field, Region
 from ...recipe import BF16 as BF16_VALUES
 from ...recipe import E2M1
 from ...recipe import E4M3 as E4M3_VALUES
@@ -16,6 +16,12 @@ TYPES = {E4M3_VALUES: E4M3, E2M1: U8, BF16_VALUES: BF16}
 """Of a recipe's elements in memory."""
 ALIGNMENT = 128
 """Bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2."""
+
+
+def chosen_experts(tokens: int, topk: int) -> Region:
+    """Each token's experts, and their weights, where a call chooses them itself."""
+    slots = (tokens, topk)
+    return Region.stack("chosen_experts", Field("topk_idx", slots, I64, ALIGNMENT), Field("topk_weights", slots, F32, ALIGNMENT))
 
 
 def workspace(layer: ExpertLayer, tokens: int) -> Region:

@@ -72,6 +72,11 @@ class GatherGemmConfig(GemmConfig):
         return GATHER_WARPS if self.problem.gathers else 0
 
     @property
+    def scales_at_once(self) -> int:
+        """K blocks of which a row's scales come with one copy; with swap_ab one: a thread reads scales of rows that follow one another."""
+        return self.problem.scales_at_once if self.gather_warps and self.tile.scaled and not self.swap_ab else 1
+
+    @property
     def consumers(self) -> int:
         """Warpgroups that multiply what a stage holds: `warpgroups`, as SM100 calls those that have sums of their own."""
         return self.warpgroups
@@ -96,7 +101,7 @@ class GatherGemmConfig(GemmConfig):
     @property
     def idles(self) -> bool:
         """Where warpgroups have rows of their own, which those of a last tile of an expert need not fill."""
-        return self.problem.gate_up != "" and self.warpgroups > 1 and not self.in_turn
+        return self.problem.gate_up != "" and self.warpgroups > 1
 
     @property
     def boxes_of_warp(self) -> int:
@@ -122,4 +127,5 @@ class GatherGemmConfig(GemmConfig):
         """Of so many stages."""
         rows = (self.table_entries, self.boxes_of_warp, self.any_row, self.split_k)
         plan = (self.tile, num_stages, self.cluster, self.fetchers, *rows)
-        return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows, self.num_threads // 32 if self.trace else 0)
+        trace_warps = self.num_threads // 32 if self.trace else 0
+        return GatherSmemPlan(*plan, self.gather_warps, self.problem.places_rows, self.scales_at_once, trace_warps)

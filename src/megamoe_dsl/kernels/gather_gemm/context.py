@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cutlass import Int64
+from cutlass import Int32, Int64
 
 from ...blocks.trace import begin, stamp
 from ...device.memory import fence_async_shared, load_shared_u32
@@ -16,6 +16,7 @@ from ..gemm.group_table import GroupTable
 from ..gemm.work_tile import GemmTile
 from .arguments import GatherGemmArguments
 from .problem import GATE_FIRST, UP_FIRST
+from .scaled_stage import ScaledStage
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class SortedMaps(GatherMaps):
 
 
 @dataclass(frozen=True)
-class GatheredStage(GemmStage):
+class GatheredStage(ScaledStage, GemmStage):
     """A stage whose rows threads have written."""
 
     def wait_full(self) -> None:
@@ -57,10 +58,24 @@ class GatherContext(GemmContext):
     args: GatherGemmArguments
 
     @property
+    def first_copied_stage(self) -> ScaledStage:
+        """Of the ring, for the warps that gather."""
+        first = self.first_stage
+        return ScaledStage(first.plan, first.cluster, first.smem, first.ring, *self._scales)
+
+    @property
     def first_read_stage(self) -> GemmStage:
         """Of the ring, for the math warps."""
         first = super().first_read_stage
-        return GatheredStage(*(getattr(first, one.name) for one in fields(first))) if self.config.problem.gathers else first
+        if not self.config.problem.gathers:
+            return first
+        of_stage: list[Any] = [*(getattr(first, one.name) for one in fields(first)), *self._scales]
+        return GatheredStage(*of_stage)
+
+    @property
+    def _scales(self) -> tuple[int, int, Int32]:
+        """What a `ScaledStage` knows of scales, at first."""
+        return self.config.smem.scales_at_once, self.config.smem.scale_places, Int32(0)
 
     def scale_row(self, first: Any, index: int) -> Any:
         """Row of a matrix B's scales: of gate, then of up, which lie half of B apart."""

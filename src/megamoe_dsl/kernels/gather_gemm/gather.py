@@ -17,16 +17,16 @@ from cutlass import Int32, Int64
 
 from ...device.copy_async import VECTOR, arrive_when_copied, copy_vector, copy_word
 from ...device.memory import load_u32
-from ...device.stage import Stage
+from ...device.stage import SCALE_BYTES
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.activity import Activity, Role
 from ...layouts.arith import select
 from ..gemm.work_tile import GemmTile, next_tile
 from .context import GatherContext
+from .scaled_stage import ScaledStage
 
 LANES_PER_ROW = ROW_BYTES // VECTOR
 ROWS_PER_COPY = 32 // LANES_PER_ROW
-SCALE_BYTES = 4
 
 
 @cute.jit
@@ -34,7 +34,7 @@ def gather_tokens(ctx: GatherContext, number: Int32):
     """Rows of A and their scales, if they have any, by the warp with this number among those that gather."""
     ctx.begin(Role.TOKEN_LOADER)
     tile, tiles = next_tile(ctx.first_tile)
-    stage = ctx.first_stage
+    stage = ctx.first_copied_stage
     while tile.valid():
         ctx.wait_rows(tile)
         ctx.stamp(Activity.WAIT_TOKENS, tile)
@@ -44,8 +44,8 @@ def gather_tokens(ctx: GatherContext, number: Int32):
 
 
 @cute.jit
-def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage):
-    """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scale of row l of every 32; every
+def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: ScaledStage):
+    """All K blocks of a tile.  Lane l copies 16-byte chunk l % 8 of row l / 8 of every four, and the scales of row l of every 32; every
     second four and 32 are this warp's.  Returns the ring's next stage."""
     config, lane = ctx.config, cute.arch.lane_idx()
     warps, first_row = config.gather_warps, ctx.source_row(tile)
@@ -59,20 +59,28 @@ def gather_tile(ctx: GatherContext, tile: GemmTile, number: Int32, stage: Stage)
     row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
     for k in cutlass.range(config.problem.k_blocks, unroll=1):
         stage.wait_empty()
-        tokens, scales = stage.shared("tokens") + place, stage.shared("sfa")
+        tokens = stage.shared("tokens") + place
         column = ctx.args.a + Int64(k * ROW_BYTES + chunk * VECTOR)
         for i in cutlass.range_constexpr(len(rows)):
             if rows_end(config.block_m, warps * ROWS_PER_COPY, i) or rows[i] < config.block_m:
                 num_bytes = select(rows[i] < tile.valid_m, Int32(VECTOR), Int32(0))
                 copy_vector(tokens + i * warps * ROWS_PER_COPY * ROW_BYTES, column + Int64(sources[i]) * row_bytes, num_bytes)
-        for i in cutlass.range_constexpr(len(scaled)):
-            if rows_end(config.block_m, warps * 32, i) or scaled[i] < config.block_m:
-                num_bytes = select(scaled[i] < tile.valid_m, Int32(SCALE_BYTES), Int32(0))
-                source = ctx.args.a_sf + (Int64(scale_sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
-                copy_word(scales + scaled[i] * SCALE_BYTES, source, num_bytes)
+        if stage.word_in_place == 0:
+            copy_scales(ctx, tile, k, stage, scaled, scale_sources)
         arrive_when_copied(stage.full)
         stage = stage.next()
     return stage
+
+
+@cute.jit
+def copy_scales(ctx: GatherContext, tile: GemmTile, k: Int32, stage: ScaledStage, scaled: list[Any], sources: list[Int32]):
+    """A lane's rows' scales from K block `k` on, of as many as lie together."""
+    config = ctx.config
+    for i in cutlass.range_constexpr(len(scaled)):
+        if rows_end(config.block_m, config.gather_warps * 32, i) or scaled[i] < config.block_m:
+            num_bytes = select(scaled[i] < tile.valid_m, Int32(stage.scale_step), Int32(0))
+            source = ctx.args.a_sf + (Int64(sources[i]) * ctx.args.a_sf_ld + k) * SCALE_BYTES
+            copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
 
 
 def source_of(ctx: GatherContext, number: Any) -> Int32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 from ...activation import ACTIVATIONS, SILU, Activation
@@ -13,6 +14,8 @@ GATHERED, SORTED_PACKED, SORTED_BLOCKED = "gathered", "packed", "blocked"
 SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
 GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
+MOST_SCALES = 4
+"""In a copy of 16 bytes."""
 GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
 
 
@@ -69,6 +72,11 @@ class GatherGemmProblem(GemmProblem):
     def hidden(self) -> Format:
         """Of activated gate and up: what Linear2 takes, or BF16 where that has a factor, which nobody knows before."""
         return UNSCALED if self.has_factors else self.formats.hidden
+
+    @property
+    def scales_at_once(self) -> int:
+        """Scales of a row of A that follow one another and can be copied together: of 1, 2 or 4 K blocks."""
+        return gcd(self.k_blocks, MOST_SCALES) if self.formats.promoted else 1
 
     @property
     def d_columns(self) -> int:

@@ -72,6 +72,11 @@ class GemmSmemPlan:
         return self.tile.m + (SCALE_STEP if self.any_row else 0) if self.tile.scaled else 0
 
     @property
+    def token_scales(self) -> Field:
+        """Of A."""
+        return Field("sfa", (self.num_stages, align(4 * self.scale_rows, 128) // 4), F32, 128)
+
+    @property
     def weight_bytes(self) -> int:
         """Of a stage."""
         return self.tile.n * ROW_BYTES
@@ -108,7 +113,7 @@ class GemmSmemPlan:
             *self.more_operands,
             *((Field("cd", boxes, U8, OPERAND_ALIGNMENT),) if self.boxes else ()),
             *((Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128),) if self.split_k else ()),
-            Field("sfa", (stages, align(4 * self.scale_rows, 128) // 4), F32, 128),
+            self.token_scales,
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *self.tables,
             *(Field(f"{one.name}_barrier", (one.count,), U64) for one in self.barriers),

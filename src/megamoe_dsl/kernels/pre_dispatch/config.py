@@ -41,6 +41,8 @@ class PreDispatchConfig:
         require_integers(self, "num_sms", "shared")
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
         require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
+        recipe = self.problem.recipe
+        require(self.problem.formats.scaled, "problem.recipe", recipe, "one whose tokens have scales: others are not quantised")
         require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
         require(isinstance(self.quantised, bool), "quantised", self.quantised, "True or False")

@@ -9,6 +9,7 @@ A call launches on torch's current stream.  Every rank makes the same sequence o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ class EpMoE(torch.nn.Module):
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
                  rows of the pool, else those in use, which waits for the device
     store        folder of compiled kernels, by default the cache
-    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`
+    symmetric    a buffer of these kernels (kernels/ep_moe/layouts/symmetric.py); None allocates one, together with all ranks of `group`.
+                 Layers may take turns with one, where their kernels have the same fields: launches leave counters for the next one
     group        of `problem.num_ranks` ranks, the default group without one
     dispatch, combine   fields that replace those of the kernels' configurations
     watchdog_ns  how long a launch may wait for another rank before it is trapped
@@ -76,6 +78,7 @@ class EpMoE(torch.nn.Module):
         if self.symmetric.num_bytes not in (region.size, symmetric_buffer(problem, True).size):
             raise ProblemError("symmetric.num_bytes", self.symmetric.num_bytes, f"{region.size}, of these kernels for this problem")
         check_device("weights.fc1", weights.fc1, self.symmetric.sym.device)
+        self.check_others()
         self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps_rows=self.combine_config.keeps_rows)
         self.rows = self.memory.new_rows()
         self.acts = RowActivations.empty(problem, device)
@@ -85,6 +88,18 @@ class EpMoE(torch.nn.Module):
         self.store = store
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
+
+    def check_others(self) -> None:
+        """Raises `ProblemError` where other layers' kernels on this symmetric buffer have other fields."""
+        own = self.dispatch_config, self.combine_config
+        if self.symmetric.halves is None:
+            self.symmetric.halves = own
+        for config, other in zip(own, self.symmetric.halves, strict=True):
+            for one in fields(config):
+                value, wanted = getattr(config, one.name), getattr(other, one.name)
+                if value != wanted:
+                    allowed = f"{wanted!r}, as on this symmetric buffer before: launches leave counters for the next one"
+                    raise ProblemError(f"{config.half}.{one.name}", value, allowed)
 
     def bind(self, artifact: Artifact) -> CudaKernel:
         """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""

@@ -15,7 +15,7 @@ from ..errors import SimError
 from ..interfaces import CtaLike, WarpLike
 from ..lanes import Mask
 from ..mbarrier import Mbarrier, finish_async_store, mbarrier_at
-from ..memory import SMEM_RESERVED
+from ..memory import SMEM_RESERVED, Allocation
 from ..operands import DTYPES, UNSIGNED, Binder, vector
 from ..parser import PtxInstruction
 from . import Straight, register
@@ -49,16 +49,22 @@ class _LaneCopies(AsyncCopy):
         if self.done:
             return
         cta, world, race = self.cta, self.cta.world, self.cta.world.race
+        read: dict[tuple[Allocation, int], list[int]] = {}
         for offset, source, count in self.pieces:
             values = np.zeros(self.size, np.uint8)
             if count:
                 values[:count] = world.memory.read(source, count)
-                if self.actor and race:
-                    allocation, at = world.memory.find(source, count)
-                    race.read_global(allocation, slice(at, at + count), 1, self.actor)
-            if self.actor and race:
-                race.write_shared(cta, slice(offset, offset + self.size), 1, self.actor)
+                allocation, at = world.memory.find(source, count)
+                read.setdefault((allocation, count), []).append(at)
             cta.shared.write(offset, values)
+        if self.actor and race:
+            for (allocation, count), places in read.items():
+                if count == self.size and not allocation.base % count:
+                    race.read_global(allocation, np.array(places), count, self.actor)
+                else:
+                    for at in places:
+                        race.read_global(allocation, slice(at, at + count), 1, self.actor)
+            race.write_shared(cta, np.array([offset for offset, _, _ in self.pieces]), self.size, self.actor)
         self.done = self.read_done = True
         world.progress += 1
 
@@ -102,9 +108,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
             barrier = mbarrier_at(*shared_target(w, int(where[lane])))
             if increment:
                 barrier.pending += 1
-            groups = groups_of(w, "cp.async", lane)
-            copies = [copy for group in (*groups.committed, groups.open) for copy in group]
-            _post_arrive(w, barrier, copies)
+            _post_arrive(w, barrier, groups_of(w, "cp.async", lane).so_far())
 
     return Straight(run)
 

@@ -1,0 +1,28 @@
+"""Memory that calls on a stream share."""
+
+import pytest
+import torch
+
+from megamoe_dsl.runtime import scratch
+from megamoe_dsl.runtime.scratch import Scratch
+
+
+def test_calls_of_a_stream_share_what_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "KEPT", 4096)
+    memory = Scratch(torch.device("cpu"))
+    first = memory.of(1000, 1, False)
+    assert first.dtype == torch.uint8 and first.shape == (1000,)
+    assert memory.of(500, 1, False) is first
+    larger = memory.of(4096, 1, False)
+    assert larger is not first and memory.of(1000, 1, False) is larger
+    assert memory.of(1000, 2, False) is not larger
+
+
+def test_graphs_and_large_calls_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "KEPT", 4096)
+    memory = Scratch(torch.device("cpu"))
+    kept = memory.of(1000, 1, False)
+    assert memory.of(1000, 1, True) is not kept
+    large = memory.of(4097, 1, False)
+    assert large.shape == (4097,) and memory.of(4097, 1, False) is not large
+    assert memory.of(1000, 1, False) is kept
