@@ -42,10 +42,11 @@ def difference(case: Case, ys: list[torch.Tensor]) -> float:
     return float((y - other).norm() / other.norm())
 
 
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
 @pytest.mark.parametrize(("tokens", "clamp"), [([7], None), ([9], 0.5), ([5, 11], None), ([0, 6], None)], ids=str)
-def test_it_computes_the_layer(tokens: list[int], clamp: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_computes_the_layer(tokens: list[int], clamp: float | None, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = len(tokens)
-    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS * ranks, TOPK, ranks, 16, recipe="fp8xfp8", activation_clamp=clamp)
+    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS * ranks, TOPK, ranks, 16, recipe=recipe, activation_clamp=clamp)
     case = random_case(problem, tokens, 3, exact=False)
     exchange = Exchange(ranks)
     monkeypatch.setattr(torch_layer.dist, "all_to_all_single", exchange)
@@ -63,4 +64,5 @@ def test_it_computes_the_layer(tokens: list[int], clamp: float | None, monkeypat
     for thread in threads:
         thread.join(60)
     found = difference(case, ys)
-    assert 1e-4 < found < 0.06, "the reference rounds the products of SwiGLU to E4M3, this layer to BF16"
+    most = 0.06 if problem.formats.scaled else 0.01
+    assert 1e-4 < found < most, "the reference rounds the products of SwiGLU to E4M3, or later than this layer to BF16"

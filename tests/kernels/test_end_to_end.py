@@ -156,7 +156,7 @@ def test_ring_depths(stages):
 
 def test_scheduler_seeds():
     """One case under four random schedules: the same bits, no race, whatever the order."""
-    moe = problem(20, hidden=512, intermediate=256)
+    moe = problem(20, intermediate=256)
     kernel = config(moe, block_m=32, num_stages=3)
     case = random_case(moe, (20, 11), 7, mask=0.1)
     instructions = set()

@@ -79,12 +79,14 @@ def run_of(ranks: int, case: Case, combine: dict[str, Any] | None = None, **fiel
     ],
 )
 def test_ranks_with_few_tokens_and_without(ranks: int, routing: str, recipe: str) -> None:
-    """Dropped pairs, ranks without a token or without a row, and the next launches on the same buffers with all tokens."""
+    """Dropped pairs, ranks without a token or without a row, and the next launches on the same buffers with all tokens; a token's row
+    crosses once for each rank."""
     few, many = (case_of(ranks, routing, tokens, mask, recipe) for tokens, mask in ((UNEVEN, 0.3), (FULL, 0.0)))
     ep = run_of(ranks, few)
     for case, launches in ((few, 1), (many, 2), (replace(few, topk_idx=[torch.full_like(idx, -1) for idx in few.topk_idx]), 1)):
         rows = sum(int((idx >= 0).sum()) for idx in case.topk_idx)
-        assert checked_dispatch(ep, case, launches).count == rows
+        row = case.problem.formats.activations.row_bytes(case.problem.hidden)
+        assert checked_dispatch(ep, case, launches) == (rows, launches * row * Traffic.of(case.problem, case.topk_idx).tokens)
         assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
 
 
@@ -148,15 +150,9 @@ def test_options_of_pairs(ranks: int, recipe: str, way: int, routing: str) -> No
         assert checked_combine(ep, case, row_activations(ep, 0), launches).count == sum(map(len, case.x))
 
 
-@pytest.mark.parametrize(
-    ("routing", "recipe"),
-    [
-        ("group-limited", FP8),
-        *(rarely(routing, FP8) for routing in ("uniform", "skewed")),
-        *(rarely(routing, FP4) for routing in ("group-limited", "uniform", "skewed")),
-        *(rarely(routing, BF16) for routing in ("group-limited", "skewed")),
-    ],
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("recipe", [FP8, FP4, BF16])
+@pytest.mark.parametrize("routing", ["group-limited", "uniform", "skewed"])
 def test_bytes_between_eight_ranks_are_those_of_the_tables(routing: str, recipe: str) -> None:
     """A token's row crosses once for each rank, without token saving once for each expert; its results cross once for each expert."""
     case = case_of(8, routing, FULL, mask=0.1, recipe=recipe)

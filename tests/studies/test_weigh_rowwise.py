@@ -22,6 +22,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import stages
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from sweep import rarely
 
 ROOT = Path(weigh_rowwise.__file__).parents[1]
 MOE = Problem(512, 256, 2, 1, 1, 24, recipe="fp8xfp8")
@@ -146,7 +147,7 @@ def test_the_replacement_is_undone(kernels: dict[str, Artifact]) -> None:
     assert compile_kernel(CONFIG).ptx == kernels["before"].ptx
 
 
-@pytest.mark.parametrize("config", [CONFIG, PAIRS], ids=["alone", "pairs"])
+@pytest.mark.parametrize("config", [CONFIG, rarely(PAIRS)], ids=["alone", "pairs"])
 def test_the_replaced_kernel_chains_all_of_k(config: Sm90Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """On simulated silicon its y has the bits of tensor-core sums over all of K without scales; promoted sums are others.  In pairs of CTAs
     experts have tiles with more tokens than a warpgroup and with fewer."""

@@ -100,6 +100,7 @@ class ExpertWeights:
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales, of which the last of a row or column may cover fewer than 128:
         fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2 ceil(I/128), ceil(H/128)]; fc2 [El, H, I]; fc2_sf [El, ceil(H/128), ceil(I/128)].
+    bf16xbf16: those of `unscaled_weights`.
     With biases fc1_bias [El, 2I], rows [gate | up], and fc2_bias [El, H], float32; bfloat16 is converted, which is exact.
 
     NaN and infinities are not looked for (`finite`); see `runtime.buffers.check_weights`.

@@ -84,7 +84,7 @@ def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
 def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales in rows.  Nothing waits for the device, so a graph may hold it: what is not finite stays in its block."""
     if form.scale is None:
-        return rows, no_scales(rows)
+        return rows.contiguous(), no_scales(rows)
     return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows, check=False)
 
 
