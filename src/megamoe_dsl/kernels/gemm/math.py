@@ -119,12 +119,9 @@ def compute_rows(
 
 @cute.jit
 def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
-    """A warpgroup none of whose rows of a tile are there: gives every stage back, and every turn.  The ring's next stage."""
+    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
     for _ in cutlass.range(ctx.k_blocks, unroll=1):
         stage.wait_full()
-        for _ in cutlass.range_constexpr(ctx.config.tile.chunks(False)):
-            stage.wait_turn(me.group)
-            stage.pass_turn(me.group)
         release_stage(stage, me.lane)
         stage = stage.next()
     return stage
