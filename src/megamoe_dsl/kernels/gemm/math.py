@@ -70,6 +70,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
     if cutlass.const_expr(ctx.config.swap_ab):
         columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
         sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
+        ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
         epilogue_columns.finish_tile(ctx, tile, columns, sums)
@@ -93,7 +94,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
                 finish_rows(ctx, tile, rows, sums)
         else:
             finish_rows(ctx, tile, rows, sums)
-            ctx.stamp(Activity.EPILOGUE, tile)
+    ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 
 
